@@ -1,0 +1,71 @@
+# Everything runs in .venv, which the first target that needs it sets up.
+# Another interpreter: make test PYTHON=python3.12     More test workers: make test WORKERS=4
+
+PYTHON  ?= python3
+WORKERS ?= 2
+TORCH   := torch==2.13.0
+OUT     ?= demo-report
+ARGS    ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+DEV   := $(VENV)/.ready-dev
+PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# One thread per test worker: BLAS, OpenMP and torch would otherwise compete for the same cores.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+          $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check format bench clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## private training on 327,346 flights: correlated against independent noise, with a report
+	$(BIN)/anechoic demo --out $(OUT) $(ARGS)
+
+test: $(READY) ## the tests, without the slow ones
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(READY) ## all tests, the slow ones too
+	$(PYTEST) $(ARGS)
+
+check: $(DEV) ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV) ## apply the formatter and the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## speed of the noise step and of a training step
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove reports, builds and caches; keep .venv
+	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)
+
+# The stamps make a second call do nothing until the project's requirements change.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; anechoic needs 3.11 or newer. Name another one: make PYTHON=python3.12" % v[:2])'
+	@echo "Setting up $(VENV) (about 3 minutes the first time; PyTorch is most of it)"
+	@echo "  1/3 virtual environment"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "  2/3 $(TORCH)"
+	@$(PIP) $(TORCH)
+	@echo "  3/3 anechoic with its extras torch, plot and test"
+	@$(PIP) -e '.[torch,plot,test]'
+	@touch $@
+	@echo "$(VENV) is ready"
+
+$(DEV): $(READY)
+	@echo "Adding ruff, mypy and pre-commit to $(VENV)"
+	@$(PIP) -e '.[torch,plot,dev]'
+	@touch $@

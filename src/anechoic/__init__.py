@@ -1,0 +1,1 @@
+"""Correlated noise mechanisms for differential privacy."""
