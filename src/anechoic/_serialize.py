@@ -1,0 +1,60 @@
+"""Lossless JSON for frozen dataclasses: float64 arrays as base64, objects by registered name.
+
+Only classes that were registered with `serializable` can be built from a file, and they are
+built through their constructors, so that a file passes the same checks as a caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T", bound=type)
+
+_REGISTRY: dict[str, type] = {}
+
+
+def serializable(cls: T) -> T:
+    """Register a dataclass under its own name, so that it can be written and read back."""
+    _REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def encode(value: Any) -> Any:
+    """`value` as plain JSON data."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.ndarray):
+        data = np.ascontiguousarray(value, dtype="<f8")
+        return {"float64": base64.b64encode(data.tobytes()).decode("ascii"), "shape": list(data.shape)}
+    if type(value).__name__ in _REGISTRY and dataclasses.is_dataclass(value):
+        fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        return {"type": type(value).__name__, **fields}
+    raise TypeError(f"{type(value).__name__} cannot be written to JSON: register its class first.")
+
+
+def decode(data: Any) -> Any:
+    """The value that `encode` turned into `data`.
+
+    Raises:
+        ValueError: if `data` names an unknown class or field, or holds a damaged array.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    if "float64" in data:
+        shape = tuple(data["shape"])
+        raw = base64.b64decode(data["float64"], validate=True)
+        return np.frombuffer(raw, dtype="<f8").reshape(shape).astype(np.float64)
+    name = data.get("type")
+    cls = _REGISTRY.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ValueError(f"type={name!r} is unknown to this version of anechoic.")
+    fields = {key: decode(item) for key, item in data.items() if key != "type"}
+    known = {f.name for f in dataclasses.fields(cls) if f.init}
+    if unknown := set(fields) - known:
+        raise ValueError(f"{name} has no field {sorted(unknown)[0]!r}.")
+    return cls(**fields)

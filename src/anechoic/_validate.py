@@ -1,0 +1,73 @@
+"""Checks of arguments, in one voice: the value, the rule, the remedy."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def positive_int(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -> int:
+    """`value` as an int >= `minimum`; bools and non-integral floats are refused."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name}={value!r} must be an integer >= {minimum}.{_tail(remedy)}")
+    if int(value) < minimum:
+        raise ValueError(f"{name}={int(value)} must be at least {minimum}.{_tail(remedy)}")
+    return int(value)
+
+
+def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
+    """`value` as a finite float > 0."""
+    number = _real(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name}={value!r} must be a finite number > 0.{_tail(remedy)}")
+    return number
+
+
+def fraction(name: str, value: Any, *, remedy: str = "") -> float:
+    """`value` as a float strictly between 0 and 1."""
+    number = _real(name, value)
+    if not 0 < number < 1:
+        raise ValueError(f"{name}={value!r} must lie strictly between 0 and 1.{_tail(remedy)}")
+    return number
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """`value` if it is one of the `allowed` words."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(map(repr, allowed))}.")
+    return str(value)
+
+
+def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | None = None) -> Array:
+    """A read-only float64 copy of `value`, finite, with `ndim` axes and at least one entry."""
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={value!r} cannot be read as an array of real numbers.") from error
+    if array.ndim != ndim or array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}; a non-empty {ndim}-dimensional array is needed.")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} has {len(array)} entries; {length} are needed.")
+    if not np.isfinite(array).all():
+        where = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(
+            f"{name}{where}={array[tuple(where)]} is not finite: every entry must be a real number."
+        )
+    array.setflags(write=False)
+    return array
+
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name}={value!r} must be a real number.")
+    return float(value)
+
+
+def _tail(remedy: str) -> str:
+    return f" {remedy}" if remedy else ""

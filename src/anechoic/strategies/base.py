@@ -1,0 +1,137 @@
+"""What a strategy C is: six primitives, and the structure that theorems are chosen by."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anechoic._validate import Array
+from anechoic.errors import PerformanceWarning
+from anechoic.strategies.recurrence import Recurrence
+
+if TYPE_CHECKING:
+    from anechoic.noise import NoiseStream
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Properties of C that were derived from its numbers. Theorems are chosen by these, never by type.
+
+    Attributes:
+        bands: C[i, j] = 0 wherever i - j >= bands (1 is a diagonal, n says nothing).
+        gram_bands: (C^T C)[i, j] = 0 wherever |i - j| >= gram_bands; at most `bands`.
+        toeplitz: C is constant along diagonals; `coefficients` gives its first column.
+        nonnegative: every entry of C is >= 0, hence every entry of C^T C.
+        nonincreasing: Toeplitz with c_0 >= c_1 >= … >= 0 (condition of Lemma 3.16 c).
+    """
+
+    bands: int
+    gram_bands: int
+    toeplitz: bool = False
+    nonnegative: bool = False
+    nonincreasing: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Strategy(ABC):
+    """A lower-triangular n x n matrix C with positive diagonal; axis 0 of every argument is the step.
+
+    The release at step t is row t of G + C^-1 Z, with Z i.i.d. Gaussian. Subclasses are final
+    frozen dataclasses; they give the methods below marked abstract, and may override the others
+    with something faster. `anechoic.testing` holds the contract that every strategy must pass.
+    """
+
+    n: int
+
+    @property
+    @abstractmethod
+    def structure(self) -> Structure:
+        """Derived properties of C."""
+
+    @abstractmethod
+    def multiply(self, x: ArrayLike) -> Array:
+        """C x along axis 0; x has shape (n, ...)."""
+
+    @abstractmethod
+    def solve(self, z: ArrayLike) -> Array:
+        """C^-1 z along axis 0; z has shape (n, ...)."""
+
+    @abstractmethod
+    def recurrence(self) -> Recurrence:
+        """How row t of C^-1 Z follows from the past."""
+
+    @abstractmethod
+    def truncate(self, steps: int) -> Strategy:
+        """The leading block C[:steps, :steps]: the strategy of the first `steps` releases."""
+
+    @property
+    def coefficients(self) -> Array:
+        """First column of C where `structure.toeplitz`, shape (n,)."""
+        raise TypeError(f"{type(self).__name__} is not Toeplitz: it has no coefficients. Use to_dense().")
+
+    def to_dense(self) -> Array:
+        """C as an (n, n) array."""
+        return self.multiply(np.eye(self.n))
+
+    def column_norms_squared(self) -> Array:
+        """Squared 2-norm of every column of C, shape (n,)."""
+        warn_dense(self.n, f"{type(self).__name__}.column_norms_squared")
+        return np.asarray(np.square(self.to_dense()).sum(axis=0))
+
+    def largest_column_norm(self) -> float:
+        """max_j ||C[:, j]||_2."""
+        return float(np.sqrt(self.column_norms_squared().max()))
+
+    def comb_norm_squared(self, separation: int, count: int) -> float:
+        """|| sum_{j < count} C[:, j separation] ||^2, where (count - 1) separation < n."""
+        indicator = np.zeros(self.n)
+        indicator[: (count - 1) * separation + 1 : separation] = 1.0
+        return float(np.square(self.multiply(indicator)).sum())
+
+    def describe(self) -> str:
+        """One line for tables and statements."""
+        return f"{type(self).__name__}(n={self.n})"
+
+    def stream(self, dimension: int, **options: Any) -> NoiseStream:
+        """A stream of the rows of C^-1 Z, each of shape (dimension,); see `anechoic.noise.NoiseStream`."""
+        from anechoic.noise import NoiseStream
+
+        return NoiseStream(self, dimension, **options)
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+def steps_within(strategy: Strategy, steps: int) -> int:
+    """`steps` if 1 <= steps <= n.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not 1 <= steps <= strategy.n:
+        raise ValueError(f"steps={steps} must lie between 1 and n={strategy.n}.")
+    return int(steps)
+
+
+def rows_of(strategy: Strategy, x: ArrayLike) -> Array:
+    """`x` as float64 with n rows.
+
+    Raises:
+        ValueError: if axis 0 is not n long.
+    """
+    array = np.asarray(x, dtype=np.float64)
+    if array.ndim == 0 or len(array) != strategy.n:
+        raise ValueError(f"x has shape {array.shape}; axis 0 must have n={strategy.n} steps.")
+    return array
+
+
+def warn_dense(n: int, what: str) -> None:
+    """Warn where an n x n array is about to be made for a large n."""
+    if n > 4096:
+        message = f"{what} materialises a {n} x {n} array ({n * n * 8 / 2**30:.1f} GiB)."
+        warnings.warn(message, PerformanceWarning, stacklevel=3)

@@ -1,0 +1,156 @@
+"""Strategies made from another one: columns scaled (normalised), or restarted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anechoic._serialize import serializable
+from anechoic._validate import Array, finite_array, positive_int
+from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic.strategies.recurrence import Recurrence
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnScaled(Strategy):
+    """C D for a strategy C and a positive diagonal D. (C D)^-1 = D^-1 C^-1: one factor per noise row.
+
+    Args:
+        base: C.
+        scales: diagonal of D, shape (n,), all > 0.
+    """
+
+    n: int
+    base: Strategy
+    scales: ArrayLike
+
+    def __init__(self, base: Strategy, scales: ArrayLike, n: int | None = None) -> None:
+        if not isinstance(base, Strategy):
+            raise ValueError(f"base={base!r} must be a Strategy.")
+        if n is not None and n != base.n:
+            raise ValueError(f"n={n} differs from the base strategy's {base.n} steps.")
+        array = finite_array("scales", scales, length=base.n)
+        if array.min() <= 0:
+            t = int(array.argmin())
+            raise ValueError(f"scales[{t}]={array[t]} must be > 0.")
+        object.__setattr__(self, "n", base.n)
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "scales", array)
+
+    @property
+    def _d(self) -> Array:
+        return self.scales  # type: ignore[return-value]
+
+    @cached_property
+    def structure(self) -> Structure:
+        inner = self.base.structure
+        return Structure(inner.bands, inner.gram_bands, nonnegative=inner.nonnegative)
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return self.base.multiply(self._along(self._d, rows_of(self, x)))
+
+    def solve(self, z: ArrayLike) -> Array:
+        return self._along(1.0 / self._d, self.base.solve(z))
+
+    def to_dense(self) -> Array:
+        return self.base.to_dense() * self._d
+
+    def column_norms_squared(self) -> Array:
+        return self.base.column_norms_squared() * np.square(self._d)
+
+    def recurrence(self) -> Recurrence:
+        return self.base.recurrence().with_gains(1.0 / self._d)
+
+    def truncate(self, steps: int) -> ColumnScaled:
+        return ColumnScaled(self.base.truncate(steps_within(self, steps)), self._d[:steps])
+
+    def describe(self) -> str:
+        norms = self.column_norms_squared()
+        word = "ColumnNormalized" if np.allclose(norms, 1.0, rtol=1e-9) else "ColumnScaled"
+        return f"{word}({self.base.describe()})"
+
+    @staticmethod
+    def _along(diagonal: Array, x: Array) -> Array:
+        return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
+
+
+def ColumnNormalized(base: Strategy) -> ColumnScaled:  # noqa: N802 - reads as a constructor
+    """`base` with every column scaled to norm 1 (monograph, Definition 2.10).
+
+    The scales are fixed by all n steps, so the leading block of a normalised strategy is not itself
+    normalised: that is the guarantee of a run that stops early.
+    """
+    return ColumnScaled(base, 1.0 / np.sqrt(base.column_norms_squared()))
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class Restarted(Strategy):
+    """`base` started afresh every base.n steps: C is block-diagonal, I (x) base (Definition 3.18).
+
+    Args:
+        base: the strategy of one block.
+        times: number of blocks, >= 1.
+        steps: steps in all; None for times * base.n; fewer cuts the last block short.
+    """
+
+    n: int
+    base: Strategy
+    times: int
+
+    def __init__(self, base: Strategy, times: int, n: int | None = None) -> None:
+        if not isinstance(base, Strategy):
+            raise ValueError(f"base={base!r} must be a Strategy.")
+        times = positive_int("times", times)
+        full = times * base.n
+        n = full if n is None else positive_int("n", n)
+        if not full - base.n < n <= full:
+            raise ValueError(f"n={n} does not end in block {times} of {base.n} steps.")
+        object.__setattr__(self, "n", n)
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "times", times)
+
+    @cached_property
+    def structure(self) -> Structure:
+        inner = self.base.structure
+        return Structure(min(inner.bands, self.n), min(inner.gram_bands, self.n), nonnegative=inner.nonnegative)
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return self._blockwise(rows_of(self, x), solve=False)
+
+    def solve(self, z: ArrayLike) -> Array:
+        return self._blockwise(rows_of(self, z), solve=True)
+
+    def column_norms_squared(self) -> Array:
+        last = self.n - (self.times - 1) * self.base.n
+        whole = np.tile(self.base.column_norms_squared(), self.times - 1)
+        return np.concatenate([whole, self.base.truncate(last).column_norms_squared()])
+
+    def recurrence(self) -> Recurrence:
+        from dataclasses import replace
+
+        inner = self.base.recurrence()
+        gains = None if inner.gains is None else np.tile(inner.gains, self.times)[: self.n]
+        period = self.base.n if inner.period is None else inner.period
+        if self.base.n % period:
+            raise ValueError("a restarted strategy cannot itself be restarted in blocks of another length.")
+        return replace(inner, n=self.n, gains=gains, period=period)
+
+    def truncate(self, steps: int) -> Restarted:
+        steps = steps_within(self, steps)
+        return Restarted(self.base, -(-steps // self.base.n), steps)
+
+    def describe(self) -> str:
+        return f"Restarted({self.base.describe()}, times={self.times})"
+
+    def _blockwise(self, x: Array, *, solve: bool) -> Array:
+        padded = np.zeros((self.times * self.base.n, *x.shape[1:]))
+        padded[: self.n] = x
+        blocks = np.moveaxis(padded.reshape(self.times, self.base.n, *x.shape[1:]), 0, -1)
+        # lower-triangular blocks: rows of the padding influence nothing that is kept
+        out = self.base.solve(blocks) if solve else self.base.multiply(blocks)
+        return np.moveaxis(out, -1, 0).reshape(padded.shape)[: self.n]

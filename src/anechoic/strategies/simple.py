@@ -1,0 +1,178 @@
+"""Strategies without parameters to optimise: independent noise and output perturbation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anechoic._serialize import serializable
+from anechoic._validate import Array, finite_array, positive_int
+from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
+from anechoic.workloads import Workload
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class Identity(Strategy):
+    """C = I: independent noise at every step (DP-SGD, input perturbation)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", positive_int("n", self.n))
+
+    @property
+    def structure(self) -> Structure:
+        return Structure(bands=1, gram_bands=1, toeplitz=True, nonnegative=True, nonincreasing=True)
+
+    @property
+    def coefficients(self) -> Array:
+        first = np.zeros(self.n)
+        first[0] = 1.0
+        return first
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return rows_of(self, x).copy()
+
+    def solve(self, z: ArrayLike) -> Array:
+        return rows_of(self, z).copy()
+
+    def recurrence(self) -> Recurrence:
+        one = np.ones(1)
+        return MovingAverage(self.n, window=1, row=lambda t: one)
+
+    def truncate(self, steps: int) -> Identity:
+        return Identity(steps_within(self, steps))
+
+    def column_norms_squared(self) -> Array:
+        return np.ones(self.n)
+
+    def largest_column_norm(self) -> float:
+        return 1.0
+
+    def comb_norm_squared(self, separation: int, count: int) -> float:
+        return float(count)
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class Output(Strategy):
+    """C = A: noise on the weighted prefix sums themselves (output perturbation).
+
+    Args:
+        workload: A.
+    """
+
+    n: int = 0
+    workload: Workload | None = None
+
+    def __init__(self, workload: Workload, n: int | None = None) -> None:
+        if not isinstance(workload, Workload):
+            raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+        if n is not None and n != workload.n:
+            raise ValueError(f"n={n} differs from the workload's {workload.n} steps.")
+        object.__setattr__(self, "n", workload.n)
+        object.__setattr__(self, "workload", workload)
+
+    @property
+    def _a(self) -> Workload:
+        return self.workload  # type: ignore[return-value]
+
+    @property
+    def structure(self) -> Structure:
+        nonincreasing = self._a.is_toeplitz and bool((np.diff(self._a.coefficients) <= 0).all())
+        # every workload of this library has coefficients >= 0 and learning rates > 0
+        return Structure(self.n, self.n, self._a.is_toeplitz, True, nonincreasing)
+
+    @property
+    def coefficients(self) -> Array:
+        return self._a.coefficients if self._a.is_toeplitz else super().coefficients
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return self._a.multiply(x)
+
+    def solve(self, z: ArrayLike) -> Array:
+        return self._a.solve(z)
+
+    def to_dense(self) -> Array:
+        return self._a.to_dense()
+
+    def column_norms_squared(self) -> Array:
+        norms = np.cumsum(np.square(self._a.coefficients))[::-1]
+        return norms.copy() if self._a.rates is None else norms * np.square(self._a.rates)
+
+    def recurrence(self) -> Recurrence:
+        inverse = self._a.inverse_coefficients
+        window = len(inverse)
+        rates = self._a.rates
+        rows = MovingAverage(self.n, window=window, row=lambda t: inverse[: min(window, t + 1)])
+        return rows if rates is None else rows.with_gains(1.0 / rates)
+
+    def truncate(self, steps: int) -> Output:
+        return Output(self._a.truncate(steps_within(self, steps)))
+
+    def describe(self) -> str:
+        return f"Output({type(self._a).__name__}, n={self.n})"
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class Dense(Strategy):
+    """An explicit lower-triangular matrix; the noise stream keeps all earlier rows.
+
+    Args:
+        matrix: C, shape (n, n), finite, zero above the diagonal, positive on it.
+    """
+
+    n: int = 0
+    matrix: ArrayLike | None = None
+
+    def __init__(self, matrix: ArrayLike, n: int | None = None) -> None:
+        array = finite_array("matrix", matrix, ndim=2)
+        if array.shape[0] != array.shape[1]:
+            raise ValueError(f"matrix has shape {array.shape}; C must be square (n, n).")
+        if np.triu(array, 1).any():
+            raise ValueError("matrix has entries above its diagonal; C must be lower-triangular: take an LQ.")
+        if (array.diagonal() <= 0).any():
+            t = int(np.flatnonzero(array.diagonal() <= 0)[0])
+            raise ValueError(f"matrix[{t}, {t}]={array[t, t]} must be > 0 on the diagonal.")
+        if n is not None and n != len(array):
+            raise ValueError(f"n={n} differs from the matrix's {len(array)} rows.")
+        object.__setattr__(self, "n", len(array))
+        object.__setattr__(self, "matrix", array)
+
+    @property
+    def _c(self) -> Array:
+        return self.matrix  # type: ignore[return-value]
+
+    @property
+    def structure(self) -> Structure:
+        rows, columns = np.nonzero(self._c)
+        bands = int((rows - columns).max()) + 1
+        return Structure(bands, bands, nonnegative=bool((self._c >= 0).all()))
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return np.asarray(np.tensordot(self._c, rows_of(self, x), axes=1))
+
+    def solve(self, z: ArrayLike) -> Array:
+        from scipy.linalg import solve_triangular
+
+        rows = rows_of(self, z)
+        flat = solve_triangular(self._c, rows.reshape(self.n, -1), lower=True)
+        return np.asarray(flat).reshape(rows.shape)
+
+    def to_dense(self) -> Array:
+        return self._c.copy()
+
+    def column_norms_squared(self) -> Array:
+        return np.asarray(np.square(self._c).sum(axis=0))
+
+    def recurrence(self) -> Recurrence:
+        window = self.structure.bands
+        c = self._c
+        return Autoregressive(self.n, window=window, row=lambda t: c[t, max(0, t - window + 1) : t + 1][::-1])
+
+    def truncate(self, steps: int) -> Dense:
+        steps = steps_within(self, steps)
+        return Dense(self._c[:steps, :steps])
