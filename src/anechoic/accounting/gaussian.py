@@ -1,0 +1,86 @@
+"""The exact Gaussian mechanism: (epsilon, delta) of a mu-GDP release, rounded towards privacy.
+
+A release of x + N(0, s^2 I) with l2-sensitivity D is mu-GDP with mu = D / s, and its exact privacy
+profile is delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+(Balle and Wang 2018; monograph, Section 1.1). Adaptivity does not change it (Theorem 1.11).
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import log_ndtr
+
+from anechoic._validate import fraction, positive_float
+
+# Units in the last place by which each logarithm of `gaussian_delta` may be off (scipy: a few).
+_ULPS = 4 * 2.3e-16
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Smallest delta for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
+
+    Args:
+        epsilon: >= 0.
+        mu: > 0.
+    """
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
+    slack = _ULPS * (2.0 + abs(upper) + abs(lower) + epsilon)
+    return min(1.0, math.exp(upper) * (max(0.0, -math.expm1(lower - upper)) + slack))
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """Smallest epsilon >= 0 for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
+
+    Args:
+        delta: in (0, 1).
+        mu: > 0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    delta, mu = fraction("delta", delta), positive_float("mu", mu)
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(high, mu) > delta:
+        high *= 2
+    return _smallest(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, 0.0, high)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Largest mu for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded down.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+    # search over s = 1 / mu, the noise multiplier: more noise is safe
+    high = 1.0
+    while gaussian_delta(epsilon, 1.0 / high) > delta:
+        high *= 2
+    low = high / 2
+    while gaussian_delta(epsilon, 1.0 / low) <= delta:
+        low /= 2
+    mu = 1.0 / _smallest(lambda s: gaussian_delta(epsilon, 1.0 / s) <= delta, low, high)
+    while gaussian_delta(epsilon, mu) > delta:
+        mu = math.nextafter(mu, 0.0)
+    return mu
+
+
+def _smallest(holds, low: float, high: float) -> float:  # type: ignore[no-untyped-def]
+    """Smallest double found in (low, high] at which the monotone condition `holds`; it holds at `high`."""
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

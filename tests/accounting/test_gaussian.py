@@ -1,0 +1,79 @@
+"""The exact Gaussian mechanism against mpmath, dp-accounting and a simulated attack."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anechoic.accounting import gaussian_delta, gaussian_epsilon, gaussian_mu
+
+epsilons = st.floats(-4, 2.5).map(lambda x: 10**x)
+mus = st.floats(-3, 1.7).map(lambda x: 10**x)
+deltas = st.floats(-12, -1).map(lambda x: 10**x)
+
+
+def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+@given(epsilons, mus)
+def test_delta_is_never_below_the_truth_and_close_to_it(epsilon, mu):
+    truth = exact_delta(epsilon, mu)
+    found = gaussian_delta(epsilon, mu)
+    if truth > 1e-280:
+        assert found >= truth
+    if truth > 1e-20:
+        assert found <= truth * (1 + 1e-8)
+
+
+@given(mus, deltas)
+def test_epsilon_is_rounded_up_and_least(mu, delta):
+    epsilon = gaussian_epsilon(delta, mu)
+    assert exact_delta(epsilon, mu) <= delta
+    if epsilon > 1e-6:
+        assert exact_delta(epsilon * (1 - 1e-6), mu) > delta * (1 - 1e-9)
+
+
+@given(epsilons, deltas)
+def test_mu_is_rounded_down_and_largest(epsilon, delta):
+    mu = gaussian_mu(epsilon, delta)
+    assert exact_delta(epsilon, mu) <= delta
+    assert exact_delta(epsilon, mu * (1 + 1e-6)) > delta
+    assert gaussian_epsilon(delta, mu) <= epsilon * (1 + 1e-9)
+
+
+def test_agrees_with_dp_accounting():
+    for epsilon, delta in ((0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-6)):
+        theirs = gaussian_mechanism.get_sigma_gaussian(epsilon, delta)
+        assert 1 / gaussian_mu(epsilon, delta) == pytest.approx(theirs, rel=1e-5)
+
+
+def test_threshold_attack_never_beats_delta():
+    """The likelihood-ratio attacker on simulated releases: P(S) - e^eps Q(S) reaches delta, and not more."""
+    rng = np.random.default_rng(0)
+    mu, epsilon, trials = 1.0, 0.7, 2_000_000
+    threshold = mu / 2 + epsilon / mu
+    p = (rng.normal(mu, 1, trials) > threshold).mean()
+    q = (rng.normal(0, 1, trials) > threshold).mean()
+    gained = p - math.exp(epsilon) * q
+    spread = 4 * math.sqrt((p + math.exp(2 * epsilon) * q) / trials)
+    assert abs(gained - gaussian_delta(epsilon, mu)) < spread
+    assert gained > gaussian_delta(epsilon, 0.95 * mu) + spread / 4  # a mu 5 % too small would be noticed
+
+
+@pytest.mark.parametrize(("delta", "mu"), [(0.0, 1.0), (1.0, 1.0), (-1e-3, 1.0), (1e-5, 0.0), (1e-5, math.nan)])
+def test_bad_input_of_epsilon(delta, mu):
+    with pytest.raises(ValueError, match=r"delta=|mu="):
+        gaussian_epsilon(delta, mu)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.5)])
+def test_bad_input_of_mu(epsilon, delta):
+    with pytest.raises(ValueError, match=r"delta=|epsilon="):
+        gaussian_mu(epsilon, delta)

@@ -1,0 +1,66 @@
+"""Amplified accounting: published numbers, limits, and an independent evaluation by quadrature."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from anechoic.accounting import gaussian_epsilon, poisson_epsilon, poisson_noise_multiplier
+
+
+def test_golden_dp_sgd():
+    # dp-accounting's PLD at q = 0.1, delta = 1e-6, 512 steps
+    assert poisson_epsilon(1e-6, 3.0, 0.1, 512) == pytest.approx(3.77, abs=0.005)
+    assert poisson_epsilon(1e-6, 9.66, 0.1, 512) == pytest.approx(1.00021, abs=2e-5)
+    assert poisson_noise_multiplier(1.0, 1e-6, 0.1, 512) == pytest.approx(9.6618, rel=2e-4)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_or_remove"])
+@pytest.mark.parametrize(("epsilon", "rate", "count"), [(0.05, 0.2, 30), (1.0, 0.01, 100), (8.0, 0.5, 20), (2.0, 1.0, 7)])
+def test_calibration_never_exceeds_what_was_asked(adjacency, epsilon, rate, count):
+    sigma = poisson_noise_multiplier(epsilon, 1e-6, rate, count, adjacency=adjacency)
+    assert poisson_epsilon(1e-6, sigma, rate, count, adjacency=adjacency) <= epsilon
+    assert poisson_epsilon(1e-6, sigma * 0.998, rate, count, adjacency=adjacency) > epsilon * (1 - 1e-4)
+
+
+def one_step_delta(epsilon: float, sigma: float, rate: float) -> float:
+    """max over both directions of the hockey-stick divergence of one sampled Gaussian, by quadrature."""
+    x = np.linspace(-40 * sigma, 40 * sigma + 1, 4_000_001)
+    q = norm.pdf(x, 0, sigma)
+    p = (1 - rate) * q + rate * norm.pdf(x, 1, sigma)
+    step = x[1] - x[0]
+    directions = (p - np.exp(epsilon) * q, q - np.exp(epsilon) * p)
+    return max(float(np.clip(d, 0, None).sum() * step) for d in directions)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.7, 0.5), (3.0, 0.02)])
+def test_one_step_against_quadrature(sigma, rate):
+    epsilon = poisson_epsilon(1e-5, sigma, rate, 1)
+    assert one_step_delta(epsilon, sigma, rate) <= 1e-5 * (1 + 1e-4)
+    assert one_step_delta(epsilon * 0.98, sigma, rate) > 1e-5
+
+
+def test_rate_one_is_the_exact_gaussian():
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16) == gaussian_epsilon(1e-6, 1.0)
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16, adjacency="replace_one") == gaussian_epsilon(1e-6, 2.0)
+    nearly = poisson_epsilon(1e-6, 4.0, 0.999, 16)
+    assert nearly == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=0.01)
+
+
+def test_replace_one_costs_more_than_zero_out_and_at_most_a_doubled_step():
+    zero, replace = (poisson_epsilon(1e-6, 3.0, 0.1, 64, adjacency=a) for a in ("zero_out", "replace_one"))
+    assert zero < replace <= poisson_epsilon(1e-6, 1.0, 0.1, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1.0, 0.1, 1), "delta="),
+        ((1e-5, 0.0, 0.1, 1), "noise_multiplier="),
+        ((1e-5, 1.0, 1.1, 1), "rate="),
+        ((1e-5, 1.0, 0.0, 1), "rate="),
+        ((1e-5, 1.0, 0.1, 0), "compositions="),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        poisson_epsilon(*arguments)
