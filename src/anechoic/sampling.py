@@ -7,21 +7,29 @@ A scheme is a promise about data access. `FixedOrder` and `External` give no amp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from anechoic._serialize import serializable
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.participation import Cyclic, FullBatch, Participation, Single
 
 
-@dataclass(frozen=True)
 class Sampling:
-    """Base of all schemes. Every subclass has `examples` (N), `batch_size` (B) and `steps` (n)."""
+    """Base of all schemes. Every subclass has `batch_size` (B), `steps` (n) and `participation`."""
 
-    @property
-    def participation(self) -> Participation:
-        """Which steps one unit may touch under this scheme."""
-        raise NotImplementedError  # pragma: no cover - abstract
+    if TYPE_CHECKING:  # fields of some subclasses, properties of others
+
+        @property
+        def batch_size(self) -> int | float:
+            """B: the batch size, or its expectation."""
+
+        @property
+        def steps(self) -> int:
+            """n: number of releases."""
+
+        @property
+        def participation(self) -> Participation:
+            """Which steps one unit may touch under this scheme."""
 
     @property
     def amplified(self) -> bool:
@@ -31,7 +39,7 @@ class Sampling:
     @property
     def expected_batch_size(self) -> int | float:
         """The constant divisor of every noisy sum: B, whatever a batch happens to hold."""
-        return self.batch_size  # type: ignore[attr-defined,no-any-return]
+        return self.batch_size
 
     def truncate(self, steps: int) -> Sampling:
         """The scheme of the first `steps` steps."""
@@ -200,7 +208,7 @@ class External(Sampling):
         examples: N, >= 1, where it is known.
     """
 
-    participation: Participation  # type: ignore[assignment]
+    participation: Participation
     batch_size: float
     steps: int
     examples: int | None = None

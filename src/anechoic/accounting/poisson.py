@@ -9,15 +9,15 @@ largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_epsilon
 
-#: Width of the grid of privacy losses; the estimate is pessimistic at any width, and tighter when finer.
-INTERVAL = 1e-4
-_COARSE = 1e-3
+#: Widths of the grid of privacy losses, and the epsilon from which each is fine enough. The estimate is
+#: pessimistic on every grid; on these it lies within about 1e-4 (relative) of the limit.
+INTERVALS = ((1e-3, 3.3), (1e-4, 0.07), (1e-5, 0.0))
 
 _RELATIONS = {
     "zero_out": "REPLACE_SPECIAL",
@@ -49,53 +49,55 @@ def poisson_epsilon(
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
     if rate == 1.0:
         return gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
-    epsilon = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, INTERVAL)
-    if epsilon < 1000 * INTERVAL:  # a grid of 1e-4 is coarse for so small an epsilon
-        finer = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, INTERVAL / 10)
-        epsilon = min(epsilon, finer)
+    epsilon = math.inf
+    for interval, enough in INTERVALS:
+        found = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, interval)
+        epsilon = min(epsilon, found)
+        if epsilon >= enough:
+            break
     return epsilon
 
 
 def poisson_noise_multiplier(
     epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
-    """A noise multiplier, at most 1e-4 (relative) above the least, at which `poisson_epsilon` <= epsilon.
+    """A noise multiplier, about 1e-4 (relative) above the least, at which `poisson_epsilon` <= epsilon.
 
     Raises:
         ValueError: if an argument is out of range.
     """
     epsilon = positive_float("epsilon", epsilon)
 
-    def on_grid(interval: float) -> Any:
-        width = min(interval, epsilon / 100)
-        return lambda s: _pld_epsilon(delta, s, rate, compositions, adjacency, width) <= epsilon
+    def coarse(s: float) -> float:
+        width = min(INTERVALS[0][0], epsilon / 100)
+        return _pld_epsilon(delta, s, rate, compositions, adjacency, width)
 
-    def exact(s: float) -> bool:
-        return poisson_epsilon(delta, s, rate, compositions, adjacency=adjacency) <= epsilon
+    def fine(s: float) -> float:
+        return poisson_epsilon(delta, s, rate, compositions, adjacency=adjacency)
 
-    # bracket on a coarse grid, which is pessimistic and therefore lies above
-    holds = exact if rate == 1.0 else on_grid(_COARSE)
-    high = 1.0
-    while not holds(high):
-        high *= 2
-    low = high / 2
-    while low > 1e-3 and holds(low):
-        low, high = low / 2, low
-    low, high = _bisect(holds, low, high, 1e-3)
-    # then finely; the coarse answer stays valid as an upper end
-    while exact(low):
-        low, high = low / 1.01, low
-    if not exact(high):
-        while not exact(high):
-            low, high = high, high * 1.001
-    return _bisect(exact, low, high, 5e-5)[1]
+    near = _crossing(fine if rate == 1.0 else coarse, epsilon, low=0.5, high=1.0, tolerance=1e-4)
+    sigma = _crossing(fine, epsilon, low=near * 0.998, high=near * 1.0005, tolerance=2e-5)
+    while fine(sigma) > epsilon:
+        sigma *= 1 + 2e-5
+    return sigma
 
 
-def _bisect(holds: Any, low: float, high: float, relative: float) -> tuple[float, float]:
-    while high > low * (1 + relative):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return low, high
+def _crossing(function: Callable[[float], float], target: float, *, low: float, high: float, tolerance: float) -> float:
+    """Where the falling `function` of s crosses `target`, to a relative `tolerance`; the bracket may grow."""
+    from scipy.optimize import brentq
+
+    def excess(log_s: float) -> float:
+        value = function(math.exp(log_s))
+        return math.log(min(max(value, 1e-12), 1e12) / target)
+
+    ratio = high / low
+    while excess(math.log(high)) > 0:
+        low, high = high, high * ratio
+        ratio *= 2
+    while excess(math.log(low)) <= 0:
+        low, high = low / ratio, low
+        ratio *= 2
+    return math.exp(brentq(excess, math.log(low), math.log(high), xtol=tolerance, rtol=1e-14))
 
 
 def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:
@@ -118,5 +120,3 @@ def _pld_epsilon(
     )
     return float(pld.self_compose(compositions).get_epsilon_for_delta(delta))
 
-
-__all__ = ["INTERVAL", "poisson_epsilon", "poisson_noise_multiplier"]

@@ -1,0 +1,349 @@
+"""The Mechanism: one frozen record that binds strategy, sampling, noise and guarantee.
+
+Everything downstream (noise, training, reports) reads this record and refuses what does not match it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from anechoic._serialize import decode, encode
+from anechoic._validate import fraction, one_of, positive_float
+from anechoic.accounting import gaussian_epsilon, gaussian_mu, poisson_epsilon, poisson_noise_multiplier
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.participation import Participation
+from anechoic.sampling import CyclicPoisson, External, Poisson, Sampling
+from anechoic.sensitivity import Sensitivity, sensitivity
+from anechoic.strategies import Strategy
+
+Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mechanism:
+    """A correlated noise mechanism with its guarantee.
+
+    The release at step t is the sum of the clipped contributions plus
+    ``noise_std * clip_norm * (C^-1 Z)[t]`` with Z i.i.d. standard normal, divided by the constant
+    ``expected_batch_size``.
+
+    Guarantee: as `report()` states it. Make one with `calibrate` or `plan`.
+
+    Args:
+        strategy: C, with n = sampling.steps.
+        sampling: how batches are formed; the participation follows from it.
+        noise_std: std of one entry of Z as injected, over the clip norm; > 0.
+        clip_norm: largest 2-norm of one unit's contribution to one step, > 0.
+        adjacency: "zero_out" (one unit's contributions become zero), "replace_one", or "add_or_remove".
+        unit: what is protected. The library clips and samples examples; another unit ("client", "user")
+            can only be promised by whoever forms the batches, and so needs `External` sampling.
+        delta: the delta at which the guarantee is printed, in (0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: where no theorem covers the combination of strategy, sampling and adjacency.
+    """
+
+    strategy: Strategy
+    sampling: Sampling
+    noise_std: float
+    clip_norm: float = 1.0
+    adjacency: Adjacency = "zero_out"
+    unit: str = "example"
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
+        object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
+        object.__setattr__(self, "delta", fraction("delta", self.delta))
+        check_covered(self.strategy, self.sampling, self.adjacency, self.unit)
+
+    # -- what is bound -------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Number of releases n."""
+        return self.strategy.n
+
+    @property
+    def participation(self) -> Participation:
+        """Which steps one unit may touch."""
+        return self.sampling.participation
+
+    @property
+    def expected_batch_size(self) -> int | float:
+        """Constant divisor of every noisy sum."""
+        return self.sampling.expected_batch_size
+
+    @property
+    def amplified(self) -> bool:
+        """Whether (epsilon, delta) uses the secrecy of the batches."""
+        return is_amplified(self.sampling)
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """sens(C, participation) for rows of norm 1 under zero-out adjacency, in every dimension."""
+        return sensitivity(self.strategy, self.participation)
+
+    @cached_property
+    def reference_sensitivity(self) -> float:
+        """sens(C, participation), or the largest column norm of C where the run is amplified."""
+        return self.strategy.largest_column_norm() if self.amplified else self.sensitivity.value
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma = noise_std / reference_sensitivity; unamplified, the release is (1/sigma)-GDP."""
+        return self.noise_std / self.reference_sensitivity
+
+    # -- the guarantee -------------------------------------------------------------------------
+
+    def epsilon(self, delta: float | None = None, *, steps: int | None = None) -> float:
+        """An epsilon such that the first `steps` releases are (epsilon, delta)-DP, rounded up.
+
+        Args:
+            delta: in (0, 1); None for the mechanism's own.
+            steps: 0 <= steps <= n; None for all. Never above the epsilon of all releases.
+        """
+        delta = self.delta if delta is None else fraction("delta", delta)
+        steps = self.steps if steps is None else steps
+        if not 0 <= steps <= self.steps:
+            raise ValueError(f"steps={steps} must lie between 0 and n={self.steps}.")
+        if steps == 0:
+            return 0.0
+        key = (delta, steps)
+        if key not in self._epsilons:
+            whole = math.inf if steps == self.steps else self.epsilon(delta)
+            self._epsilons[key] = min(whole, self._epsilon(delta, steps))
+        return self._epsilons[key]
+
+    @cached_property
+    def _epsilons(self) -> dict[tuple[float, int], float]:
+        return {}
+
+    def _epsilon(self, delta: float, steps: int) -> float:
+        if self.amplified:
+            groups, rate = _groups_and_rate(self.sampling)
+            sigma = self.noise_std / self.strategy.truncate(steps).largest_column_norm()
+            return poisson_epsilon(delta, sigma, rate, -(-steps // groups), adjacency=self.adjacency)
+        value = self.sensitivity.value
+        if steps < self.steps:
+            leading = self.sampling.truncate(steps).participation
+            value = min(value, sensitivity(self.strategy.truncate(steps), leading).value)
+        return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std)
+
+    def gdp(self) -> float:
+        """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
+        return _factor(self.adjacency) * self.sensitivity.value / self.noise_std
+
+    def rho(self) -> float:
+        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
+        return self.gdp() ** 2 / 2
+
+    # -- identity and files --------------------------------------------------------------------
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "strategy": encode(self.strategy),
+            "sampling": encode(self.sampling),
+            "noise_std": self.noise_std,
+            "clip_norm": self.clip_norm,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+            "delta": self.delta,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
+
+    def to_json(self) -> str:
+        """The record as JSON, without loss; with what it states, so that a reader can check it."""
+        stated = {
+            "sensitivity": self.sensitivity.value,
+            "exact": self.sensitivity.exact,
+            "method": self.sensitivity.method,
+            "noise_multiplier": self.noise_multiplier,
+            "epsilon": self.epsilon(),
+        }
+        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
+        return json.dumps(record, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Mechanism:
+        """Read a record back; sensitivity and epsilon are computed again.
+
+        Raises:
+            MismatchError: if the file is damaged, was edited, or states another guarantee than this
+                version of the library computes.
+        """
+        remedy = "Save the mechanism again with to_json()."
+        try:
+            record = json.loads(text)
+            if record["format"] != _FORMAT:
+                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
+            names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
+            mechanism = cls(
+                decode(record["strategy"]), decode(record["sampling"]), **{name: record[name] for name in names}
+            )
+            stated, fingerprint = record["states"], record["fingerprint"]
+            numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
+        except MismatchError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MismatchError(f"this is not a mechanism file, or it is damaged: {error}. {remedy}") from error
+        if fingerprint != mechanism.fingerprint:
+            raise MismatchError(
+                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…: the file"
+                f" was edited after it was written. {remedy}"
+            )
+        found = {
+            "sensitivity": mechanism.sensitivity.value,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "epsilon": mechanism.epsilon(),
+        }
+        for name, value in numbers.items():
+            if not math.isclose(value, found[name], rel_tol=1e-6):
+                raise MismatchError(f"the file states {name}={value}, but it is {found[name]}. {remedy}")
+        return mechanism
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def report(self) -> str:
+        """The privacy statement as plain text, for a reviewer."""
+        from anechoic.statement import statement
+
+        return statement(self)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return (
+            f"Mechanism({self.strategy.describe()}, {type(self.sampling).__name__}, noise_std={self.noise_std},"
+            f" clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r}, fingerprint={self.fingerprint[:12]}…)"
+        )
+
+
+def calibrate(
+    strategy: Strategy,
+    *,
+    sampling: Sampling,
+    delta: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency = "zero_out",
+    unit: str = "example",
+) -> Mechanism:
+    """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
+
+    Unamplified the noise is exact to rounding; amplified it is at most 1e-4 (relative) above the least
+    that dp-accounting's pessimistic estimate allows. The result is checked: its epsilon is never above
+    the one asked for.
+
+    Args:
+        strategy, sampling, clip_norm, adjacency, unit: see `Mechanism`.
+        delta: in (0, 1).
+        epsilon: > 0; give this or `noise_multiplier`.
+        noise_multiplier: sigma, in units of the reference sensitivity, > 0.
+
+    Raises:
+        ValueError: for an argument out of range, or where not exactly one of the two is given.
+        UnsupportedError: where no theorem covers the combination.
+    """
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two.")
+    check_covered(strategy, sampling, adjacency, unit)
+    delta = fraction("delta", delta)
+
+    def with_std(std: float) -> Mechanism:
+        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta)
+
+    if noise_multiplier is not None:
+        unscaled = with_std(1.0)
+        std = positive_float("noise_multiplier", noise_multiplier) * unscaled.reference_sensitivity
+        return with_std(std)
+
+    epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
+    if is_amplified(sampling):
+        groups, rate = _groups_and_rate(sampling)
+        compositions = -(-strategy.n // groups)
+        sigma = poisson_noise_multiplier(epsilon, delta, rate, compositions, adjacency=adjacency)
+        std = sigma * strategy.largest_column_norm()
+    else:
+        std = _factor(adjacency) * sensitivity(strategy, sampling.participation).value / gaussian_mu(epsilon, delta)
+    mechanism, excess = with_std(std), 1e-15
+    while mechanism.epsilon() > epsilon:  # products of rounded numbers
+        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
+    return mechanism
+
+
+def is_amplified(sampling: Sampling) -> bool:
+    """Whether `sampling` hides who took part (a rate of 1 hides nothing but is accounted the same way)."""
+    return isinstance(sampling, (Poisson, CyclicPoisson))
+
+
+def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: str) -> None:
+    """Refuse what no theorem covers.
+
+    Raises:
+        ValueError: if the parts are of the wrong kind or length.
+        UnsupportedError: if they fit, but no theorem gives a guarantee.
+    """
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
+    if not isinstance(sampling, Sampling):
+        raise ValueError(f"sampling={sampling!r} must be a Sampling, such as sampling.FixedOrder(...).")
+    one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
+    steps = sampling.steps
+    if strategy.n != steps:
+        raise ValueError(f"strategy has n={strategy.n} steps but sampling has {steps}: build both for one n.")
+    if isinstance(sampling, (Poisson, CyclicPoisson)) and strategy.structure.bands > sampling.groups:
+        raise UnsupportedError(
+            f"bands={strategy.structure.bands} exceeds groups={sampling.groups}: amplification by (cyclic) Poisson"
+            " sampling is proved only for at most as many bands as groups (Theorem 3.21). Use fewer bands,"
+            " more groups, or FixedOrder."
+        )
+    if adjacency == "add_or_remove" and not (
+        isinstance(sampling, Poisson)
+        or (isinstance(sampling, CyclicPoisson) and (sampling.groups == 1 or sampling.grouping == "independent"))
+    ):
+        raise UnsupportedError(
+            f"adjacency='add_or_remove' under {type(sampling).__name__}: removing a record would move others to"
+            " other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"
+            " grouping='independent'."
+        )
+    if not unit or not isinstance(unit, str):
+        raise ValueError(f"unit={unit!r} must name what is protected, such as 'example'.")
+    if unit != "example" and not isinstance(sampling, External):
+        raise UnsupportedError(
+            f"unit={unit!r} under {type(sampling).__name__}: this scheme clips and samples examples, so the unit is"
+            " 'example'. Where somebody else groups a unit's data and bounds its participation, use External."
+        )
+
+
+def _groups_and_rate(sampling: Sampling) -> tuple[int, float]:
+    if not isinstance(sampling, (Poisson, CyclicPoisson)):
+        raise TypeError(f"{type(sampling).__name__} is not amplified.")
+    return sampling.groups, sampling.rate
+
+
+def _factor(adjacency: str) -> float:
+    # replacing moves each contribution from one point of the unit ball to another: twice as far
+    return 2.0 if adjacency == "replace_one" else 1.0
