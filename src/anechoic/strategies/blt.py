@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz strategies: c_0 = 1, c_t = sum_i scale_i decay_i^(t-1) (monograph, Section 2.5)."""
+"""Buffered linear Toeplitz strategies: c_0 = 1, c_t = sum_i scale_i decay_i^(t-1) (monograph, 2.5)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from anechoic import toeplitz
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int
+from anechoic.strategies import blt_sums
 from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
 from anechoic.strategies.recurrence import Buffered, Recurrence
 
@@ -34,7 +35,7 @@ class BLT(Strategy):
         decay = finite_array("decay", self.decay, length=len(scale))
         if decay.min() < 0 or decay.max() >= 1:
             worst = decay.max() if decay.max() >= 1 else decay.min()
-            raise ValueError(f"decay={worst} must lie in [0, 1): a buffer that does not fade is a prefix sum.")
+            raise ValueError(f"decay={worst} must lie in [0, 1): a buffer that stays is a prefix sum.")
         if len(np.unique(decay)) < len(decay):
             raise ValueError(f"decay={decay.tolist()} has equal entries: merge them by adding their scales.")
         object.__setattr__(self, "n", positive_int("n", self.n))
@@ -75,6 +76,12 @@ class BLT(Strategy):
 
     def column_norms_squared(self) -> Array:
         return np.cumsum(np.square(self.coefficients))[::-1].copy()
+
+    def largest_column_norm(self) -> float:
+        return float(np.sqrt(blt_sums.column_norm_squared(self._alpha, self._lambda, self.n)))
+
+    def comb_norm_squared(self, separation: int, count: int) -> float:
+        return blt_sums.comb_norm_squared(self._alpha, self._lambda, self.n, separation, count)
 
     def recurrence(self) -> Recurrence:
         return Buffered(self.n, scale=self._alpha, decay=self._lambda)

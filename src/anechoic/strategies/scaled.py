@@ -78,7 +78,7 @@ class ColumnScaled(Strategy):
         return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
 
 
-def ColumnNormalized(base: Strategy) -> ColumnScaled:  # noqa: N802 - reads as a constructor
+def ColumnNormalized(base: Strategy) -> ColumnScaled:
     """`base` with every column scaled to norm 1 (monograph, Definition 2.10).
 
     The scales are fixed by all n steps, so the leading block of a normalised strategy is not itself

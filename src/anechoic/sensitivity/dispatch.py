@@ -1,0 +1,62 @@
+"""Which theorem applies: chosen by the derived structure of C and by the schema, never by the type of C."""
+
+from __future__ import annotations
+
+from anechoic.errors import UnsupportedError
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.sensitivity import cyclic, epochs, full_batch, min_sep, single
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import Strategy
+
+
+def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
+    """sens(C, Pi) = max ||C U||_F over patterns pi of Pi and U with rows of norm <= 1 in pi and 0 elsewhere.
+
+    Guarantee: the value is never below the supremum over patterns **and over every dimension m**
+    (rows in R^m), up to float64 rounding; `exact` says whether it equals it. Zero-out adjacency:
+    double it for replace-one.
+
+    Args:
+        strategy: C, with n steps.
+        participation: Pi; its number of steps is the strategy's.
+
+    Returns:
+        Value in units of the clip norm, with `exact` and the `method` that gave it.
+
+    Raises:
+        ValueError: if an argument is of another kind, or C is scaled beyond the range of its squares.
+        UnsupportedError: if no theorem covers the schema.
+
+    Example:
+        >>> from anechoic import participation, strategies
+        >>> float(sensitivity(strategies.Identity(12), participation.MinSep(separation=4)))
+        1.7320508075688772
+
+    References:
+        Monograph, Definition 3.13, Lemmas 3.15 and 3.16, Algorithm 3.2; arXiv 2306.08153, Algorithm 4.
+    """
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Dense(array).")
+    if not isinstance(participation, Participation):
+        raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
+    n = strategy.n
+    count = participation.max_participations_in(n)
+    match participation:
+        case Single():
+            return single.single(strategy)
+        case Cyclic() | MinSep() | OncePerEpoch() | FullBatch() if count == 1:
+            return single.single(strategy)
+        case Cyclic(period=1) | OncePerEpoch(period=1) | FullBatch():
+            return full_batch.full_batch(strategy)
+        case MinSep(separation=1) if count == n:
+            return full_batch.full_batch(strategy)
+        case Cyclic(period=period):
+            return cyclic.cyclic(strategy, period)
+        case MinSep(separation=separation):
+            return min_sep.min_sep(strategy, separation, count)
+        case OncePerEpoch(period=period):
+            return epochs.once_per_epoch(strategy, period)
+    raise UnsupportedError(
+        f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
+        " one of Single, Cyclic, MinSep, OncePerEpoch or FullBatch that allows all of its patterns."
+    )

@@ -1,0 +1,61 @@
+"""Full-batch participation: one pattern, every step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anechoic.sensitivity.correlations import LARGEST, largest_correlated_sum
+from anechoic.sensitivity.cyclic import TIGHT
+from anechoic.sensitivity.gram import ENTRIES, ROUNDING, gram_of
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import Strategy
+
+EIGEN = 2048  # steps up to which the largest eigenvalue is computed
+
+
+def full_batch(strategy: Strategy) -> Sensitivity:
+    """sens^2 = max <C^T C, R> over n x n correlation matrices R.
+
+    Exact where C^T C >= 0 (then ||C 1||^2), where it is tridiagonal (any signs), and up to 512 steps by
+    semidefinite duality; otherwise the least of sum |C^T C| (Lemma 3.15 a), n times the largest
+    eigenvalue of C^T C (tr R = n), and the triangle inequality.
+    """
+    n, structure = strategy.n, strategy.structure
+    if structure.nonnegative:
+        squared = strategy.comb_norm_squared(1, n)
+        return Sensitivity.of_squared(squared, True, "Lemma 3.15(b) (every step, C >= 0)")
+    gram = gram_of(strategy)
+    if gram is None or n * gram.bandwidth > 10 * ENTRIES:
+        return _triangle(strategy)
+    smallest, largest, total = 0.0, float(gram.diagonal(0).max()), 0.0
+    for lag in range(min(gram.bandwidth, n)):
+        entries = gram.diagonal(lag)
+        smallest = min(smallest, float(entries.min()))
+        total += (1 if lag == 0 else 2) * float(np.abs(entries).sum())
+    if smallest >= -ROUNDING * largest:
+        return Sensitivity.of_squared(total, True, "Lemma 3.15(b) (every step, C^T C >= 0)")
+    if gram.bandwidth <= 2 or n <= 2:
+        return Sensitivity.of_squared(total, True, "every step (only neighbouring steps interact)")
+    if n <= LARGEST:
+        lower, upper = largest_correlated_sum(gram.block(range(n)))
+        if lower >= (1 - TIGHT) * upper:
+            return Sensitivity.of_squared(upper, True, "every step (mixed signs, semidefinite duality)")
+        return Sensitivity.of_squared(upper, False, "every step (mixed signs, semidefinite dual bound)")
+    bounds = [
+        Sensitivity.of_squared(total, False, "Lemma 3.15(a) (every step, mixed signs)"),
+        _triangle(strategy),
+    ]
+    if n <= EIGEN:
+        from scipy.linalg import eigvalsh
+
+        top = float(eigvalsh(gram.block(range(n)), subset_by_index=[n - 1, n - 1])[0])
+        bounds.append(Sensitivity.of_squared(n * top, False, "n times the largest eigenvalue of C^T C"))
+    return min(bounds, key=float)
+
+
+def _triangle(strategy: Strategy) -> Sensitivity:
+    if strategy.n <= ENTRIES:
+        value = float(np.sqrt(strategy.column_norms_squared()).sum())
+    else:
+        value = strategy.n * strategy.largest_column_norm()
+    return Sensitivity(value, False, "triangle inequality over every step")

@@ -1,0 +1,139 @@
+"""The Gram matrix M = C^T C by its diagonals, without an n x n array wherever C has structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.strategies import ColumnScaled, Restarted, Strategy
+from anechoic.strategies.base import warn_dense
+
+ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745
+ROUNDING = 1e-12  # entries this small against the largest one are zeros that were computed
+
+
+@dataclass(frozen=True)
+class Gram:
+    """M for one strategy.
+
+    Attributes:
+        n: steps.
+        bandwidth: M vanishes at lags >= bandwidth.
+        diagonal: lag -> the entries M[t, t + lag], shape (n - lag,).
+    """
+
+    n: int
+    bandwidth: int
+    diagonal: Callable[[int], Array]
+
+    @property
+    def fits_band(self) -> bool:
+        """Whether `band` may be asked for."""
+        return self.n * self.bandwidth <= ENTRIES
+
+    def band(self) -> Array:
+        """|M[t, t + lag]| as array[lag, t], shape (bandwidth, n), zero where t + lag >= n."""
+        if self.bandwidth == self.n:
+            warn_dense(self.n, "this sensitivity bound")
+        array = np.zeros((self.bandwidth, self.n))
+        for lag in range(self.bandwidth):
+            np.abs(self.diagonal(lag), out=array[lag, : self.n - lag])
+        return array
+
+    def block(self, steps: range) -> Array:
+        """M at equally spaced steps, shape (k, k)."""
+        k = len(steps)
+        block = np.zeros((k, k))
+        for j in range(k):
+            lag = j * steps.step
+            if lag >= self.bandwidth:
+                break
+            entries = self.diagonal(lag)[steps.start :: steps.step][: k - j]
+            rows = np.arange(k - j)
+            block[rows, rows + j] = entries
+            block[rows + j, rows] = entries
+        return block
+
+
+def gram_of(strategy: Strategy) -> Gram | None:
+    """M for `strategy`, or None where it is too large to be had by any structure known here."""
+    n, structure = strategy.n, strategy.structure
+    if n > ENTRIES:
+        return None
+    # the two wrappers are opened for speed only: M of C D is D M D, M of blocks is blocks of M
+    if isinstance(strategy, ColumnScaled):
+        return _scaled(strategy)
+    if isinstance(strategy, Restarted):
+        return _restarted(strategy)
+    if structure.toeplitz:
+        return Gram(n, structure.gram_bands, _toeplitz_diagonal(strategy.coefficients[: structure.bands], n))
+    if n * structure.bands <= ENTRIES and 8 * structure.bands <= n:
+        return Gram(n, structure.gram_bands, _banded_diagonal(_columns(strategy)))
+    if n * n <= ENTRIES:
+        warn_dense(n, "this sensitivity bound")
+        dense = strategy.to_dense()
+        matrix = dense.T @ dense
+        return Gram(n, structure.gram_bands, lambda lag: np.asarray(matrix.diagonal(lag)))
+    return None
+
+
+def _scaled(strategy: ColumnScaled) -> Gram | None:
+    inner = gram_of(strategy.base)
+    if inner is None:
+        return None
+    n = strategy.n
+    d = np.asarray(strategy.scales, dtype=np.float64)
+    return Gram(n, strategy.structure.gram_bands, lambda lag: inner.diagonal(lag) * d[: n - lag] * d[lag:])
+
+
+def _restarted(strategy: Restarted) -> Gram | None:
+    length = strategy.base.n
+    last = strategy.n - (strategy.times - 1) * length
+    whole, rest = gram_of(strategy.base), gram_of(strategy.base.truncate(last))
+    if whole is None or rest is None:
+        return None
+
+    def diagonal(lag: int) -> Array:
+        def padded(block: Gram) -> Array:
+            return np.pad(block.diagonal(lag), (0, lag)) if lag < block.n else np.zeros(block.n)
+
+        blocks = np.concatenate([np.tile(padded(whole), strategy.times - 1), padded(rest)])
+        return blocks[: strategy.n - lag]
+
+    return Gram(strategy.n, strategy.structure.gram_bands, diagonal)
+
+
+def _toeplitz_diagonal(c: Array, n: int) -> Callable[[int], Array]:
+    def diagonal(lag: int) -> Array:
+        if lag >= len(c):
+            return np.zeros(n - lag)
+        # M[t, t + lag] = sum of c_u c_{u+lag} over u < n - t - lag: partial sums, read backwards
+        sums = np.cumsum(c[: len(c) - lag] * c[lag:])
+        return np.concatenate([np.full(n - lag - len(sums), sums[-1]), sums[::-1]])
+
+    return diagonal
+
+
+def _columns(strategy: Strategy) -> Array:
+    """C by columns, array[j, i] = C[j + i, j], shape (n, bands): from `bands` combs of disjoint columns."""
+    n, bands = strategy.n, strategy.structure.bands
+    comb = np.zeros((n, bands))
+    comb[np.arange(n), np.arange(n) % bands] = 1.0
+    images = np.pad(strategy.multiply(comb), ((0, bands), (0, 0)))
+    j = np.arange(n)
+    return np.stack([images[j + i, j % bands] for i in range(bands)], axis=1)
+
+
+def _banded_diagonal(columns: Array) -> Callable[[int], Array]:
+    n, bands = columns.shape
+
+    def diagonal(lag: int) -> Array:
+        if lag >= bands:
+            return np.zeros(n - lag)
+        products = columns[: n - lag, lag:] * columns[lag:, : bands - lag]
+        return np.asarray(products.sum(axis=1))
+
+    return diagonal

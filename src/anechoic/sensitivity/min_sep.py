@@ -1,0 +1,42 @@
+"""Minimum separation: the theorem that applies, or the smallest of the bounds."""
+
+from __future__ import annotations
+
+from anechoic.sensitivity import bounds, chain, comb, cyclic, scheduling
+from anechoic.sensitivity.gram import Gram, gram_of
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import Strategy
+
+
+def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
+    """sens(C, min-sep) with at most `count` participations, (count - 1) separation < n, 2 <= count.
+
+    Exact where C is Toeplitz and non-increasing (Lemma 3.16 c), where C^T C vanishes at lags >= separation
+    (Algorithm 3.2), and where it vanishes at lags >= 2 separation or count = 2 (`chain`); otherwise a bound.
+    """
+    structure = strategy.structure
+    if structure.nonincreasing:
+        return comb.early_and_often(strategy, separation, count)
+    if structure.gram_bands <= separation:
+        return scheduling.scheduled(strategy, separation, count)
+    gram = gram_of(strategy)
+    if gram is not None and (squared := _neighbours_only(gram, separation, count)) is not None:
+        method = "dynamic programme (only neighbouring participations interact)"
+        return Sensitivity.of_squared(squared, True, method)
+    best = min(bounds.min_sep_bounds(strategy, gram, separation, count), key=float)
+    if structure.nonnegative and count * separation >= strategy.n:  # every cycle is one of the patterns
+        lower = cyclic.cyclic(strategy, separation, gram)
+        if lower.exact and lower.value >= (1 - cyclic.TIGHT) * best.value:
+            return Sensitivity(best.value, True, f"{best.method}, attained by a cycle")
+    return best
+
+
+def _neighbours_only(gram: Gram, separation: int, count: int) -> float | None:
+    """sens^2 where at most neighbouring participations interact and the programme is not too large."""
+    if count == 2 and gram.n * gram.bandwidth <= chain.WORK:
+        return chain.best_pair(gram, separation)
+    if gram.bandwidth <= 2 * separation and gram.fits_band:
+        work = chain.separated_chain_work(gram.n, gram.bandwidth, separation, count)
+        if work <= chain.WORK:
+            return chain.best_separated_chain(gram.band(), separation, count)
+    return None

@@ -1,0 +1,46 @@
+"""What a sensitivity is: a number, whether it is exact, and the theorem that gives it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# Squares of entries below or above these would leave the range of a float64.
+SMALLEST, LARGEST = 1e-140, 1e140
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Sensitivity in units of the clip norm, for zero-out adjacency: never below the truth.
+
+    Attributes:
+        value: sens(C, participation), root scale, > 0.
+        exact: True where `value` is the supremum over patterns and dimensions (to rounding), False
+            where it is an upper bound of it.
+        method: the theorem or bound that gave it.
+
+    Raises:
+        ValueError: if `value` is not a number whose square a float64 can hold.
+    """
+
+    value: float
+    exact: bool
+    method: str
+
+    def __post_init__(self) -> None:
+        if not SMALLEST <= self.value <= LARGEST:
+            raise ValueError(
+                f"sensitivity={self.value} by {self.method} must lie between {SMALLEST} and {LARGEST} to be"
+                " computed reliably: scale the strategy, which changes no loss."
+            )
+
+    @classmethod
+    def of_squared(cls, squared: float, exact: bool, method: str) -> Sensitivity:
+        """The sensitivity whose square is `squared`."""
+        return cls(math.sqrt(squared) if squared >= 0 else math.nan, exact, method)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"{'=' if self.exact else '<='} {self.value:.6g} ({self.method})"

@@ -1,0 +1,11 @@
+"""One participation: the largest column norm."""
+
+from __future__ import annotations
+
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import Strategy
+
+
+def single(strategy: Strategy) -> Sensitivity:
+    """sens(C, single) = max_j ||C[:, j]||_2, for C of any signs (monograph, Theorem 1.14)."""
+    return Sensitivity(strategy.largest_column_norm(), True, "largest column norm (one participation)")
