@@ -1,0 +1,35 @@
+"""What an optimiser needs of a participation schema: the comb of steps that is the worst pattern."""
+
+from __future__ import annotations
+
+from anechoic.errors import UnsupportedError
+from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Single
+
+SINGLE = Single()
+
+
+def comb_of(participation: Participation, n: int) -> tuple[int, int]:
+    """Separation b and count k of the pattern 0, b, …, (k - 1) b, the worst one for what is optimised here.
+
+    It is the worst one for Toeplitz C whose coefficients do not increase (Lemma 3.16 c), and for banded
+    Toeplitz C of any signs with at most b bands, whose columns b apart are orthogonal (Lemma 3.16 b).
+
+    Raises:
+        UnsupportedError: if no such comb is known for the schema.
+    """
+    if not isinstance(participation, Participation):
+        raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
+    count = participation.max_participations_in(n)
+    match participation:
+        case Single():
+            return n, 1
+        case _ if count == 1:
+            return n, 1
+        case FullBatch():
+            return 1, n
+        case Cyclic(period=separation) | MinSep(separation=separation):
+            return separation, count
+    raise UnsupportedError(
+        f"participation={participation!r}: optimisers know Single, Cyclic, MinSep and FullBatch. Optimise for"
+        " Single() over one epoch and restart the strategy, or for MinSep(1, the number of epochs)."
+    )
