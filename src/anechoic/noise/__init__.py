@@ -1,0 +1,9 @@
+"""Noise streams: the rows of C^-1 Z, one step at a time, addressed by (256-bit key, step, shard).
+
+Importing this room loads NumPy only; PyTorch is loaded by `backend="torch"`.
+"""
+
+from anechoic.noise.keys import derive, new_key
+from anechoic.noise.stream import NoiseState, NoiseStream
+
+__all__ = ["NoiseState", "NoiseStream", "derive", "new_key"]

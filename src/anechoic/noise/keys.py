@@ -1,0 +1,72 @@
+"""Keys: 256 secret bits, from which everything random in a run is derived."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from anechoic._validate import positive_int
+
+KEY_BYTES = 32
+_LABEL = b"anechoic.derive.1\0"
+_NUMBER_LIMIT = 2**64
+
+
+def new_key() -> bytes:
+    """A fresh key of 32 bytes from the operating system's entropy source."""
+    return os.urandom(KEY_BYTES)
+
+
+def checked_key(key: bytes, name: str = "key") -> bytes:
+    """`key` as bytes if it holds exactly 32 of them.
+
+    Raises:
+        ValueError: otherwise; the message never shows the key.
+    """
+    if not isinstance(key, (bytes, bytearray)):
+        raise ValueError(
+            f"{name} is of type {type(key).__name__}, but must be exactly {KEY_BYTES} bytes: leave it out "
+            "for fresh entropy, or pass noise.new_key(). An integer seed holds too few bits."
+        )
+    if len(key) != KEY_BYTES:
+        raise ValueError(
+            f"{name} has {len(key)} bytes, but must have exactly {KEY_BYTES}: leave it out for fresh "
+            "entropy, or pass noise.new_key(). To start from a longer secret, pass its SHA-256 digest."
+        )
+    return bytes(key)
+
+
+def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
+    """`size` bytes that depend on all of (key, domain, numbers, size): SHAKE-256 of their encoding.
+
+    Every part is encoded with a fixed width or behind its length, so that no two argument lists share an
+    encoding. Outputs of different domains, numbers or sizes are unrelated to whoever lacks the key; in
+    particular a short output is not the beginning of a longer one.
+
+    Args:
+        key: 32 bytes.
+        domain: what the bytes are for, such as "noise" or "sampling".
+        numbers: integers in [0, 2**64), such as a step and a shard.
+        size: bytes wanted, >= 1.
+
+    Returns:
+        `size` bytes.
+
+    Raises:
+        ValueError: if the key is not 32 bytes long, or a number or the size is out of range.
+
+    References:
+        NIST FIPS 202 (SHAKE-256, an extendable-output function with 256 bits of security).
+    """
+    name = domain.encode("utf-8")
+    parts = [_LABEL, checked_key(key), _word("len(domain)", len(name)), name]
+    parts += [_word("size", positive_int("size", size)), _word("len(numbers)", len(numbers))]
+    parts += [_word("number", number) for number in numbers]
+    return hashlib.shake_256(b"".join(parts)).digest(size)
+
+
+def _word(name: str, value: int) -> bytes:
+    number = positive_int(name, value, minimum=0)
+    if number >= _NUMBER_LIMIT:
+        raise ValueError(f"{name}={number} must be below 2**64.")
+    return number.to_bytes(8, "little")

@@ -1,0 +1,263 @@
+"""Streams of correlated noise: init, next, and a state that is used once and can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NoReturn
+
+from anechoic._validate import positive_float, positive_int
+from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
+from anechoic.noise.arrays import make_arrays
+from anechoic.noise.filters import make_filter
+from anechoic.noise.keys import checked_key, derive, new_key
+from anechoic.strategies.base import Strategy
+
+FORMAT = 1
+
+
+class NoiseState:
+    """What a stream keeps between two rows. `NoiseStream.next` consumes it and returns its successor.
+
+    The memory is updated in place and handed on, so a state can be used once; it can be neither copied nor
+    pickled. To keep it, use `state_dict`.
+    """
+
+    __slots__ = ("_memory", "_step", "_stream")
+
+    def __init__(self, stream: NoiseStream, step: int, memory: Any) -> None:
+        self._stream = stream
+        self._step = step
+        self._memory = memory
+
+    @property
+    def step(self) -> int:
+        """Rows emitted so far, which is the index of the next one."""
+        return self._step
+
+    @property
+    def consumed(self) -> bool:
+        """Whether `next` has used this state."""
+        return self._memory is None
+
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """All that `NoiseStream.restore` needs besides the stream itself: ints, strings and one array.
+
+        It holds past noise and is as secret as the gradients that the noise hides. It does not hold the key,
+        only a hash by which another key is recognised.
+
+        Args:
+            copy: whether the array is a copy. Without one nothing is allocated (on the CPU), but the array
+                changes with the next row: write it to disk before that.
+
+        Raises:
+            DesynchronizedError: if the state has been consumed.
+        """
+        stream = self._stream
+        used = self._living()[: stream.filter.used(self._step)]
+        return stream.identity | {"step": self._step, "rows": stream.arrays.export(used, copy=copy)}
+
+    def _living(self) -> Any:
+        if self._memory is None:
+            raise DesynchronizedError(
+                f"this noise state was used for row {self._step} already, and a row belongs to one release: "
+                "go on with the state that next() returned with that row. If next() was interrupted, restore "
+                "a saved state."
+            )
+        return self._memory
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a NoiseState cannot be copied or pickled: noise would be used twice. Save state_dict() instead."
+        )
+
+    def __repr__(self) -> str:
+        return f"NoiseState(step={self._step}{', consumed' if self.consumed else ''})"
+
+
+class NoiseStream:
+    """Rows of std * C^-1 Z one after another, Z of shape (n, m) with i.i.d. standard normal entries.
+
+    Z[t] is a function of (key, t, shard), the backend and the dtype; see `anechoic.noise.gaussian`. The
+    stream does not change; what changes is the state:
+
+        state = stream.init()
+        row, state = stream.next(state)
+
+    Guarantee: the emitted rows are those of std * C^-1 Z up to rounding in `dtype`, each once, none beyond
+    n. NumPy and torch give different rows for one key, and may give other bits with other versions,
+    processors or numbers of threads; within one such setting a restored stream continues bit for bit.
+
+    Args:
+        strategy: C.
+        dimension: m, entries of one row, >= 1.
+        std: standard deviation of one entry of the scaled i.i.d. noise, > 0. For the noise of a sum of
+            clipped gradients this is noise_std * clip_norm of a mechanism.
+        key: 32 secret bytes, used for one stream only; None for fresh ones from the operating system.
+        backend: "numpy" or "torch".
+        dtype: float32 (default) or float64 of the backend.
+        device: torch device of the rows, by default the CPU. Noise is drawn on the CPU whatever the device.
+        shard: >= 0. Streams of different shards are independent under one key.
+
+    Memory: bands, window or buffers of the strategy times m numbers; see `memory_bytes`.
+
+    Raises:
+        ValueError: if an argument is out of range, or the dtype is below float32.
+        GuaranteeError: if this version of PyTorch cannot be seeded with the whole key.
+
+    Example:
+        >>> import numpy as np
+        >>> from anechoic.strategies import BandedToeplitz
+        >>> stream = NoiseStream(BandedToeplitz(4, [1.0, 0.5]), 3, std=2.0, dtype=np.float64)
+        >>> state, rows = stream.init(), []
+        >>> for _ in range(stream.n):
+        ...     row, state = stream.next(state)
+        ...     rows.append(row)
+        >>> fresh = [stream.fresh(t) for t in range(stream.n)]
+        >>> bool(np.allclose(rows, 2.0 * stream.strategy.solve(fresh)))
+        True
+
+    References:
+        Pillutla et al., Correlated Noise Mechanisms, Algorithms 2.1 (banded) and 2.2 (BLT).
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        dimension: int,
+        *,
+        std: float = 1.0,
+        key: bytes | None = None,
+        backend: str = "numpy",
+        dtype: Any = None,
+        device: Any = None,
+        shard: int = 0,
+    ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
+        self.strategy = strategy
+        self.n = strategy.n
+        self.dimension = positive_int("dimension", dimension, remedy="It counts the entries of one row.")
+        self.std = positive_float("std", std, remedy="A run without noise needs no stream.")
+        self.shard = positive_int("shard", shard, minimum=0)
+        self.arrays = make_arrays(backend, dtype, device)
+        self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision)
+        self._key = new_key() if key is None else checked_key(key)
+
+    @property
+    def key(self) -> bytes:
+        """The 32 secret bytes that all rows follow from."""
+        return self._key
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that a state keeps. Each emitted row is `dimension` numbers more."""
+        return self.filter.rows * self.dimension * (4 if self.arrays.precision == "float32" else 8)
+
+    def init(self) -> NoiseState:
+        """The state before row 0."""
+        return NoiseState(self, 0, self.arrays.empty(self.filter.rows, self.dimension))
+
+    def next(self, state: NoiseState, *, out: Any = None) -> tuple[Any, NoiseState]:
+        """Row `state.step` of std * C^-1 Z, shape (dimension,), and the state for the row after it.
+
+        Args:
+            state: the one returned with the row before; it is consumed, even where this call is interrupted.
+            out: array to write the row into; None for a new one. Either is the caller's: the state keeps no
+                reference to it.
+
+        Raises:
+            HorizonError: if all n rows have been emitted; the state stays as it is.
+            DesynchronizedError: if `state` has been consumed.
+            ValueError: if `state` belongs to another stream, or `out` does not fit.
+        """
+        if state._stream is not self:
+            raise ValueError("this state belongs to another stream: use the one that made or restored it.")
+        memory, t = state._living(), state._step
+        if t >= self.n:
+            raise HorizonError(
+                f"all {self.n} noise rows of this mechanism have been used: row {t} would not be covered by "
+                "its guarantee. To train for longer, calibrate a Mechanism with more steps."
+            )
+        row = self.arrays.empty(self.dimension) if out is None else self.arrays.check_row(out, self.dimension)
+        state._memory = None  # from here on the memory is between two steps, whatever happens
+
+        def fresh(target: Any, scale: float) -> None:
+            self.arrays.fill_normal(target, scale, self._key, t, self.shard)
+
+        self.filter.advance(t, self.arrays, memory, fresh, row)
+        return row, NoiseState(self, t + 1, memory)
+
+    def fresh(self, step: int) -> Any:
+        """The i.i.d. row Z[step], shape (dimension,): what the emitted rows are made of.
+
+        Raises:
+            ValueError: if step is not in [0, n).
+        """
+        if positive_int("step", step, minimum=0) >= self.n:
+            raise ValueError(f"step={step} must be below n={self.n}.")
+        row = self.arrays.empty(self.dimension)
+        self.arrays.fill_normal(row, 1.0, self._key, step, self.shard)
+        return row
+
+    def restore(self, saved: Mapping[str, Any]) -> NoiseState:
+        """The state that `NoiseState.state_dict` described; its array is copied.
+
+        The rows from `saved["step"]` on are emitted again, bit for bit where nothing but the process changed.
+        They may be used only for the same batches and the same model state as the first time.
+
+        Raises:
+            MismatchError: if the state was saved by a stream of another strategy, std, key, dimension, shard,
+                backend or dtype.
+            CheckpointError: if something is missing or damaged.
+        """
+        for name, expected in self.identity.items():
+            if name not in saved:
+                raise CheckpointError(f"the saved noise state has no {name!r}: it is not one, or damaged.")
+            if type(saved[name]) is not type(expected) or saved[name] != expected:
+                raise MismatchError(_difference(name, saved[name], expected))
+        step, rows = saved.get("step"), saved.get("rows")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.n:
+            raise CheckpointError(
+                f"the saved noise state has step={step!r}, but must lie between 0 and {self.n}."
+            )
+        memory = self.arrays.empty(self.filter.rows, self.dimension)
+        try:
+            self.arrays.load(rows, memory[: self.filter.used(step)])
+        except ValueError as error:
+            raise CheckpointError(f"the saved noise state of step {step} is damaged: {error}") from error
+        return NoiseState(self, step, memory)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a saved state to continue this stream; holds no secret."""
+        return {
+            "format": FORMAT,
+            "kind": self.filter.kind,
+            "n": self.n,
+            "dimension": self.dimension,
+            "shard": self.shard,
+            "backend": self.arrays.backend,
+            "precision": self.arrays.precision,
+            "coefficients": self.filter.digest(),
+            "key_check": derive(self._key, "key check", size=16).hex(),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
+            f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}, shard={self.shard})"
+        )
+
+
+def _difference(name: str, saved: Any, expected: Any) -> str:
+    if name == "key_check":
+        return (
+            "the saved noise state was made with another key: resume with the key of the run that saved it."
+        )
+    if name == "coefficients":
+        return (
+            "the saved noise state was made with other coefficients or another std: resume with the "
+            "Mechanism of the run that saved it."
+        )
+    return f"the saved noise state has {name}={saved!r}, but this stream has {name}={expected!r}."

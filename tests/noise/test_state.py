@@ -1,0 +1,180 @@
+"""Saving and restoring a stream in the middle of a run."""
+
+import io
+
+import numpy as np
+import pytest
+
+from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
+from anechoic.strategies import BandedToeplitz
+from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, emit, make_stream
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_restored_stream_continues_bit_for_bit(name, precision, backend):
+    strategy = STRATEGIES[name]
+    whole, _ = emit(make_stream(strategy, 19, backend, precision=precision, std=0.4))
+    for cut in sorted({0, 1, 2, 3, strategy.n // 2, strategy.n - 1, strategy.n}):
+        if cut > strategy.n:
+            continue
+        _, state = emit(make_stream(strategy, 19, backend, precision=precision, std=0.4), count=cut)
+        again = make_stream(strategy, 19, backend, precision=precision, std=0.4)
+        restored = again.restore(state.state_dict())
+        assert restored.step == cut
+        rest, _ = emit(again, restored)
+        np.testing.assert_array_equal(rest, whole[cut:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["banded-4-signed", "blt-4", "output-momentum"])
+def test_a_saved_state_is_a_copy(name, backend):
+    stream = make_stream(STRATEGIES[name], 6, backend)
+    whole, _ = emit(stream)
+    _, state = emit(stream, count=5)
+    saved = state.state_dict()
+    before = np.asarray(saved["rows"]).copy()
+    emit(stream, state)  # the state goes on
+    np.testing.assert_array_equal(saved["rows"], before)
+    for _ in range(2):  # and restoring neither uses up nor changes what was saved
+        rest, _ = emit(stream, stream.restore(saved))
+        np.testing.assert_array_equal(rest, whole[5:])
+    np.testing.assert_array_equal(saved["rows"], before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_can_be_saved_without_copying(backend):
+    stream = make_stream(STRATEGIES["banded-4-signed"], 6, backend)
+    _, state = emit(stream, count=5)
+    alias, copy = state.state_dict(copy=False), state.state_dict()
+    np.testing.assert_array_equal(alias["rows"], copy["rows"])
+    stream.next(state)
+    assert not np.array_equal(alias["rows"], copy["rows"])
+
+
+def test_what_is_saved_is_plain_and_can_be_loaded_with_weights_only():
+    import torch
+
+    stream = make_stream(STRATEGIES["banded-4-signed"], 6, "torch", precision="float32")
+    whole, _ = emit(stream)
+    _, state = emit(stream, count=7)
+    for saved in (state.state_dict(), state.state_dict(copy=False)):
+        assert {type(value) for value in saved.values()} == {int, str, torch.Tensor}
+        file = io.BytesIO()
+        torch.save(saved, file)
+        file.seek(0)
+        rest, _ = emit(stream, stream.restore(torch.load(file, weights_only=True)))
+        np.testing.assert_array_equal(rest, whole[7:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_key_is_not_in_what_is_saved(backend):
+    import pickle
+
+    stream = make_stream(STRATEGIES["banded-4-signed"], 6, backend, key=bytes(range(100, 132)))
+    _, state = emit(stream, count=3)
+    written = pickle.dumps(state.state_dict())
+    assert stream.key not in written
+    assert stream.key.hex().encode() not in written
+
+
+def saved_state(strategy=None, dimension=6, backend="numpy", precision="float64", count=5, **options):
+    strategy = BandedToeplitz(11, [1.0, 0.5, 0.25]) if strategy is None else strategy
+    _, state = emit(make_stream(strategy, dimension, backend, precision=precision, **options), count=count)
+    return state.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("saved", "word"),
+    [
+        (lambda: saved_state(dimension=7), "dimension=7"),
+        (lambda: saved_state(precision="float32"), "precision='float32'"),
+        (lambda: saved_state(backend="torch"), "backend='torch'"),
+        (lambda: saved_state(shard=1), "shard=1"),
+        (lambda: saved_state(std=2.0), "another std"),
+        (lambda: saved_state(key=bytes(32)), "another key"),
+        (lambda: saved_state(BandedToeplitz(12, [1.0, 0.5, 0.25])), "n=12"),
+        (lambda: saved_state(BandedToeplitz(11, [1.0, 0.5, 0.26])), "other coefficients"),
+        (lambda: saved_state(BandedToeplitz(11, [1.0, 0.5])), "other coefficients"),
+        (lambda: saved_state(STRATEGIES["normalised(banded-4-signed)"]), "other coefficients"),
+        (lambda: saved_state(STRATEGIES["dense"]), "other coefficients"),
+        (lambda: saved_state(STRATEGIES["blt-4"]), "kind='Buffered'"),
+        (lambda: saved_state(STRATEGIES["output"]), "kind='MovingAverage'"),
+    ],
+)
+def test_a_state_of_a_stream_that_differs_is_refused(saved, word):
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
+    with pytest.raises(MismatchError, match=word):
+        stream.restore(saved())
+
+
+def test_gains_and_restarts_are_told_apart():
+    for one, other in [
+        ("banded-2", "normalised(banded-2)"),
+        ("blt-4", "normalised(blt-4)"),
+        ("blt-4", "scaled(blt-4)"),
+        ("output-momentum-rates", "scaled(output-momentum-rates)"),
+    ]:
+        with pytest.raises(MismatchError, match="other coefficients"):
+            make_stream(STRATEGIES[one], 6, "numpy").restore(saved_state(STRATEGIES[other]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": -1}, "step=-1"),
+        ({"step": 12}, "step=12"),
+        ({"step": 5.0}, "step=5.0"),
+        ({"step": True}, "step=True"),
+        ({"step": None}, "step=None"),
+        ({"step": 1}, "shape"),
+        ({"rows": None}, "NoneType"),
+        ({"rows": np.zeros((3, 5))}, "shape"),
+        ({"rows": np.zeros((2, 6))}, "shape"),
+        ({"rows": np.zeros((3, 6), np.float32)}, "float32"),
+        ({"rows": [[0.0] * 6] * 3}, "list"),
+    ],
+)
+def test_a_damaged_state_is_refused(change, message):
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
+    with pytest.raises(CheckpointError, match=message):
+        stream.restore(saved_state() | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"rows": np.zeros((3, 6))}, "ndarray"), ({"rows": "x"}, "str"), ({"step": 2}, "shape")],
+)
+def test_a_damaged_torch_state_is_refused(change, message):
+    strategy = BandedToeplitz(11, [1.0, 0.5, 0.25])
+    stream = make_stream(strategy, 6, "torch")
+    with pytest.raises(CheckpointError, match=message):
+        stream.restore(saved_state(backend="torch") | change)
+
+
+@pytest.mark.parametrize("name", list(saved_state()))
+def test_an_incomplete_state_is_refused(name):
+    saved = saved_state()
+    del saved[name]
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
+    with pytest.raises(CheckpointError, match=name):
+        stream.restore(saved)
+
+
+def test_a_format_of_the_future_is_refused():
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
+    with pytest.raises(MismatchError, match="format=2"):
+        stream.restore(saved_state() | {"format": 2})
+    with pytest.raises(MismatchError, match="format=True"):
+        stream.restore(saved_state() | {"format": True})
+
+
+def test_restoring_does_not_revive_the_state_that_was_saved():
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5]), 6, "numpy", key=KEY)
+    _, state = emit(stream, count=2)
+    saved = state.state_dict()
+    stream.next(state)
+    stream.restore(saved)
+    with pytest.raises(DesynchronizedError):
+        stream.next(state)
