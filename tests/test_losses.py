@@ -64,6 +64,21 @@ def test_blocks_of_columns_add_up(name, monkeypatch):
     np.testing.assert_allclose(np.sqrt(squares), written_out(workload, strategy), rtol=1e-10)
 
 
+class Doubled(workloads.Workload):
+    """Twice the prefix sums, with rates: a workload whose diagonal is not 1."""
+
+    coefficients = property(lambda self: np.full(self.n, 2.0))
+    rates = property(lambda self: np.linspace(1.0, 2.0, self.n))
+
+
+def test_any_diagonal_of_the_workload():
+    strategy = ColumnNormalized(BandedToeplitz(12, [1.0, 0.5]))
+    workload = Doubled(12)
+    np.testing.assert_allclose(
+        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
+    )
+
+
 def test_long_inverses_of_the_workload_go_by_columns(monkeypatch):
     n = 20
     strategy = ColumnNormalized(BandedToeplitz(n, [1.0, 0.5, 0.25]))

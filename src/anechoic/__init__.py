@@ -1,1 +1,58 @@
-"""Correlated noise mechanisms for differential privacy."""
+"""Correlated noise mechanisms for differential privacy: design, calibrate, generate, train, release.
+
+    A = an.workloads.prefix_sum(2048)
+    best = an.optimize.banded_toeplitz(A, bands=64)
+    mech = an.calibrate(best.strategy, sampling=an.sampling.FixedOrder(60_000, 469, steps=2048), epsilon=8, delta=1e-6)
+    print(mech)
+
+`anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
+"""
+
+from anechoic import accounting, noise, optimize, participation, sampling, strategies, workloads
+from anechoic.errors import (
+    AnechoicError,
+    CheckpointError,
+    DesynchronizedError,
+    GuaranteeError,
+    HorizonError,
+    MismatchError,
+    PerformanceWarning,
+    ReplayError,
+    UnsupportedError,
+)
+from anechoic.losses import Error, error, loss
+from anechoic.mechanism import Mechanism, calibrate
+from anechoic.planning import Plan, PlanRow, plan
+from anechoic.sensitivity import Sensitivity, sensitivity
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AnechoicError",
+    "CheckpointError",
+    "DesynchronizedError",
+    "Error",
+    "GuaranteeError",
+    "HorizonError",
+    "Mechanism",
+    "MismatchError",
+    "PerformanceWarning",
+    "Plan",
+    "PlanRow",
+    "ReplayError",
+    "Sensitivity",
+    "UnsupportedError",
+    "__version__",
+    "accounting",
+    "calibrate",
+    "error",
+    "loss",
+    "noise",
+    "optimize",
+    "participation",
+    "plan",
+    "sampling",
+    "sensitivity",
+    "strategies",
+    "workloads",
+]

@@ -41,14 +41,17 @@ def decode(data: Any) -> Any:
     """The value that `encode` turned into `data`.
 
     Raises:
-        ValueError: if `data` names an unknown class or field, or holds a damaged array.
+        ValueError: if `data` names an unknown class or field, lacks one, or holds a damaged array.
     """
     if not isinstance(data, Mapping):
         return data
     if "float64" in data:
-        shape = tuple(data["shape"])
-        raw = base64.b64decode(data["float64"], validate=True)
-        return np.frombuffer(raw, dtype="<f8").reshape(shape).astype(np.float64)
+        try:
+            shape = tuple(data["shape"])
+            raw = base64.b64decode(data["float64"], validate=True)
+            return np.frombuffer(raw, dtype="<f8").reshape(shape).astype(np.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"an array is damaged: {error}. Write the file again.") from error
     name = data.get("type")
     cls = _REGISTRY.get(name) if isinstance(name, str) else None
     if cls is None:
@@ -57,4 +60,7 @@ def decode(data: Any) -> Any:
     known = {f.name for f in dataclasses.fields(cls) if f.init}
     if unknown := set(fields) - known:
         raise ValueError(f"{name} has no field {sorted(unknown)[0]!r}.")
-    return cls(**fields)
+    try:
+        return cls(**fields)
+    except TypeError as error:  # a field is missing, or of a kind its constructor cannot read
+        raise ValueError(f"{name} cannot be built from {sorted(fields)}: {error}.") from error

@@ -37,6 +37,19 @@ def fraction(name: str, value: Any, *, remedy: str = "") -> float:
     return number
 
 
+def decaying(name: str, value: Any, *, remedy: str = "") -> float:
+    """`value` as a float in [0, 1)."""
+    number = _real(name, value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{name}={value!r} must lie in [0, 1).{_tail(remedy)}")
+    return number
+
+
+def plain(value: Any) -> int | float:
+    """A real number as the built-in int or float, whichever it is: NumPy's are not written to files."""
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """`value` if it is one of the `allowed` words."""
     if value not in allowed:

@@ -72,7 +72,7 @@ def error(workload: Workload, strategy: Strategy) -> Error:
         4.0
 
     References:
-        Monograph, Theorem 1.8, Eq. (4.11) and Lemma 2.29 (b, c), whose linear terms lack a minus sign.
+        Monograph, Theorems 2.2 and 2.22, Eq. (4.11), and Lemma 2.29 (b, c), whose linear terms lack a minus.
     """
     _same_steps(workload, strategy)
     n = strategy.n
@@ -100,7 +100,7 @@ def loss(workload: Workload, strategy: Strategy, participation: Participation, k
         ValueError: for an unknown kind, or where sensitivity or error refuse.
 
     References:
-        Monograph, Definitions 2.1 and 3.9.
+        Monograph, Definitions 2.3 (max) and 2.23 (RMS), Theorem 3.9.
     """
     kind = one_of("kind", kind, ("rms", "max"))
     size = error(workload, strategy)

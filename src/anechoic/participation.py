@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
@@ -99,7 +99,7 @@ class MinSep(Participation):
     def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
         for count in range(1, self.max_participations_in(n) + 1):
             for steps in combinations(range(n), count):
-                if all(b - a >= self.separation for a, b in zip(steps, steps[1:], strict=False)):
+                if all(b - a >= self.separation for a, b in pairwise(steps)):
                     yield steps
 
     def describe(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from anechoic._serialize import serializable
-from anechoic._validate import one_of, positive_float, positive_int
+from anechoic._validate import one_of, plain, positive_float, positive_int
 from anechoic.participation import Cyclic, FullBatch, Participation, Single
 
 
@@ -42,7 +42,7 @@ class Sampling:
         return self.batch_size
 
     def truncate(self, steps: int) -> Sampling:
-        """The scheme of the first `steps` steps."""
+        """The scheme of the first `steps` steps, 1 <= steps <= n."""
         raise NotImplementedError  # pragma: no cover - abstract
 
     def describe(self) -> str:
@@ -71,11 +71,14 @@ class FixedOrder(Sampling):
 
     def __post_init__(self) -> None:
         _check_batch(self)
-        if (self.epochs is None) == (not self.steps):
-            if self.epochs is None or self.steps != positive_int("epochs", self.epochs) * self.period:
-                raise ValueError(f"epochs={self.epochs} and steps={self.steps or None}: give one of the two.")
+        if not isinstance(self.drop_last, bool):
+            raise ValueError(f"drop_last={self.drop_last!r} must be True or False.")
+        if self.epochs is None and not self.steps:
+            raise ValueError("epochs=None and steps=None: give one of the two.")
         if self.epochs is not None:
             epochs = positive_int("epochs", self.epochs)
+            if self.steps not in (0, epochs * self.period):
+                raise ValueError(f"epochs={epochs} and steps={self.steps}: give one of the two.")
             object.__setattr__(self, "epochs", epochs)
             object.__setattr__(self, "steps", epochs * self.period)
         object.__setattr__(self, "steps", positive_int("steps", self.steps))
@@ -91,7 +94,9 @@ class FixedOrder(Sampling):
         return Single() if self.steps <= self.period else Cyclic(self.period)
 
     def truncate(self, steps: int) -> FixedOrder:
-        return FixedOrder(self.examples, self.batch_size, steps=steps, drop_last=self.drop_last)
+        return FixedOrder(
+            self.examples, self.batch_size, steps=_within(self, steps), drop_last=self.drop_last
+        )
 
     def describe(self) -> str:
         tail = ", the incomplete last batch of a pass dropped" if self.drop_last else ""
@@ -138,7 +143,7 @@ class Poisson(Sampling):
         return True
 
     def truncate(self, steps: int) -> Poisson:
-        return Poisson(self.examples, self.batch_size, steps)
+        return Poisson(self.examples, self.batch_size, _within(self, steps))
 
     def describe(self) -> str:
         return (
@@ -186,7 +191,7 @@ class CyclicPoisson(Sampling):
         return True
 
     def truncate(self, steps: int) -> CyclicPoisson:
-        return CyclicPoisson(self.examples, self.batch_size, self.groups, steps, self.grouping)
+        return CyclicPoisson(self.examples, self.batch_size, self.groups, _within(self, steps), self.grouping)
 
     def describe(self) -> str:
         return (
@@ -216,21 +221,31 @@ class External(Sampling):
     def __post_init__(self) -> None:
         if not isinstance(self.participation, Participation):
             raise ValueError(
-                f"participation={self.participation!r} must be a Participation, such as MinSep(separation=100)."
+                f"participation={self.participation!r} must be a Participation, such as MinSep(100)."
             )
         positive_float("batch_size", self.batch_size)
+        object.__setattr__(self, "batch_size", plain(self.batch_size))
         object.__setattr__(self, "steps", positive_int("steps", self.steps))
         if self.examples is not None:
             object.__setattr__(self, "examples", positive_int("examples", self.examples))
 
     def truncate(self, steps: int) -> External:
-        return External(self.participation, self.batch_size, steps, self.examples)
+        return External(self.participation, self.batch_size, _within(self, steps), self.examples)
 
     def describe(self) -> str:
         return (
             f"batches formed outside the library for {self.steps} steps, promised:"
             f" {self.participation.describe()}"
         )
+
+
+def _within(scheme: Sampling, steps: int) -> int:
+    n = scheme.steps
+    if positive_int("steps", steps) > n:
+        raise ValueError(
+            f"steps={steps} exceeds the {n} steps of this scheme: it promises nothing beyond them."
+        )
+    return int(steps)
 
 
 def _check_batch(scheme: FixedOrder) -> None:
@@ -245,6 +260,8 @@ def _check_batch(scheme: FixedOrder) -> None:
 def _check_rate(scheme: Poisson | CyclicPoisson, *, groups: int) -> None:
     examples = positive_int("examples", scheme.examples)
     batch_size = positive_float("batch_size", scheme.batch_size)
+    object.__setattr__(scheme, "examples", examples)
+    object.__setattr__(scheme, "batch_size", plain(scheme.batch_size))
     object.__setattr__(scheme, "steps", positive_int("steps", scheme.steps))
     if batch_size * groups > examples:
         raise ValueError(

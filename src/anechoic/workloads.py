@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int
+from anechoic._validate import Array, decaying, finite_array, positive_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Workload:
         return dense if self.rates is None else dense * self.rates
 
     def truncate(self, steps: int) -> Workload:
-        """The workload of the first `steps` steps, A[:steps, :steps]."""
+        """The workload of the first `steps` steps, A[:steps, :steps]; 1 <= steps <= n."""
         raise NotImplementedError  # pragma: no cover - abstract
 
 
@@ -95,7 +95,7 @@ class PrefixSum(Workload):
         return np.asarray(np.diff(_rows(self.n, x), axis=0, prepend=0.0))
 
     def truncate(self, steps: int) -> PrefixSum:
-        return PrefixSum(steps)
+        return PrefixSum(_within(self, steps))
 
 
 @serializable
@@ -120,15 +120,14 @@ class Momentum(Workload):
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
         for name in ("momentum", "weight_decay"):
-            value = float(getattr(self, name))
-            if not 0.0 <= value < 1.0:
-                raise ValueError(f"{name}={value} must lie in [0, 1).")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, decaying(name, getattr(self, name)))
         if self.learning_rates is not None:
             rates = finite_array("learning_rates", self.learning_rates, length=self.n)
             if rates.min() <= 0:
                 t = int(rates.argmin())
-                raise ValueError(f"learning_rates[{t}]={rates[t]} must be > 0: drop the steps that do not move.")
+                raise ValueError(
+                    f"learning_rates[{t}]={rates[t]} must be > 0: drop the steps that do not move."
+                )
             object.__setattr__(self, "learning_rates", rates)
 
     @cached_property
@@ -138,7 +137,9 @@ class Momentum(Workload):
         impulse = np.zeros(self.n)
         impulse[0] = 1.0
         decayed = lfilter([1.0], [1.0, self.weight_decay - 1.0], impulse)
-        return np.asarray(lfilter([1.0], [1.0, -self.momentum], decayed))
+        column = np.asarray(lfilter([1.0], [1.0, -self.momentum], decayed))
+        column.setflags(write=False)
+        return column
 
     @property
     def coefficients(self) -> Array:
@@ -158,6 +159,7 @@ class Momentum(Workload):
         return self.momentum == 0.0 and self.weight_decay == 0.0 and self.learning_rates is None
 
     def truncate(self, steps: int) -> Momentum:
+        steps = _within(self, steps)
         rates = None if self.rates is None else self.rates[:steps]
         return Momentum(steps, self.momentum, self.weight_decay, rates)
 
@@ -183,6 +185,12 @@ def _rows(n: int, x: ArrayLike) -> Array:
     if array.ndim == 0 or len(array) != n:
         raise ValueError(f"x has shape {array.shape}; axis 0 must have n={n} steps.")
     return array
+
+
+def _within(workload: Workload, steps: int) -> int:
+    if not 1 <= steps <= workload.n:
+        raise ValueError(f"steps={steps} must lie between 1 and n={workload.n}.")
+    return int(steps)
 
 
 def _scale(diagonal: Array, x: Array) -> Array:

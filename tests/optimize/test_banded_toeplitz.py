@@ -1,6 +1,7 @@
 """Banded Toeplitz optimiser: exact gradients, published optima, schemas, refusals."""
 
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Sing
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
 
-module = __import__("importlib").import_module("anechoic.optimize.banded_toeplitz")
+module = import_module("anechoic.optimize._banded_toeplitz")
 
 # shared/GOLDEN.md, section 1 (recomputed there), and jax-privacy 2.0.0 for (10^5, 64) (ECOSYSTEM, section 6)
 RMS = [

@@ -226,6 +226,26 @@ class TestLargeHorizons:
         assert found.value == pytest.approx(sensitivity(Toeplitz(n, c), Cyclic(2000)).value, rel=1e-10)
 
 
+def test_epochs_that_interact_at_a_distance_only():
+    matrix = np.eye(6)
+    matrix[4, 1] = 1.0  # epochs 0 and 2 of two steps; 0 and 1, 1 and 2 do not interact
+    check(Dense(matrix), OncePerEpoch(2))
+    assert "they do not interact" not in sensitivity(Dense(matrix), OncePerEpoch(2)).method
+
+
+@pytest.mark.parametrize("chunk", [1, 20, 30, 10**6])
+def test_every_offset_is_looked_at(monkeypatch, chunk):
+    monkeypatch.setattr(gram, "ENTRIES", 0)
+    monkeypatch.setattr(cyclic, "CHUNK", chunk)
+    matrix = dense(10, signs="positive").to_dense()
+    for heavy in range(4):
+        heavier = matrix.copy()
+        heavier[:, heavy::4] *= 3.0
+        found = sensitivity(Dense(heavier), Cyclic(4))
+        assert found.exact
+        assert found.value == pytest.approx(np.linalg.norm(heavier[:, heavy::4].sum(axis=1)), rel=1e-12)
+
+
 class TestRefusals:
     def test_what_is_not_a_strategy(self):
         with pytest.raises(ValueError, match=r"must be a Strategy, such as"):
@@ -246,7 +266,7 @@ class TestRefusals:
     @pytest.mark.parametrize("scale", [1e-170, 1e160])
     def test_a_strategy_whose_squares_leave_the_range(self, scale):
         with np.errstate(over="ignore"), pytest.raises(ValueError, match=r"scale the strategy"):
-            sensitivity(dense(4, bands=1).truncate(1) and Toeplitz(2, [scale, 0.0]), Single())
+            sensitivity(Toeplitz(2, [scale, 0.0]), Single())
 
 
 def test_the_result_says_what_it_is():

@@ -1,7 +1,10 @@
-"""Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum."""
+"""Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum.
 
-from anechoic.optimize.banded_toeplitz import banded_toeplitz
-from anechoic.optimize.blt import blt
+The files carry an underscore because a function of the same name would hide the module.
+"""
+
+from anechoic.optimize._banded_toeplitz import banded_toeplitz
+from anechoic.optimize._blt import blt
 from anechoic.optimize.result import Optimized
 
 __all__ = ["Optimized", "banded_toeplitz", "blt"]

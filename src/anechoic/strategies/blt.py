@@ -35,7 +35,9 @@ class BLT(Strategy):
         decay = finite_array("decay", self.decay, length=len(scale))
         if decay.min() < 0 or decay.max() >= 1:
             worst = decay.max() if decay.max() >= 1 else decay.min()
-            raise ValueError(f"decay={worst} must lie in [0, 1): a buffer that stays is a prefix sum.")
+            raise ValueError(
+                f"decay={worst} must lie in [0, 1): a buffer that does not fade is a prefix sum."
+            )
         if len(np.unique(decay)) < len(decay):
             raise ValueError(f"decay={decay.tolist()} has equal entries: merge them by adding their scales.")
         object.__setattr__(self, "n", positive_int("n", self.n))

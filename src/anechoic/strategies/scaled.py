@@ -117,7 +117,8 @@ class Restarted(Strategy):
     @cached_property
     def structure(self) -> Structure:
         inner = self.base.structure
-        return Structure(min(inner.bands, self.n), min(inner.gram_bands, self.n), nonnegative=inner.nonnegative)
+        bands, gram_bands = min(inner.bands, self.n), min(inner.gram_bands, self.n)
+        return Structure(bands, gram_bands, nonnegative=inner.nonnegative)
 
     def multiply(self, x: ArrayLike) -> Array:
         return self._blockwise(rows_of(self, x), solve=False)

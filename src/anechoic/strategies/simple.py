@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,11 +80,14 @@ class Output(Strategy):
     def _a(self) -> Workload:
         return self.workload  # type: ignore[return-value]
 
-    @property
+    @cached_property
     def structure(self) -> Structure:
-        nonincreasing = self._a.is_toeplitz and bool((np.diff(self._a.coefficients) <= 0).all())
-        # every workload of this library has coefficients >= 0 and learning rates > 0
-        return Structure(self.n, self.n, self._a.is_toeplitz, True, nonincreasing)
+        if self._a.is_prefix_sum:
+            return Structure(self.n, self.n, toeplitz=True, nonnegative=True, nonincreasing=True)
+        c, rates = self._a.coefficients, self._a.rates
+        nonnegative = bool((c >= 0).all()) and (rates is None or bool((rates > 0).all()))
+        falling = self._a.is_toeplitz and nonnegative and bool((np.diff(c) <= 0).all())
+        return Structure(self.n, self.n, self._a.is_toeplitz, nonnegative, falling)
 
     @property
     def coefficients(self) -> Array:
@@ -146,7 +150,7 @@ class Dense(Strategy):
     def _c(self) -> Array:
         return self.matrix  # type: ignore[return-value]
 
-    @property
+    @cached_property
     def structure(self) -> Structure:
         rows, columns = np.nonzero(self._c)
         bands = int((rows - columns).max()) + 1

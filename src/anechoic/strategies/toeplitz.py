@@ -67,7 +67,7 @@ class _ToeplitzStrategy(Strategy):
         return float(np.sqrt(np.square(self._c).sum()))
 
     def comb_norm_squared(self, separation: int, count: int) -> float:
-        # column sums s_t = sum_{j < count} c_{t - j separation}: a windowed sum along a (rows, separation) grid
+        # s_t = sum_{j < count} c_{t - j separation}: a windowed sum down a grid of `separation` columns
         length = min(self.n, (count - 1) * separation + len(self._c))
         grid = np.zeros((-(-length // separation), separation))
         used = min(len(self._c), length)
@@ -96,7 +96,7 @@ class Toeplitz(_ToeplitzStrategy):
     def _check_length(self, length: int) -> None:
         if length != self.n:
             raise ValueError(
-                f"coefficients has {length} entries but n={self.n}: give all n, or use BandedToeplitz for fewer."
+                f"coefficients has {length} entries but n={self.n}: give all n, or use BandedToeplitz."
             )
 
     @classmethod
@@ -130,7 +130,7 @@ class BandedToeplitz(_ToeplitzStrategy):
 
     def _check_length(self, length: int) -> None:
         if length > self.n:
-            raise ValueError(f"bands={length} must be at most n={self.n}: drop the coefficients beyond step n.")
+            raise ValueError(f"bands={length} must be at most n={self.n}: drop the coefficients beyond it.")
 
     def truncate(self, steps: int) -> BandedToeplitz:
         steps = steps_within(self, steps)

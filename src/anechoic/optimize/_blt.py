@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.errors import UnsupportedError
-from anechoic.optimize.blt_objective import BLTObjective, parameters
+from anechoic.optimize._blt_objective import BLTObjective, parameters
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE, comb_of
 from anechoic.participation import Participation
@@ -62,7 +62,7 @@ def blt(
         3.3298
 
     References:
-        Monograph, Sections 2.5, 2.10 and 4.3.2, Lemmas 4.13 and 4.14; arXiv 2404.16706, 2408.08868.
+        Monograph, Sections 2.5, 2.10 and 4.3.2, Lemmas 4.13 and 4.14; arXiv 2408.08868.
     """
     started = time.perf_counter()
     kind = one_of("loss", loss, ("max", "rms"))
