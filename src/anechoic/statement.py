@@ -17,6 +17,7 @@ _ADJACENCY = {
 
 _NOT_COVERED = (
     "floating-point attacks: noise and sums are ordinary floating-point numbers, rounded as such",
+    "an observer who knows bare noise: rows come from 256-bit keys, but through generators that are not cryptographic",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",

@@ -63,8 +63,6 @@ def test_odd_dimensions(name, dimension, backend):
 @pytest.mark.parametrize("name", ["banded-4-signed", "blt-4", "output-momentum"])
 def test_rows_longer_than_a_block(name, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
-    if backend == "torch":
-        monkeypatch.setattr("anechoic.noise.torch_arrays.BLOCK", 64)
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 3 * 64 + 5, backend)
     rows, _ = emit(stream)
@@ -116,6 +114,15 @@ def test_memory_is_bounded_by_window_steps_and_buffers(name, rows):
     stream = make_stream(STRATEGIES[name], 10, "numpy", precision="float32")
     assert stream.memory_bytes == rows * 10 * 4
     assert stream.init().state_dict()["rows"].shape == (0, 10)
+
+
+@pytest.mark.parametrize("name", ["restarted(banded-2)", "restarted(blt-4)", "restarted(output)"])
+def test_at_a_restart_nothing_of_the_past_is_saved(name):
+    stream = make_stream(STRATEGIES[name], 10, "numpy")
+    _, state = emit(stream, count=10)
+    assert len(state.state_dict()["rows"]) > 0
+    _, state = emit(stream, state, count=1)
+    assert len(state.state_dict()["rows"]) == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -8,8 +8,9 @@ several threads and the number of threads leaves no trace in the row.
 The whole 256-bit key enters every state: Philox takes 256 bits (128 of key, 128 of counter), the Mersenne
 Twister of PyTorch all its 19,937. Both generators pass as random to any analysis that does not set out to
 break them, but neither is a cryptographic one: who knows the bare noise in a few thousand entries of a block
-can compute the rest of that block, though nothing of any other block, row or key. This belongs, with
-floating-point attacks, to what the guarantee does not cover.
+can compute the rest of that block, though nothing of any other block, row or key. Entries are floating-point
+numbers: PyTorch's float32 ones, made from 24 random bits each, end at 5.8 standard deviations. Attacks on
+either belong to what the guarantee does not cover.
 """
 
 from __future__ import annotations
