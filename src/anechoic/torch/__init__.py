@@ -1,0 +1,22 @@
+"""Private training with correlated noise, over Opacus.
+
+Per-example gradients, clipping and ghost clipping are Opacus's, and so are the names of `PrivacyEngine`.
+"""
+
+from anechoic.torch.checkpoint import read_mechanism
+from anechoic.torch.engine import PrivacyEngine
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.loader import PrivateDataLoader
+from anechoic.torch.memory import BatchMemoryManager
+from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+
+__all__ = [
+    "BatchMemoryManager",
+    "CorrelatedOptimizer",
+    "Delivery",
+    "GhostCorrelatedOptimizer",
+    "PrivacyEngine",
+    "PrivateDataLoader",
+    "ReleaseLedger",
+    "read_mechanism",
+]

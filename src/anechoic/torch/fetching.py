@@ -1,0 +1,104 @@
+"""How one batch is fetched, in the main process or a worker: examples, collation, and batches of no example.
+
+A batch, with every random augmentation in it, is a function of its request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from anechoic.torch.randomness import seeded
+
+
+@dataclass(frozen=True)
+class Request:
+    """One physical batch to fetch.
+
+    Attributes:
+        step, chunk, chunks: see `Delivery`.
+        indices: examples, as Python ints.
+        seed: what random augmentations follow from.
+    """
+
+    step: int
+    chunk: int
+    chunks: int
+    indices: list[int]
+    seed: bytes
+
+
+class Fetcher(Dataset[Any]):
+    """The data set as a `DataLoader` with workers sees it: it answers a `Request` with a collated batch.
+
+    Args:
+        dataset: the user's.
+        collate_fn: the user's.
+        batch_first: whether the batch is the first dimension of every tensor, or the second.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
+        self.dataset = dataset
+        self._collate = collate_fn
+        self._batch_first = batch_first
+        self._empty: tuple[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any]:
+        """(step, chunk, chunks, size, batch); called with whatever the batch sampler yields."""
+        size = len(request.indices)
+        with seeded(request.seed):
+            batch = self._collate(self._examples(request.indices)) if size else self._empty_batch()
+        return request.step, request.chunk, request.chunks, size, batch
+
+    def _examples(self, indices: list[int]) -> list[Any]:
+        if callable(getattr(self.dataset, "__getitems__", None)):
+            return list(self.dataset.__getitems__(indices))
+        return [self.dataset[index] for index in indices]
+
+    def _empty_batch(self) -> Any:
+        # shaped after a batch of one example, of which no number is kept
+        if self._empty is None:
+            one = self._collate(self._examples([0]))
+            self._empty = (empty_like(one, self._batch_first),)
+        return self._empty[0]
+
+
+def empty_like(batch: Any, batch_first: bool = True) -> Any:
+    """`batch` with every tensor cut to length 0 along the batch; the same dicts, lists and (named) tuples.
+
+    Raises:
+        TypeError: for anything else, which could not be emptied and so would carry data.
+    """
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 0:
+            return batch.new_empty(0)
+        shape = list(batch.shape)
+        shape[0 if batch_first or batch.dim() == 1 else 1] = 0
+        return batch.new_empty(shape)
+    if isinstance(batch, Mapping):
+        return {key: empty_like(value, batch_first) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(empty_like(value, batch_first) for value in batch))
+    if isinstance(batch, (list, tuple)) and not all(isinstance(value, (str, bytes)) for value in batch):
+        return type(batch)(empty_like(value, batch_first) for value in batch)
+    if isinstance(batch, (list, tuple)):  # a field of strings, one an example
+        return type(batch)()
+    raise TypeError(
+        f"a batch holds a {type(batch).__name__}, of which no empty one can be made, and Poisson sampling"
+        " may draw no example: let collate_fn return tensors, dicts, lists and tuples."
+    )
+
+
+def unchanged(batch: Any) -> Any:
+    """collate_fn of the inner loader: the fetcher has collated already."""
+    return batch

@@ -1,0 +1,154 @@
+"""Ghost clipping, watched: exactly one clipped backward pass a batch, with norms of that pass.
+
+Opacus clips inside the backward() of the loss that its criterion returns: a first pass for the norms of
+the per-example gradients, then a second one, of the reweighted loss, with the module's hooks switched
+off. The module classes here report each phase, because p.grad alone does not show how it came about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleHooksFastGradientClipping, GradSampleModuleFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+
+
+class GhostWatch:
+    """What has happened since the last step: clipped passes, their examples, and the gradients they left.
+
+    Args:
+        clip_norm: what every pass must clip to.
+    """
+
+    def __init__(self, clip_norm: float) -> None:
+        self._clip_norm = clip_norm
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the gradients were summed, or given up."""
+        self.passes = 0
+        self.examples = 0
+        self._hooks_fired = False
+        self._left: dict[int, tuple[int, int]] = {}
+
+    def cleared(self) -> None:
+        """zero_grad() was called. Opacus calls it in the middle of each pass, which does not count."""
+        if not self._hooks_fired:
+            self.reset()
+
+    def hooks_fired(self, parameters: list[nn.Parameter]) -> None:
+        """The first phase reached a layer; norms of earlier passes are dropped when a pass begins."""
+        if not self._hooks_fired:
+            self._hooks_fired = True
+            for p in parameters:
+                if hasattr(p, "_norm_sample"):
+                    del p._norm_sample
+
+    def norms(self, norms: Tensor, clip_norm: float) -> None:
+        """The second phase begins, with these norms of the per-example gradients.
+
+        Raises:
+            MismatchError: if it would clip to another norm than the mechanism's.
+            GuaranteeError: if a norm is too coarse, or not finite.
+        """
+        if clip_norm != self._clip_norm:
+            raise MismatchError(
+                f"module.max_grad_norm={clip_norm} was {self._clip_norm} when the run began, and the"
+                " mechanism was calibrated for that: set it back."
+            )
+        if norms.dtype not in (torch.float32, torch.float64):
+            raise GuaranteeError(
+                f"ghost clipping measured the gradients in {norms.dtype}, which rounds norms by up to 1 %:"
+                " run without autocast, or use grad_sample_mode='hooks', which measures them in float32."
+            )
+        if not bool(torch.isfinite(norms).all()):
+            raise GuaranteeError(
+                "the gradient of an example is not finite, and ghost clipping cannot take single examples"
+                " out: nothing was released. Lower the learning rate, or use grad_sample_mode='hooks', where"
+                " such examples contribute zero."
+            )
+        self.passes += 1
+        self.examples = len(norms)
+
+    def finished(self, parameters: list[nn.Parameter]) -> None:
+        """The second phase ended: the gradients are clipped, and must stay as they are."""
+        self._hooks_fired = False
+        self._left = {id(p): _mark(p) for p in parameters}
+
+    def intact(self, parameters: list[nn.Parameter]) -> bool:
+        """Whether the gradients are those that the last pass left."""
+        return all(self._left.get(id(p)) == _mark(p) for p in parameters)
+
+    def check_fired(self) -> None:
+        """Refuse to clip by norms that no hook has just computed."""
+        if not self._hooks_fired:
+            raise DesynchronizedError(
+                "the hooks that compute per-example norms did not run in this backward pass: do not call"
+                " disable_hooks(), and let forward and backward passes alternate."
+            )
+
+
+def _mark(p: nn.Parameter) -> tuple[int, int]:
+    return (0, 0) if p.grad is None else (id(p.grad), p.grad._version)
+
+
+class _Watched:
+    """Mixin over Opacus's modules for ghost clipping; `watch` is set before any hook can fire."""
+
+    watch: GhostWatch
+    trainable_parameters: list[nn.Parameter]
+    _clipping = False
+
+    def capture_backprops_hook(self, *args: Any, **kwargs: Any) -> None:
+        if self.hooks_enabled:  # type: ignore[attr-defined]
+            self.watch.hooks_fired(self.trainable_parameters)
+        super().capture_backprops_hook(*args, **kwargs)  # type: ignore[misc]
+
+    def get_clipping_coef(self) -> Tensor:
+        self.watch.check_fired()
+        missing = sum(not hasattr(p, "_norm_sample") for p in self.trainable_parameters)
+        if missing:
+            raise DesynchronizedError(
+                f"the loss did not reach {missing} of {len(self.trainable_parameters)} parameters: freeze"
+                " those that it does not depend on before make_private."
+            )
+        coefficients: Tensor = super().get_clipping_coef()  # type: ignore[misc]
+        self.watch.norms(self.per_sample_gradient_norms, self.max_grad_norm)  # type: ignore[attr-defined]
+        self._clipping = True
+        return coefficients
+
+    def enable_hooks(self) -> None:
+        super().enable_hooks()  # type: ignore[misc]
+        if self._clipping:
+            self._clipping = False
+            self.watch.finished(self.trainable_parameters)
+
+
+class WatchedGhostModule(_Watched, GradSampleModuleFastGradientClipping):  # type: ignore[misc]
+    """Opacus's wrapper for ghost clipping, watched."""
+
+
+class WatchedGhostHooks(_Watched, GradSampleHooksFastGradientClipping):  # type: ignore[misc]
+    """Opacus's hooks for ghost clipping without a wrapper (wrap_model=False), watched."""
+
+
+def watched_module(module: nn.Module, *, wrap: bool, **options: Any) -> Any:
+    """`module` prepared for ghost clipping, with a watch.
+
+    Args:
+        module: the plain module.
+        wrap: whether to wrap it or only to attach hooks.
+        options: batch_first, loss_reduction, max_grad_norm.
+    """
+    prepared: Any = (WatchedGhostModule if wrap else WatchedGhostHooks)(module, **options)
+    prepared.watch = GhostWatch(prepared.max_grad_norm)
+    return prepared
+
+
+def ghost_criterion(module: Any, optimizer: Any, criterion: Any, loss_reduction: str) -> Any:
+    """Opacus's criterion, whose backward() clips."""
+    return DPLossFastGradientClipping(module, optimizer, criterion, loss_reduction)

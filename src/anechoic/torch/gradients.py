@@ -1,0 +1,65 @@
+"""Per-example gradients: clipped and summed; what must not mix them; what Opacus's hooks leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import GuaranteeError
+
+#: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
+MIXING = (nn.modules.batchnorm._BatchNorm,)
+
+
+def check_not_mixing(layers: Iterable[nn.Module]) -> None:
+    """Refuse batch normalisation in train() mode, trainable or not: it mixes the examples of a batch.
+
+    Raises:
+        GuaranteeError: if one of the layers is in train() mode.
+    """
+    if any(layer.training for layer in layers if isinstance(layer, MIXING)):
+        raise GuaranteeError(
+            "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
+            " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
+            " replace it: PrivacyEngine.get_compatible_module does."
+        )
+
+
+def clear_hooks(module: Any) -> None:
+    """Drop what Opacus's hooks keep between a forward and a backward pass, of which one was interrupted."""
+    inner: nn.Module = module._module
+    for layer in inner.modules():
+        for name in ("activations", "max_batch_len"):
+            if hasattr(layer, name):
+                delattr(layer, name)
+    for p in inner.parameters():
+        if hasattr(p, "_forward_counter"):
+            p._forward_counter = 0
+        if hasattr(p, "_current_grad_sample"):
+            del p._current_grad_sample
+    if hasattr(module, "enable_hooks"):
+        module.enable_hooks()
+
+
+def clipped_sums(samples: list[Tensor], clip_norm: float) -> list[Tensor]:
+    """Sums over examples of per-example gradients clipped to `clip_norm` over all parameters together.
+
+    Args:
+        samples: one tensor a parameter, shape (examples, *parameter).
+        clip_norm: > 0.
+
+    Returns:
+        One tensor a parameter, without the first axis. An example whose gradient is not finite counts as
+        zero.
+    """
+    norms = torch.stack([s.reshape(len(s), -1).norm(2, dim=-1) for s in samples], dim=1).norm(2, dim=1)
+    factors = (clip_norm / (norms + 1e-6)).clamp(max=1.0)
+    finite = torch.isfinite(norms)
+    if not bool(finite.all()):
+        factors = torch.where(finite, factors, torch.zeros_like(factors))
+        keep = [finite.reshape(-1, *(1,) * (s.dim() - 1)) for s in samples]
+        samples = [torch.where(k, s, torch.zeros_like(s)) for k, s in zip(keep, samples, strict=True)]
+    return [torch.einsum("i,i...", factors.to(s.dtype), s) for s in samples]

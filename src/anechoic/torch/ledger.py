@@ -1,0 +1,239 @@
+"""The ledger: which batch was delivered, which part of it was summed, which releases were made.
+
+Loader and optimizer both report to it, and it refuses whatever would let batches, gradients and noise
+rows come apart: one logical batch is one release, in order, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from anechoic._validate import positive_int
+from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
+
+#: Releases made by this process under each noise key (known by its hash), so that none is made twice with
+#: other gradients. A resumed process starts with none: it repeats the same releases bit for bit.
+_MADE: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One physical batch handed to the training loop.
+
+    Attributes:
+        step: t, the release that it belongs to.
+        size: examples in it (0 is possible under Poisson sampling).
+        chunk, chunks: it is part `chunk` of `chunks` of its logical batch.
+    """
+
+    step: int
+    size: int
+    chunk: int = 0
+    chunks: int = 1
+
+    @property
+    def last(self) -> bool:
+        """Whether the logical batch is complete with this one."""
+        return self.chunk + 1 == self.chunks
+
+
+class ReleaseLedger:
+    """Keeps batches and releases together.
+
+    Args:
+        steps: n, the releases that the mechanism covers.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = positive_int("steps", steps)
+        self.releases = 0
+        self._key_hash = ""
+        self._delivery: Delivery | None = None
+        self._summed = 0
+        self._summing = False
+        self._turn = 0
+        self._releasing = False
+        self._fault = ""
+        self._chunking: int | None = None
+        self._chunking_fixed = self._opened = False
+
+    # -- keys and position ---------------------------------------------------------------------
+
+    def start(self, noise_key: bytes, releases: int = 0) -> None:
+        """Begin under `noise_key` with `releases` made already."""
+        self._key_hash, self.releases = _hash(noise_key), releases
+        self._clear()
+        self._fault = ""
+
+    @property
+    def unfinished(self) -> str:
+        """Why the run is between two releases, or ""."""
+        if self._fault:
+            return self._fault
+        if self._summing:
+            return f"summing a micro-batch of release {self.releases} was interrupted"
+        if self._summed:
+            return (
+                f"{self._summed} micro-batches of release {self.releases} are summed and the rest is missing"
+            )
+        if self._delivery is not None:
+            return f"batch {self._delivery.step} was delivered and its optimizer.step() is missing"
+        return ""
+
+    @property
+    def chunking(self) -> int:
+        """Largest micro-batch of the last iterator: 0 for whole batches, -1 before the first iterator."""
+        return (self._chunking or 0) if self._opened else -1
+
+    def fix_chunking(self, chunking: int) -> None:
+        """From here on iterate with this size only: sums of other parts round differently."""
+        if chunking >= 0:
+            self._chunking, self._chunking_fixed, self._opened = chunking or None, True, True
+
+    # -- the loader's side ---------------------------------------------------------------------
+
+    def open(self, chunking: int | None = None) -> int:
+        """Start to iterate: returns a turn; earlier iterators become stale.
+
+        A batch that was delivered and not stepped is forgotten, and will be delivered again: nothing
+        of it was released.
+
+        Args:
+            chunking: largest micro-batch, None for whole batches.
+        """
+        self._check_sound()
+        if self._chunking_fixed and chunking != self._chunking:
+            raise ReplayError(
+                f"max_physical_batch_size={chunking} was {self._chunking} when the checkpoint was written:"
+                " sums of other parts round differently, so a resumed run would not repeat the same"
+                " releases. Keep it for the rest of the run."
+            )
+        if self._summed:
+            raise DesynchronizedError(
+                f"{self.unfinished}: the loop over a BatchMemoryManager was left early. Call"
+                " optimizer.abandon_batch(), which clears the partial sum, and iterate again."
+            )
+        if self.releases >= self.steps:
+            raise HorizonError(
+                f"all n={self.steps} releases of this mechanism were made: training is over. To train"
+                " longer, plan a mechanism with more steps; to evaluate, iterate over"
+                " torch.utils.data.DataLoader(loader.dataset)."
+            )
+        self._chunking, self._opened = chunking, True
+        self._delivery = None
+        self._turn += 1
+        return self._turn
+
+    def check_turn(self, turn: int) -> None:
+        """Refuse to fetch the next batch for a stale iterator, or before the last batch was stepped."""
+        self._check_sound()
+        if self._summing:
+            raise DesynchronizedError(
+                f"{self.unfinished}: call optimizer.abandon_batch(), and iterate again."
+            )
+        if turn != self._turn:
+            raise DesynchronizedError(
+                "this iterator is stale: another one was started on the same loader, or its batch was"
+                " abandoned. Use one iterator at a time, and iterate again."
+            )
+        if self._delivery is not None:
+            raise DesynchronizedError(
+                f"{self.unfinished}: `continue`, or a loop that reads ahead, would drop the batch while its"
+                " noise row waits. Call optimizer.step() for every batch, empty ones too; to evaluate on the"
+                " training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
+            )
+
+    def deliver(self, turn: int, delivery: Delivery) -> None:
+        """Note that `delivery` is being handed to the training loop."""
+        self.check_turn(turn)
+        if (delivery.step, delivery.chunk) != (self.releases, self._summed):
+            raise DesynchronizedError(
+                f"batch {delivery.step} (part {delivery.chunk}) came up when {self.releases} (part"
+                f" {self._summed}) was due. Iterate again."
+            )
+        self._delivery = delivery
+
+    # -- the optimizer's side ------------------------------------------------------------------
+
+    def due(self) -> Delivery:
+        """The batch that the next optimizer.step() is for."""
+        self._check_sound()
+        if self._delivery is not None and self._delivery.step == self.releases:
+            return self._delivery
+        if self.releases >= self.steps:
+            raise HorizonError(
+                f"all n={self.steps} releases of this mechanism were made, and one more was asked for: plan a"
+                " mechanism with more steps."
+            )
+        raise DesynchronizedError(
+            f"optimizer.step() was called, but no batch was delivered for release {self.releases}: each"
+            " batch of the private loader is stepped exactly once, and batches from elsewhere are not"
+            " covered by the guarantee."
+        )
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Put the due micro-batch into the partial sum; more are to come. Interruption spoils the sum."""
+        self._summing = True
+        self._delivery = None
+        self._summed += 1
+        yield
+        self._summing = False
+
+    @contextmanager
+    def releasing(self) -> Iterator[int]:
+        """Make the due release: it counts from here on, and whatever interrupts it ends the run."""
+        step = self.releases
+        self._fault = (
+            f"release {step} was interrupted after its noise row was taken, and rows are used once. Restart"
+            " the process and resume from the last checkpoint"
+        )
+        self.releases += 1
+        _MADE[self._key_hash] = max(self.releases, _MADE.get(self._key_hash, 0))
+        self._releasing = True
+        try:
+            yield step
+        finally:
+            self._releasing = False
+        self._delivery, self._summed = None, 0
+        self._fault = ""
+
+    def check_releasing(self) -> None:
+        """Refuse to add noise outside of a release."""
+        if not self._releasing:
+            raise GuaranteeError("noise is added by optimizer.step() alone, once per batch: call that.")
+
+    def abandon(self) -> None:
+        """Forget the batch in hand, of which nothing was released; iterators become stale."""
+        self._check_sound()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._delivery, self._summed, self._summing = None, 0, False
+        self._turn += 1
+
+    def _check_sound(self) -> None:
+        if self._fault:
+            raise DesynchronizedError(f"{self._fault}.")
+
+
+def check_not_made(noise_key: bytes, releases: int) -> None:
+    """Refuse to go back to a point that this process is past.
+
+    Raises:
+        ReplayError: if this process has made more than `releases` releases under `noise_key`.
+    """
+    made = _MADE.get(_hash(noise_key), 0)
+    if releases < made:
+        raise ReplayError(
+            f"this process has made {made} releases under this key, and would go back to {releases}: the"
+            f" noise of releases {releases} to {made - 1} would be used again, perhaps for other gradients,"
+            " and the difference would show them. Resume in a fresh process, or start a new run."
+        )
+
+
+def _hash(noise_key: bytes) -> str:
+    return hashlib.sha256(b"anechoic ledger" + noise_key).hexdigest()

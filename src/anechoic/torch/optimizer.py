@@ -1,0 +1,359 @@
+"""Optimizers that add correlated noise: one step() is one release of the mechanism, checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.noise import NoiseState, NoiseStream
+from anechoic.torch.gradients import MIXING, check_not_mixing, clear_hooks, clipped_sums
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+
+if TYPE_CHECKING:
+    from anechoic.mechanism import Mechanism
+    from anechoic.torch.ghost import GhostWatch
+
+_CLEARED = (
+    "Gradients haven't been cleared since the last optimizer step: call optimizer.zero_grad() before the next"
+)
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_BY_HAND = (
+    "accumulating gradients by hand would put several batches, or one batch several times, into one release."
+    " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"
+    " into memory"
+)
+
+
+class _Correlated:
+    """What both optimizers share: checks, the noise row, and the release.
+
+    Args (of `bind`):
+        mechanism: what is released.
+        ledger: the run's ledger.
+        module: Opacus's module (or hooks), whose settings are checked.
+        watched: tensors of the model that training must leave as they are (buffers, frozen parameters).
+    """
+
+    # given by DPOptimizer
+    params: list[nn.Parameter]
+    original_optimizer: torch.optim.Optimizer
+    step_hook: Callable[[Any], None] | None
+    _step_skip_queue: list[bool]
+    _is_last_step_skipped: bool
+
+    def bind(
+        self,
+        mechanism: Mechanism,
+        ledger: ReleaseLedger,
+        module: Any,
+        watched: Callable[[], dict[str, Tensor]],
+    ) -> None:
+        """Tie the optimizer to a run. Called once, by the engine."""
+        self.ledger = ledger
+        self._mechanism = mechanism
+        self._module = module
+        self._bound = list(self.params)
+        self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
+        self._settings = self._read_settings()
+        self._watched = watched
+        self._mixing = [layer for layer in module._module.modules() if isinstance(layer, MIXING)]
+        self.rewatch()
+        self._inner_allowed = False
+        self.original_optimizer.register_step_pre_hook(self._check_inner)
+
+    def rewatch(self) -> None:
+        """Take the watched tensors as they are now."""
+        self._versions = self._read_versions()
+
+    def start_noise(self, key: bytes) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`."""
+        wide = any(p.dtype == torch.float64 for p in self._bound)
+        stream = NoiseStream(
+            self._mechanism.strategy,
+            sum(p.numel() for p in self._bound),
+            std=self._mechanism.noise_std * self._mechanism.clip_norm,
+            key=key,
+            backend="torch",
+            dtype=torch.float64 if wide else torch.float32,
+            device=self._bound[0].device,
+        )
+        return stream
+
+    def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
+        """Add the rows of `stream` from `state` on."""
+        self._stream, self._noise = stream, state
+        self._row: Tensor | None = None  # one piece of memory for all rows
+
+    @property
+    def noise_state(self) -> NoiseState:
+        """Where the noise stream stands; it holds secrets."""
+        return self._noise
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make the release of the batch in hand and update the model with it.
+
+        After a micro-batch that is not the last of its batch: only clip and sum.
+
+        Raises:
+            DesynchronizedError: if batch, gradients and release do not correspond; nothing is released.
+            MismatchError: if a setting differs from the mechanism's; nothing is released.
+            HorizonError: if all n releases were made.
+        """
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        delivery = self.ledger.due()
+        self._check_unchanged()
+        left_over = any(p.summed_grad is not None for p in self._bound)  # type: ignore[attr-defined]
+        if delivery.chunk == 0 and left_over:
+            raise DesynchronizedError(
+                "summed gradients of another batch are left over (p.summed_grad is set): call"
+                " optimizer.abandon_batch(), and iterate again."
+            )
+        with torch.autocast(self._bound[0].device.type, enabled=False):  # sums in full precision
+            return self._sum_and_release(delivery)
+
+    def _sum_and_release(self, delivery: Delivery) -> float | None:
+        gradients = self._gradients(delivery)
+        if not delivery.last:
+            with self.ledger.summing():
+                self._add(gradients)
+                self._is_last_step_skipped = True
+            return None
+        with self.ledger.releasing() as step:
+            self._add(gradients)
+            self._release(step)
+            if self.step_hook is not None:
+                self.step_hook(self)
+            self._is_last_step_skipped = False
+            self._inner_allowed = True
+            try:
+                return self.original_optimizer.step()  # type: ignore[no-any-return]
+            finally:
+                self._inner_allowed = False
+
+    def abandon_batch(self) -> None:
+        """Give up the batch in hand, of which nothing was released. Iterate again to get it back."""
+        self.ledger.abandon()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all gradients, and what Opacus's hooks keep of a pass."""
+        self._is_last_step_skipped = False
+        clear_hooks(self._module)
+        self.zero_grad()  # type: ignore[attr-defined]
+
+    def _release(self, step: int) -> None:
+        self.ledger.check_releasing()
+        if self._noise.step != step:
+            raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
+        self._row, self._noise = self._stream.next(self._noise, out=self._row)
+        row: Tensor = self._row  # type: ignore[assignment]
+        divisor = 1.0 if self.loss_reduction == "sum" else self._mechanism.expected_batch_size
+        start = 0
+        for p in self._bound:
+            stop = start + p.numel()
+            total: Tensor = p.summed_grad  # type: ignore[attr-defined]
+            p.grad = total.add_(row[start:stop].view(total.shape)).div_(divisor).view_as(p)
+            p.summed_grad = None  # type: ignore[attr-defined]
+            start = stop
+
+    def _gradients(self, delivery: Delivery) -> list[Tensor]:
+        """Sums of the clipped gradients of a physical batch, one a parameter; changes nothing."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    def _add(self, gradients: list[Tensor]) -> None:
+        """Add what `_gradients` returned to p.summed_grad, and mark it as used."""
+        for p, gradient in zip(self._bound, gradients, strict=True):
+            if p.summed_grad is None:  # type: ignore[attr-defined]
+                p.summed_grad = gradient  # type: ignore[attr-defined]
+            else:
+                p.summed_grad += gradient  # type: ignore[attr-defined]
+
+    # -- checks --------------------------------------------------------------------------------
+
+    loss_reduction: str
+    max_grad_norm: float
+    noise_multiplier: float
+    expected_batch_size: float
+
+    def _read_settings(self) -> dict[str, Any]:
+        settings = {
+            "optimizer.max_grad_norm": self.max_grad_norm,
+            "optimizer.noise_multiplier": self.noise_multiplier,
+            "optimizer.expected_batch_size": self.expected_batch_size,
+            "optimizer.loss_reduction": self.loss_reduction,
+            "module.loss_reduction": self._module.loss_reduction,
+            "module.batch_first": self._module.batch_first,
+        }
+        if hasattr(self._module, "max_grad_norm"):
+            settings["module.max_grad_norm"] = self._module.max_grad_norm
+        return settings
+
+    def _read_versions(self) -> dict[str, tuple[int, int]]:
+        return {name: (id(tensor), tensor._version) for name, tensor in self._watched().items()}
+
+    def _check_unchanged(self) -> None:
+        for name, value in self._read_settings().items():
+            if value != self._settings[name]:
+                raise MismatchError(
+                    f"{name}={value} was {self._settings[name]} when the run began, and the mechanism was"
+                    " calibrated for that: set it back. Another value needs another mechanism, in a run of"
+                    " its own."
+                )
+        now = self.params
+        if len(now) != len(self._bound) or any(p is not q for p, q in zip(now, self._bound, strict=True)):
+            raise MismatchError(
+                f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
+                " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
+                " because the noise of every step goes with all of them. Freeze before make_private."
+            )
+        for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
+            if (p.shape, p.dtype, p.device) != (shape, dtype, device):
+                raise MismatchError(
+                    f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
+                    f" {tuple(shape)} on {device}: move and cast the model before make_private."
+                )
+        if self._read_versions() != self._versions:
+            changed = [n for n, v in self._read_versions().items() if self._versions.get(n) != v]
+            raise GuaranteeError(
+                f"{changed[0] if changed else 'a buffer'} changed during training without noise: buffers"
+                " (such as the statistics of batch normalisation) and frozen parameters must stay as they"
+                " are. Keep such layers in eval() mode, or replace them."
+            )
+        check_not_mixing(self._mixing)
+        if self._step_skip_queue:
+            self.signal_skip_step()
+
+    def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
+        """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
+        raise DesynchronizedError(
+            "opacus.utils.batch_memory_manager.BatchMemoryManager keeps a queue of steps to skip that can"
+            " outlive its batch: use anechoic.torch.BatchMemoryManager, with the same arguments, instead."
+        )
+
+    def _check_inner(self, *_: Any) -> None:
+        if not self._inner_allowed:
+            raise GuaranteeError(
+                "the optimizer given to make_private was stepped directly, with gradients that are neither"
+                " clipped nor noisy: step the one that make_private returned."
+            )
+
+    def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:
+        raise GuaranteeError("step() clips, adds noise and scales in one piece: call optimizer.step().")
+
+    # Opacus's own pieces of a step: apart from one another they would release without noise or twice
+    pre_step = add_noise = scale_grad = clip_and_accumulate = accumulate = _by_step_only
+
+
+class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
+    """Opacus's optimizer over per-example gradients, with a correlated noise row per release.
+
+    An example whose gradient is not finite contributes zero: otherwise it would spoil the sum, and show
+    that it is there.
+    """
+
+    def _gradients(self, delivery: Delivery) -> list[Tensor]:
+        samples = [getattr(p, "grad_sample", None) for p in self._bound]
+        self._check_samples(samples, delivery)
+        if delivery.size == 0:
+            return [torch.zeros_like(p) for p in self._bound]
+        cast = [sample.to(p.dtype) for sample, p in zip(samples, self._bound, strict=True)]  # type: ignore[union-attr]
+        return clipped_sums(cast, self.max_grad_norm)
+
+    def _add(self, gradients: list[Tensor]) -> None:
+        super()._add(gradients)
+        for p in self._bound:
+            if isinstance(getattr(p, "grad_sample", None), Tensor):
+                p.grad_sample._processed = True  # type: ignore[attr-defined]
+
+    def _check_samples(self, samples: list[Any], delivery: Delivery) -> None:
+        for sample in samples:
+            parts = sample if isinstance(sample, list) else [sample]
+            if any(hasattr(part, "_processed") for part in parts):
+                if delivery.size == 0 and len(parts) == 1:
+                    return  # an empty batch may be stepped right away: what is left is of the last one
+                raise DesynchronizedError(f"{_CLEARED}.")
+            if len(parts) > 1:
+                raise DesynchronizedError(
+                    f"{len(parts)} backward passes reached release {delivery.step}: {_BY_HAND}."
+                )
+        missing = sum(sample is None for sample in samples)
+        if missing and not (delivery.size == 0 and missing == len(samples)):
+            raise DesynchronizedError(
+                f"Per sample gradient is not initialized for {missing} of {len(samples)} parameters: run"
+                " loss.backward() on the delivered batch, with the model in train() mode, before step();"
+                " freeze parameters that the loss does not depend on before make_private."
+            )
+        sizes = {len(sample) for sample in samples if sample is not None}
+        if sizes - {delivery.size}:
+            raise DesynchronizedError(
+                f"gradients of {sorted(sizes)} examples reached release {delivery.step}, whose batch has"
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example (the"
+                " privacy unit is an example, so a batch is never flattened into tokens or split by hand)."
+            )
+
+
+class GhostCorrelatedOptimizer(_Correlated, DPOptimizerFastGradientClipping):  # type: ignore[misc]
+    """Opacus's optimizer for ghost clipping (the criterion's backward() clips), with correlated noise."""
+
+    watch: GhostWatch
+
+    def _gradients(self, delivery: Delivery) -> list[Tensor]:
+        passes, examples = self.watch.passes, self.watch.examples
+        if delivery.size == 0 and examples == 0:
+            return [torch.zeros_like(p) for p in self._bound]
+        if passes > 1:
+            raise DesynchronizedError(
+                f"{passes} backward passes reached release {delivery.step}: {_BY_HAND}."
+            )
+        if passes == 0 or any(p.grad is None for p in self._bound):
+            raise DesynchronizedError(
+                "no clipped gradient reached this step: compute the loss with the criterion that"
+                " make_private returned and call its backward() on the delivered batch, with the model in"
+                " train() mode."
+            )
+        if examples != delivery.size:
+            raise DesynchronizedError(
+                f"gradients of {examples} examples reached release {delivery.step}, whose batch has"
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+            )
+        if not self.watch.intact(self._bound):
+            raise DesynchronizedError(
+                "p.grad changed between the criterion's backward() and step(): a second backward pass, or"
+                " clipping by hand, would undo the bound on each example. Leave the gradients to the"
+                " optimizer."
+            )
+        if any(getattr(p, name, None) for p in self._bound for name in _HOOKS):
+            raise GuaranteeError(
+                "a parameter has a gradient hook (register_hook), which changes gradients after they were"
+                " clipped: remove it, or use grad_sample_mode='hooks'."
+            )
+        gradients = [p.grad.detach() for p in self._bound]  # type: ignore[union-attr]
+        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+            raise GuaranteeError(
+                "a gradient is not finite, and ghost clipping cannot take single examples out: nothing was"
+                " released. Lower the learning rate, or use grad_sample_mode='hooks', where such examples"
+                " contribute zero."
+            )
+        # the next zero_grad() would clear a partial sum in place
+        return gradients if delivery.last else [gradient.clone() for gradient in gradients]
+
+    def _add(self, gradients: list[Tensor]) -> None:
+        super()._add(gradients)
+        self.watch.reset()
+
+    def forget(self) -> None:
+        super().forget()
+        self.watch.reset()
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        self.watch.cleared()
+        super().zero_grad(set_to_none)

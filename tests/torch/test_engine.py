@@ -1,0 +1,467 @@
+"""make_private: what it returns, what it plans, and everything that it refuses."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from opacus import GradSampleModule
+from opacus.validators.errors import UnsupportedModuleError
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.mechanism import Mechanism
+from anechoic.participation import MinSep, Single
+from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
+from anechoic.strategies import BandedToeplitz, Identity
+from anechoic.torch import PrivacyEngine, PrivateDataLoader
+from tests.torch.setting import MODES, data, mechanism, network, start, step, train
+
+
+def private(engine=None, *, model=None, loader=None, optimizer=None, epsilon=False, **options):
+    model = network() if model is None else model
+    loader = DataLoader(data(40), batch_size=8, shuffle=True) if loader is None else loader
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
+    engine = engine or PrivacyEngine()
+    make = engine.make_private_with_epsilon if epsilon else engine.make_private
+    return make(module=model, optimizer=optimizer, data_loader=loader, **options)
+
+
+EPSILON = {"epsilon": True, "target_epsilon": 4.0, "target_delta": 1e-5, "epochs": 3, "max_grad_norm": 1.0}
+
+
+# What it makes.
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_three_lines(sampled):
+    engine = PrivacyEngine()
+    model, optimizer, loader = private(engine, poisson_sampling=sampled, **EPSILON)
+    assert isinstance(model, GradSampleModule)
+    assert isinstance(loader, PrivateDataLoader)
+    mech = engine.mechanism
+    assert mech.steps == 3 * 5
+    assert mech.epsilon(1e-5) <= 4.0
+    assert isinstance(mech.sampling, (Poisson, CyclicPoisson)) is sampled
+    assert engine.get_epsilon(1e-5) == 0.0
+    spent = []
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            if len(x):
+                nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        spent.append(engine.get_epsilon(1e-5))
+    assert 0 < spent[0] <= spent[1] <= spent[2] == mech.epsilon(1e-5) <= 4.0
+    assert str(engine.plan)
+    assert engine.releases == 15
+
+
+def test_ghost_returns_a_criterion_too():
+    assert len(private(grad_sample_mode="ghost", **EPSILON)) == 4
+
+
+@pytest.mark.parametrize("name", ["identity", "banded_toeplitz", "blt", "auto"])
+def test_a_strategy_can_be_named(name):
+    engine = PrivacyEngine()
+    private(engine, mechanism=name, poisson_sampling=False, **EPSILON)
+    found = type(engine.mechanism.strategy).__name__
+    if name != "auto":
+        assert {"identity": "Identity", "banded_toeplitz": "Toeplitz", "blt": "BLT"}[name] in found + repr(
+            engine.mechanism.strategy
+        )
+
+
+def test_a_noise_multiplier_can_be_given():
+    engine = PrivacyEngine()
+    private(
+        engine, noise_multiplier=1.5, max_grad_norm=0.7, epochs=2, mechanism="identity", target_delta=1e-5
+    )
+    assert engine.mechanism.noise_multiplier == pytest.approx(1.5)
+    assert engine.mechanism.clip_norm == 0.7
+    assert engine.mechanism.delta == 1e-5
+    engine = PrivacyEngine()
+    private(engine, noise_multiplier=1.5, max_grad_norm=0.7, steps=7, poisson_sampling=False)
+    assert engine.mechanism.steps == 7
+    assert engine.mechanism.delta == pytest.approx(40**-1.1)
+
+
+@pytest.mark.parametrize("length", [93, 1])
+def test_epochs_become_an_integer_number_of_steps(length):
+    # int(1 / (1 / 93)) is 92
+    engine = PrivacyEngine()
+    loader = DataLoader(data(length * 2), batch_size=2)
+    private(engine, loader=loader, noise_multiplier=1.0, max_grad_norm=1.0, epochs=3, mechanism="identity")
+    assert engine.mechanism.steps == 3 * length
+    assert engine.mechanism.expected_batch_size == 2
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
+    engine = PrivacyEngine()
+    loader = DataLoader(data(40), batch_size=7, drop_last=drop_last)
+    made = private(engine, loader=loader, poisson_sampling=sampled, **EPSILON)
+    assert len(made[-1]) == len(loader) == (5 if drop_last else 6)
+    assert engine.mechanism.steps == 3 * len(loader)
+
+
+def test_a_sequential_sampler_keeps_its_order_and_a_random_one_becomes_one_permutation():
+    class Index(TensorDataset):
+        pass
+
+    dataset = Index(*data(40).tensors, torch.arange(40))
+    orders = []
+    for shuffle in (False, True):
+        run = start(dataset=dataset, shuffle=shuffle)
+        seen = []
+        for _ in range(2):
+            for x, y, index in run.loader:
+                seen.append(index)
+                step(run, (x, y))
+        assert torch.equal(torch.cat(seen[:5]), torch.cat(seen[5:]))
+        orders.append(torch.cat(seen[:5]).tolist())
+    assert orders[0] == list(range(40))
+    assert orders[1] != orders[0]
+    assert sorted(orders[1]) == orders[0]
+
+
+def test_replacing_the_sampler_is_said(caplog):
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        start()
+    assert "the loader's own sampler is replaced" in caplog.text
+    assert "fixed order" in caplog.text
+
+
+def test_two_engines_draw_different_keys():
+    assert not torch.equal(train(start(keys=False), 2), train(start(keys=False), 2))
+    assert torch.equal(train(start(), 2), train(start(), 2))
+
+
+def test_nothing_secret_is_shown():
+    run = start()
+    key = bytes(range(32)).hex()
+    for shown in (repr(run.engine), repr(run.optimizer), run.mechanism.to_json(), run.mechanism.report()):
+        assert key not in shown
+
+
+def test_opacus_helpers():
+    engine = PrivacyEngine()
+    bad = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    assert engine.is_compatible(module=network(), optimizer=None, data_loader=None)
+    assert not engine.is_compatible(module=bad, optimizer=None, data_loader=None)
+    with pytest.raises(UnsupportedModuleError):
+        engine.validate(module=bad, optimizer=None, data_loader=None)
+    fixed = PrivacyEngine.get_compatible_module(bad)
+    assert isinstance(fixed[1], nn.GroupNorm)
+    engine.validate(module=fixed, optimizer=None, data_loader=None)
+
+
+# Batches of somebody else.
+
+
+def external(promise, steps, batch_size=8, examples=40):
+    return Mechanism(BandedToeplitz(steps, [1.0, 0.5]), External(promise, batch_size, steps, examples), 0.5)
+
+
+def test_external_batches_are_used_as_they_are():
+    order = [[5, 1, 7], [0, 2], [3, 4, 6, 8]]
+    loader = DataLoader(data(40), batch_sampler=order)
+    engine = PrivacyEngine()
+    model, optimizer, private_loader = private(engine, loader=loader, mechanism=external(Single(), 3))
+    x = data(40).tensors[0]
+    for indices, (features, labels) in zip(order, private_loader, strict=True):
+        assert torch.equal(features, x[indices])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+    assert engine.releases == 3
+
+
+def test_time_order_in_one_pass():
+    loader = DataLoader(data(40), batch_size=8)
+    engine = PrivacyEngine()
+    private(engine, loader=loader, participation=Single(), target_epsilon=1.0, target_delta=1e-5, epochs=1,
+            max_grad_norm=1.0, epsilon=True)  # fmt: skip
+    assert isinstance(engine.mechanism.sampling, External)
+    assert engine.mechanism.participation == Single()
+
+
+def test_a_promise_that_the_batches_break_is_refused():
+    loader = DataLoader(data(40), batch_size=8)
+    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
+        private(loader=loader, mechanism=external(Single(), 6))
+    private(loader=loader, mechanism=external(MinSep(5), 6))
+    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
+        private(loader=loader, mechanism=external(MinSep(6), 6))
+
+
+# What it refuses.
+
+
+def test_a_second_run_needs_a_second_engine():
+    run = start()
+    with pytest.raises(GuaranteeError, match="make a new PrivacyEngine"):
+        private(run.engine, mechanism=mechanism())
+
+
+def test_a_refused_call_leaves_everything_as_it_was():
+    model, engine = network(), PrivacyEngine()
+    with pytest.raises(MismatchError):
+        private(engine, model=model, mechanism=mechanism(examples=41))
+    assert not hasattr(model, "autograd_grad_sample_hooks")
+    private(engine, model=model, mechanism=mechanism())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"clipping": "per_layer"}, UnsupportedError, "clipping='per_layer'"),
+        ({"clipping": "adaptive"}, UnsupportedError, "clipping='adaptive'"),
+        ({"max_grad_norm": [1.0, 2.0]}, UnsupportedError, "per-layer clipping"),
+        ({"max_grad_norm": -1.0}, ValueError, "max_grad_norm=-1.0"),
+        ({"noise_generator": torch.Generator()}, UnsupportedError, "noise_generator"),
+        ({"rand_on_empty": True}, UnsupportedError, "rand_on_empty"),
+        ({"grad_sample_mode": "ghost_fsdp"}, UnsupportedError, "grad_sample_mode='ghost_fsdp'"),
+        ({"grad_sample_mode": "ew"}, UnsupportedError, "grad_sample_mode='ew'"),
+        ({"grad_sample_mode": "magic"}, ValueError, "grad_sample_mode='magic'"),
+        ({"loss_reduction": "none"}, ValueError, "loss_reduction='none'"),
+        ({"sample_rate": 0.1}, TypeError, "no argument 'sample_rate'"),
+        ({"mode": "blt"}, TypeError, "no argument 'mode'"),
+        ({"mechanism": None}, ValueError, "mechanism=None"),
+        ({"epochs": 4}, MismatchError, r"epochs \* len\(data_loader\)=20, the mechanism's is 15"),
+        ({"steps": 16}, MismatchError, "steps=16, the mechanism's is 15"),
+        ({"max_grad_norm": 0.9}, MismatchError, "max_grad_norm=0.9, the mechanism's is 1.0"),
+        ({"noise_multiplier": 3.0}, MismatchError, "noise_multiplier=3.0"),
+        ({"adjacency": "replace_one"}, MismatchError, "adjacency='replace_one'"),
+        ({"unit": "user"}, MismatchError, "unit='user'"),
+        ({"participation": Single()}, MismatchError, "participation"),
+        ({"mechanism": mechanism(examples=41)}, MismatchError, "40 examples, the mechanism's sampling 41"),
+        ({"mechanism": mechanism(batch_size=10)}, MismatchError, "batch_size=8, the mechanism's is 10"),
+        (
+            {"mechanism": mechanism("poisson"), "poisson_sampling": False},
+            MismatchError,
+            "poisson_sampling=False, but the mechanism's guarantee rests on Poisson",
+        ),
+        (
+            {"grad_sample_mode": "ghost", "criterion": nn.MSELoss(reduction="sum")},
+            ValueError,
+            "criterion.reduction",
+        ),
+    ],
+)
+def test_options_that_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        private(**{"mechanism": mechanism(), **options})
+
+
+def test_what_the_mechanism_says_may_be_repeated():
+    mech = mechanism()
+    private(
+        mechanism=mech,
+        max_grad_norm=1.0,
+        noise_multiplier=mech.noise_multiplier,
+        epochs=3,
+        adjacency="zero_out",
+        unit="example",
+        participation=mech.participation,
+    )
+    private(mechanism=mech, steps=15)
+
+
+def test_dropping_the_last_batch_must_match():
+    mech = Mechanism(Identity(15), FixedOrder(40, 7, steps=15, drop_last=True), 0.5)
+    loader = DataLoader(data(40), batch_size=7)
+    with pytest.raises(MismatchError, match="6 batches a pass, the mechanism 5"):
+        private(loader=loader, mechanism=mech)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_grad_norm": 1.0, "epochs": 1}, "noise_multiplier=None"),
+        ({"noise_multiplier": 1.0, "epochs": 1}, "max_grad_norm=None"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1.0}, "epochs=None, steps=None: give one of the two"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 1, "steps": 5}, "epochs=1, steps=5"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 0}, "epochs=0"),
+        ({"noise_multiplier": 0.0, "max_grad_norm": 1.0, "epochs": 1}, "noise_multiplier=0.0"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 1, "mechanism": "tree"}, "tree"),
+    ],
+)
+def test_too_little_to_plan_from(options, message):
+    with pytest.raises(ValueError, match=message):
+        private(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_epsilon": 0.0}, "target_epsilon=0.0"),
+        ({"target_epsilon": -1.0}, "target_epsilon=-1.0"),
+        ({"target_epsilon": float("nan")}, "target_epsilon=nan"),
+        ({"target_delta": 0.0}, "target_delta=0.0"),
+        ({"target_delta": 1.0}, "target_delta=1.0"),
+        ({"max_grad_norm": None}, "max_grad_norm=None"),
+        ({"epochs": None}, "epochs=None, steps=None"),
+    ],
+)
+def test_impossible_targets(change, message):
+    with pytest.raises(ValueError, match=message):
+        private(**{**EPSILON, **change})
+
+
+def test_a_mechanism_over_budget_is_refused():
+    mech = mechanism(noise_std=0.5)
+    spent = mech.epsilon(1e-5)
+    options = {"epsilon": True, "target_delta": 1e-5, "mechanism": mech}
+    with pytest.raises(MismatchError, match="target_epsilon"):
+        private(target_epsilon=0.999 * spent, **options)
+    private(target_epsilon=spent, **options)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+def refused_loaders():
+    dataset = data(40)
+    weighted = WeightedRandomSampler([1.0] * 40, 40)
+    return {
+        "weighted": DataLoader(dataset, batch_size=8, sampler=weighted),
+        "subset": DataLoader(dataset, batch_size=8, sampler=SubsetRandomSampler(range(20))),
+        "replacement": DataLoader(
+            dataset, batch_size=8, sampler=torch.utils.data.RandomSampler(dataset, True)
+        ),
+        "fewer": DataLoader(
+            dataset, batch_size=8, sampler=torch.utils.data.RandomSampler(dataset, num_samples=8)
+        ),
+        "batches": DataLoader(dataset, batch_sampler=[[1, 2], [3]]),
+        "unbatched": DataLoader(dataset, batch_size=None),
+        "iterable": DataLoader(Stream(), batch_size=8),
+    }
+
+
+@pytest.mark.parametrize("name", refused_loaders())
+@pytest.mark.parametrize("plan", [True, False])
+def test_loaders_whose_sampler_does_not_fit_are_refused(name, plan):
+    loader = refused_loaders()[name]
+    options = EPSILON if plan else {"mechanism": mechanism()}
+    with pytest.raises(UnsupportedError, match=r"Use shuffle|map-style|give it a batch_size"):
+        private(loader=loader, **options)
+
+
+def test_private_objects_are_not_made_private_again():
+    run = start()
+    mech = mechanism()
+    with pytest.raises(UnsupportedError, match="private already"):
+        private(loader=run.loader, mechanism=mech)
+    with pytest.raises(UnsupportedError, match="wrapped for private training already"):
+        private(model=run.module, mechanism=mech)
+    with pytest.raises(UnsupportedError, match="wrapped for private training already"):
+        private(model=run.model, mechanism=mech)
+    with pytest.raises(UnsupportedError, match="optimizer is private already"):
+        private(optimizer=run.optimizer, mechanism=mech)
+
+
+class DistributedDataParallel(nn.Module):
+    """Stands for torch's, which needs a process group to be made."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_distributed_modules_are_refused(monkeypatch):
+    with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
+        private(model=DistributedDataParallel(network()), mechanism=mechanism())
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(UnsupportedError, match="torch.distributed runs 2 processes"):
+        private(mechanism=mechanism())
+
+
+def test_optimizers_that_do_not_fit_are_refused():
+    mech = mechanism()
+    other = network(seed=1)
+    with pytest.raises(ValueError, match="Module parameters are different"):
+        private(optimizer=torch.optim.SGD(other.parameters(), lr=0.1), mechanism=mech)
+    model = network()
+    with pytest.raises(ValueError, match="Module parameters are different"):
+        private(model=model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1), mechanism=mech)
+    with pytest.raises(UnsupportedError, match="LBFGS"):
+        private(model=model, optimizer=torch.optim.LBFGS(model.parameters()), mechanism=mech)
+    with pytest.raises(UnsupportedError, match="float16"):
+        half = network().half()
+        private(model=half, optimizer=torch.optim.SGD(half.parameters(), lr=0.1), mechanism=mech)
+
+
+def test_frozen_layers_stay_out_of_the_noise():
+    model = network()
+    model[0].requires_grad_(False)
+    run = start(model=model)
+    frozen = model[0].weight.clone()
+    train(run, 3)
+    assert torch.equal(model[0].weight, frozen)
+    assert run.optimizer._stream.dimension == 12
+
+
+def test_double_precision_gets_double_noise():
+    model = network().double()
+    x, y = data(40).tensors
+    run = start(model=model, dataset=TensorDataset(x.double(), y))
+    train(run, 2)
+    assert run.optimizer._row.dtype == torch.float64
+    assert model[0].weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modules_that_mix_examples_are_refused(mode):
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(UnsupportedModuleError):
+        private(model=model, mechanism=mechanism(), grad_sample_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"accountant": "rdp"}, UnsupportedError, "accountant='rdp'"),
+        ({"secure_mode": True}, UnsupportedError, "secure_mode=True"),
+        ({"noise_key": 7}, ValueError, "noise_key"),
+        ({"noise_key": b"short"}, ValueError, "noise_key has 5 bytes"),
+        ({"sampling_key": "a" * 32}, ValueError, "sampling_key"),
+        ({"noise_key": b"a" * 32, "sampling_key": b"a" * 32}, ValueError, "two different keys"),
+    ],
+)
+def test_engines_that_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        PrivacyEngine(**options)
+
+
+def test_questions_before_the_run():
+    engine = PrivacyEngine(accountant="prv", secure_mode=False)
+    for ask in (lambda: engine.get_epsilon(1e-5), lambda: engine.mechanism, lambda: engine.releases):
+        with pytest.raises(ValueError, match="no run yet"):
+            ask()
+
+
+def test_epsilon_is_that_of_the_releases_made():
+    mech = mechanism(steps=15, noise_std=2.0)
+    run = start(mech=mech)
+    values = [run.engine.get_epsilon(1e-5)]
+    for steps in (1, 2, 5, 6, 15):
+        train(run, steps)
+        values.append(run.engine.get_epsilon(1e-5))
+        assert values[-1] == mech.epsilon(1e-5, steps=steps)
+    assert values[0] == 0.0
+    assert (np.diff(values) >= 0).all()
+    assert values[-1] == mech.epsilon(1e-5)
+    with pytest.raises(ValueError, match="delta=1.0"):
+        run.engine.get_epsilon(1.0)

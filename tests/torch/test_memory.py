@@ -1,0 +1,109 @@
+"""Micro-batches misused: a batch is released whole or not at all."""
+
+import pytest
+import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager as OpacusManager
+
+from anechoic.errors import DesynchronizedError, MismatchError
+from anechoic.torch import BatchMemoryManager
+from tests.torch.setting import MODES, backward, start, step, train, weights
+
+
+def manage(run, size=3):
+    return BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
+    run, whole = start(mode), start(mode)
+    before = weights(run.model)
+    with manage(run) as batches:
+        for batch in batches:
+            step(run, batch)
+            break
+        for loader in (batches, run.loader):
+            with pytest.raises(DesynchronizedError, match="1 micro-batches of release 0"):
+                iter(loader)
+    assert run.engine.releases == 0
+    assert torch.equal(weights(run.model), before)
+    run.optimizer.abandon_batch()
+    assert torch.equal(train(run), train(whole))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_micro_batch_that_is_skipped_is_refused(mode):
+    run = start(mode)
+    with manage(run) as batches:
+        iterator = iter(batches)
+        step(run, next(iterator))
+        next(iterator)
+        with pytest.raises(DesynchronizedError, match="1 micro-batches of release 0 are summed"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_micro_batch_that_is_stepped_twice_is_refused(mode):
+    run = start(mode)
+    with manage(run) as batches:
+        iterator = iter(batches)
+        step(run, next(iterator))
+        with pytest.raises(DesynchronizedError, match="no batch was delivered"):
+            run.optimizer.step()
+        step(run, next(iterator))
+        step(run, next(iterator))
+        assert run.engine.releases == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_micro_batches_accumulated_by_hand_are_refused(mode):
+    run = start(mode)
+    with manage(run) as batches:
+        iterator = iter(batches)
+        batch = next(iterator)
+        backward(run, batch)
+        backward(run, batch)
+        with pytest.raises(DesynchronizedError, match="2 backward passes"):
+            run.optimizer.step()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sizes_may_change_between_two_batches(mode):
+    run, whole = start(mode), start(mode)
+    for size in (3, 100, 1):
+        with manage(run, size) as batches:
+            for batch in batches:
+                step(run, batch)
+    assert torch.allclose(weights(run.model), train(whole), atol=1e-6)
+
+
+def test_sums_left_over_are_refused():
+    run = start()
+    batch = next(iter(run.loader))
+    backward(run, batch)
+    run.model[0].weight.summed_grad = torch.ones_like(run.model[0].weight)
+    with pytest.raises(DesynchronizedError, match="left over"):
+        run.optimizer.step()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_the_memory_manager_of_opacus_is_refused(mode):
+    run = start(mode)
+    with (
+        OpacusManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer) as batches,
+        pytest.raises(DesynchronizedError, match=r"use anechoic.torch.BatchMemoryManager"),
+    ):
+        next(iter(batches))
+    run.optimizer._step_skip_queue.append(True)  # left over from somewhere
+    backward(run, next(iter(run.loader)))
+    with pytest.raises(DesynchronizedError, match=r"use anechoic.torch.BatchMemoryManager"):
+        run.optimizer.step()
+
+
+def test_objects_of_two_runs_are_refused():
+    one, other = start(), start()
+    with pytest.raises(MismatchError, match="two runs"):
+        BatchMemoryManager(data_loader=one.loader, max_physical_batch_size=3, optimizer=other.optimizer)
+    with pytest.raises(MismatchError, match="DataLoader"):
+        BatchMemoryManager(data_loader=one.plain, max_physical_batch_size=3, optimizer=one.optimizer)
+    with pytest.raises(ValueError, match="max_physical_batch_size=0 must be at least 1"):
+        manage(one, 0)

@@ -1,0 +1,559 @@
+"""One batch, one backward pass, one step, one release: every way to leave that track, in every mode."""
+
+import pytest
+import torch
+from torch import nn
+
+from anechoic.errors import (
+    DesynchronizedError,
+    GuaranteeError,
+    HorizonError,
+    MismatchError,
+)
+from anechoic.torch import BatchMemoryManager, CorrelatedOptimizer
+from anechoic.torch.gradients import clipped_sums
+from tests.torch.setting import MODES, backward, data, mechanism, network, start, step, train, weights
+
+HOOKED = ("hooks", "functorch")
+
+
+def first(run):
+    batches = iter(run.loader)
+    return batches, next(batches)
+
+
+def unharmed(run, releases, before):
+    """Nothing was released, and the run can go on."""
+    assert run.engine.releases == releases
+    assert torch.equal(weights(run.model), before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_ordinary_loop_makes_all_releases(mode):
+    run = start(mode)
+    before = weights(run.model)
+    train(run)
+    assert run.engine.releases == run.mechanism.steps
+    assert not torch.equal(weights(run.model), before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_model_can_stay_unwrapped(mode):
+    run, wrapped = start(mode, wrap_model=False), start(mode)
+    assert not isinstance(run.module, nn.Module)
+    assert torch.equal(train(run), train(wrapped))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_that_continue_skips_is_refused(mode):
+    run = start(mode)
+    batches, _ = first(run)
+    with pytest.raises(DesynchronizedError, match="batch 0 was delivered"):
+        next(batches)
+    train(run)  # iterating again delivers batch 0 again
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_break_resumes_at_the_release_count(mode):
+    run, whole = start(mode), start(mode)
+    for stop in (1, 4, 5, 9):
+        for i, batch in enumerate(run.loader):
+            step(run, batch)
+            if run.engine.releases >= stop:
+                break
+            assert i < len(run.loader)
+    assert torch.equal(train(run), train(whole))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_break_before_the_step_gives_the_same_batch_again(mode):
+    run, whole = start(mode), start(mode)
+    for _ in range(3):
+        batches, batch = first(run)
+        backward(run, batch)
+        run.optimizer.zero_grad()
+    assert torch.equal(train(run), train(whole))
+    with pytest.raises(DesynchronizedError, match="stale"):
+        next(batches)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_step_without_a_batch_is_refused(mode):
+    run = start(mode)
+    before = weights(run.model)
+    x, y = data(8).tensors
+    backward(run, (x, y))
+    with pytest.raises(DesynchronizedError, match="no batch was delivered for release 0"):
+        run.optimizer.step()
+    unharmed(run, 0, before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_step_is_refused(mode):
+    run = start(mode)
+    batches, batch = first(run)
+    step(run, batch)
+    before = weights(run.model)
+    with pytest.raises(DesynchronizedError, match="no batch was delivered for release 1"):
+        run.optimizer.step()
+    unharmed(run, 1, before)
+    step(run, next(batches))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_backward_pass_is_refused(mode):
+    run = start(mode)
+    _, batch = first(run)
+    before = weights(run.model)
+    backward(run, batch)
+    backward(run, batch)
+    with pytest.raises(DesynchronizedError, match="2 backward passes reached release 0"):
+        run.optimizer.step()
+    unharmed(run, 0, before)
+    run.optimizer.zero_grad()
+    backward(run, batch)
+    run.optimizer.step()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_two_batches_are_refused(mode):
+    run = start(mode)
+    batches, batch = first(run)
+    backward(run, batch)
+    with pytest.raises(DesynchronizedError, match="batch 0 was delivered"):
+        next(batches)
+
+
+@pytest.mark.parametrize("mode", HOOKED)
+def test_gradients_that_were_not_cleared_are_refused(mode):
+    run = start(mode)
+    batches, batch = first(run)
+    step(run, batch)
+    before = weights(run.model)
+    batch = next(batches)
+    backward(run, batch)
+    with pytest.raises(DesynchronizedError, match="haven't been cleared since the last optimizer step"):
+        run.optimizer.step()
+    unharmed(run, 1, before)
+    step(run, batch)
+
+
+def test_ghost_clears_by_itself():
+    run, whole = start("ghost"), start("ghost")
+    for batch in run.loader:
+        backward(run, batch)
+        run.optimizer.step()
+    train(whole, len(whole.loader))
+    assert torch.equal(weights(run.model), weights(whole.model))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_step_without_backward_is_refused(mode):
+    run = start(mode)
+    batches, batch = first(run)
+    before = weights(run.model)
+    with pytest.raises(DesynchronizedError, match="not initialized|no clipped gradient"):
+        run.optimizer.step()
+    step(run, batch)
+    before, batch = weights(run.model), next(batches)
+    run.optimizer.zero_grad()
+    with pytest.raises(DesynchronizedError, match="not initialized|no clipped gradient"):
+        run.optimizer.step()
+    unharmed(run, 1, before)
+    step(run, batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_another_number_of_examples_are_refused(mode):
+    run = start(mode)
+    _, (x, y) = first(run)
+    before = weights(run.model)
+    for part in ((x[:5], y[:5]), (torch.cat([x, x]), torch.cat([y, y]))):
+        run.optimizer.zero_grad()
+        backward(run, part)
+        with pytest.raises(DesynchronizedError, match="whose batch has 8"):
+            run.optimizer.step()
+    unharmed(run, 0, before)
+    step(run, (x, y))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_horizon_is_kept(mode):
+    run = start(mode, mech=mechanism(steps=3))
+    batches, batch = first(run)
+    step(run, batch)
+    step(run, next(batches))
+    step(run, next(batches))
+    with pytest.raises(StopIteration):
+        next(batches)
+    before = weights(run.model)
+    with pytest.raises(HorizonError, match="all n=3 releases"):
+        run.optimizer.step()
+    with pytest.raises(HorizonError, match="all n=3 releases"):
+        iter(run.loader)
+    unharmed(run, 3, before)
+
+
+# Ghost clipping: what p.grad does not show.
+
+
+def test_an_unclipped_backward_pass_is_refused_in_ghost_mode():
+    run = start("ghost")
+    _, (x, y) = first(run)
+    before = weights(run.model)
+    nn.functional.cross_entropy(run.forward(x), y).backward()
+    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
+        run.optimizer.step()
+    run.optimizer.zero_grad()
+    backward(run, (x, y))
+    nn.functional.cross_entropy(run.forward(x), y).backward()
+    with pytest.raises(DesynchronizedError, match=r"p.grad changed"):
+        run.optimizer.step()
+    unharmed(run, 0, before)
+    run.optimizer.abandon_batch()
+    train(run)
+
+
+def test_gradients_scaled_by_hand_are_refused_in_ghost_mode():
+    run = start("ghost")
+    _, batch = first(run)
+    backward(run, batch)
+    nn.utils.clip_grad_norm_(run.model.parameters(), 1e-3)
+    with pytest.raises(DesynchronizedError, match=r"p.grad changed"):
+        run.optimizer.step()
+
+
+def test_norms_of_an_earlier_pass_are_not_used_in_ghost_mode():
+    run = start("ghost")
+    batches, batch = first(run)
+    step(run, batch)
+    batch = next(batches)
+    run.module.disable_hooks()
+    with pytest.raises(DesynchronizedError, match="hooks"):
+        backward(run, batch)
+    assert run.engine.releases == 1
+
+
+def test_a_sum_of_losses_is_one_pass_in_ghost_mode():
+    run, other = start("ghost"), start("ghost")
+    _, (x, y) = first(run)
+    out = run.forward(x)
+    (0.5 * run.criterion(out, y) + run.criterion(out, y) / 2).backward()
+    run.optimizer.step()
+    step(other, first(other)[1])
+    assert torch.allclose(weights(run.model), weights(other.model), atol=1e-6)
+
+
+# What must not change during a run.
+
+
+@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: setattr(run.optimizer, "max_grad_norm", 2.0),
+        lambda run: setattr(run.optimizer, "noise_multiplier", 0.1),
+        lambda run: setattr(run.optimizer, "expected_batch_size", 16),
+        lambda run: setattr(run.optimizer, "loss_reduction", "sum"),
+        lambda run: setattr(run.module, "loss_reduction", "sum"),
+        lambda run: run.model[0].weight.requires_grad_(False),
+        lambda run: run.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]}),
+        lambda run: setattr(run.model[0].weight, "data", torch.zeros(5, 7)),
+    ],
+    ids=["clip", "noise", "divisor", "reduction", "module", "frozen", "added", "shape"],
+)
+def test_settings_and_parameters_must_stay(mode, change):
+    run = start(mode)
+    batches, batch = first(run)
+    step(run, batch)
+    run.optimizer.zero_grad()
+    backward(run, next(batches))
+    change(run)
+    with pytest.raises(MismatchError):
+        run.optimizer.step()
+    assert run.engine.releases == 1
+
+
+def test_the_second_clip_norm_of_ghost_clipping_must_stay():
+    run = start("ghost")
+    _, batch = first(run)
+    run.module.max_grad_norm = 100.0
+    with pytest.raises(MismatchError, match=r"module.max_grad_norm=100.0 was 1.0"):
+        backward(run, batch)
+    run.module.max_grad_norm = 1.0
+    run.optimizer.abandon_batch()
+    _, batch = first(run)
+    backward(run, batch)
+    run.module.max_grad_norm = 100.0
+    with pytest.raises(MismatchError, match=r"module.max_grad_norm=100.0 was 1.0"):
+        run.optimizer.step()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_gradient_hooks_are_refused_in_ghost_mode(register):
+    run = start("ghost")
+    _, batch = first(run)
+    handle = getattr(run.model[0].weight, register)(lambda _: None)
+    backward(run, batch)
+    with pytest.raises(GuaranteeError, match="gradient hook"):
+        run.optimizer.step()
+    handle.remove()
+    step(run, batch)
+
+
+def test_coarse_norms_are_refused_in_ghost_mode():
+    run, hooked = start("ghost"), start("hooks")
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(GuaranteeError, match="bfloat16"):
+        step(run, first(run)[1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step(hooked, first(hooked)[1])
+    outside = start("hooks")
+    batch = first(outside)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        backward(outside, batch)
+    outside.optimizer.step()
+    assert torch.equal(weights(hooked.model), weights(outside.model))
+
+
+class Counting(nn.Module):
+    """Adds up what it sees in a buffer, as batch normalisation does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += x.detach().sum(0)
+        return x
+
+
+def test_buffers_must_stay():
+    model = nn.Sequential(Counting(), *network())
+    run = start(model=model)
+    _, batch = first(run)
+    backward(run, batch)
+    with pytest.raises(GuaranteeError, match=r"0.seen changed during training without noise"):
+        run.optimizer.step()
+    assert run.engine.releases == 0
+
+
+def test_frozen_batch_normalisation_must_stay_in_eval_mode():
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=False, track_running_stats=False), *network())
+    with pytest.raises(GuaranteeError, match="batch normalisation"):
+        start(model=model)
+    model[0].eval()
+    run = start(model=model)
+    batches, batch = first(run)
+    step(run, batch)
+    run.module.train()
+    batch = next(batches)
+    with pytest.raises(GuaranteeError, match="batch normalisation"):
+        step(run, batch)
+    model[0].eval()
+    step(run, batch)
+
+
+def test_the_original_optimizer_cannot_be_stepped():
+    held = []
+    run = start(optimizer=lambda parameters: held.append(torch.optim.SGD(parameters, lr=0.1)) or held[0])
+    _, batch = first(run)
+    backward(run, batch)
+    before = weights(run.model)
+    with pytest.raises(GuaranteeError, match="stepped directly"):
+        held[0].step()
+    unharmed(run, 0, before)
+
+
+@pytest.mark.parametrize(
+    "piece", ["pre_step", "add_noise", "scale_grad", "clip_and_accumulate", "accumulate"]
+)
+@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+def test_pieces_of_a_step_cannot_be_called(mode, piece):
+    run = start(mode)
+    backward(run, first(run)[1])
+    with pytest.raises(GuaranteeError, match=r"call optimizer.step\(\)"):
+        getattr(run.optimizer, piece)()
+
+
+def test_noise_is_drawn_within_a_release_only():
+    run = start()
+    backward(run, first(run)[1])
+    with pytest.raises(GuaranteeError, match="noise is added by"):
+        run.optimizer._release(0)
+
+
+def test_an_interrupted_release_ends_the_run():
+    run = start()
+    batches, batch = first(run)
+
+    def fail(_):
+        raise KeyboardInterrupt
+
+    run.optimizer.attach_step_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        step(run, batch)
+    run.optimizer.attach_step_hook(None)
+    assert run.engine.releases == 1  # its noise may have been seen
+    assert run.engine.get_epsilon(1e-5) > 0
+    for attempt in (
+        run.optimizer.step,
+        lambda: next(batches),
+        lambda: iter(run.loader),
+        run.optimizer.abandon_batch,
+    ):
+        with pytest.raises(DesynchronizedError, match="release 0 was interrupted"):
+            attempt()
+
+
+def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
+    run, whole = start(), start()
+    with BatchMemoryManager(
+        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
+    ) as batches:
+        iterator = iter(batches)
+        step(run, next(iterator))
+        batch = next(iterator)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(CorrelatedOptimizer, "_add", _interrupt)
+            step(run, batch)
+        with pytest.raises(DesynchronizedError, match="no batch was delivered"):
+            step(run, batch)
+        with pytest.raises(DesynchronizedError, match="summing a micro-batch of release 0 was interrupted"):
+            next(iterator)
+    run.optimizer.abandon_batch()
+    assert torch.equal(train(run), train(whole))
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_noise_row_out_of_turn_is_refused():
+    run = start()
+    _, run.optimizer._noise = run.optimizer._stream.next(run.optimizer._noise)
+    before = weights(run.model)
+    with pytest.raises(DesynchronizedError, match="noise row 1 is next, but release 0 is due"):
+        step(run, first(run)[1])
+    assert torch.equal(weights(run.model), before)
+
+
+# What belongs to training and must work.
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-3),
+        lambda p: torch.optim.Adam(p, lr=0.01),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.RMSprop(p, lr=0.01),
+    ],
+    ids=["momentum", "adam", "adamw", "rmsprop"],
+)
+@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
+    run = start(mode, optimizer=optimizer)
+    twin = network()
+    plain = optimizer(twin.parameters())
+    for batch in run.loader:
+        step(run, batch)
+        for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
+            q.grad = p.grad.clone()
+        plain.step()
+    assert torch.equal(weights(run.model), weights(twin))
+
+
+def test_learning_rate_schedulers_work():
+    run = start()
+    scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, step_size=1, gamma=0.5)
+    for batch in run.loader:
+        step(run, batch)
+        scheduler.step()
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5 ** len(run.loader))
+
+
+def test_a_closure_is_evaluated_once():
+    run, other = start(), start()
+    calls = []
+    for batch in run.loader:
+
+        def closure(batch=batch):
+            calls.append(1)
+            run.optimizer.zero_grad()
+            backward(run, batch)
+
+        run.optimizer.step(closure)
+    assert len(calls) == len(run.loader)
+    assert torch.equal(weights(run.model), train(other, len(other.loader)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation_in_between_is_allowed(mode):
+    run, whole = start(mode), start(mode)
+    for _ in range(3):
+        for batch in run.loader:
+            step(run, batch)
+        run.forward.eval()
+        with torch.no_grad():
+            for x, _y in torch.utils.data.DataLoader(run.loader.dataset, batch_size=7):
+                run.forward(x)
+        run.forward.train()
+    assert torch.equal(weights(run.model), train(whole))
+
+
+def test_the_model_may_clear_gradients():
+    run, whole = start(), start()
+    for batch in run.loader:
+        run.module.zero_grad()
+        backward(run, batch)
+        run.optimizer.step()
+    assert torch.equal(weights(run.model), train(whole, len(whole.loader)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("mode", HOOKED)
+def test_an_example_without_finite_gradient_counts_as_zero(mode, value):
+    spoiled, clean = data(40), data(40)
+    spoiled.tensors[0][3] = value
+    run = start(mode, dataset=spoiled, mech=mechanism(batch_size=40, steps=2, noise_std=1e-9))
+    other = start(mode, dataset=clean, mech=mechanism(batch_size=40, steps=2, noise_std=1e-9))
+    _, (x, y) = first(run)
+    step(run, (x, y))
+    _, (x, y) = first(other)
+    other.optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(other.forward(x), y, reduction="none")
+    keep = ~(x == clean.tensors[0][3]).all(1)
+    (loss * keep).mean().backward()
+    other.optimizer.step()
+    assert keep.sum() == 39
+    assert torch.allclose(weights(run.model), weights(other.model), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_in_ghost_mode(value):
+    spoiled = data(40)
+    spoiled.tensors[0][3] = value
+    run = start("ghost", dataset=spoiled, mech=mechanism(batch_size=40, steps=2))
+    before = weights(run.model)
+    with pytest.raises(GuaranteeError, match="not finite"):
+        step(run, first(run)[1])
+    unharmed(run, 0, before)
+
+
+def test_norms_are_those_of_all_parameters_together():
+    samples = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])]
+    sums = clipped_sums(samples, 1.0)
+    assert torch.allclose(sums[0], torch.tensor([0.9, 0.0]), atol=1e-5)
+    assert torch.allclose(sums[1], torch.tensor([1.2]), atol=1e-5)
+
+
+def test_norms_are_measured_in_the_precision_of_the_parameters():
+    # in half precision the norm of this gradient overflows
+    run = start()
+    _, (x, y) = first(run)
+    backward(run, (x, y))
+    for p in run.model.parameters():
+        p.grad_sample = torch.full((8, *p.shape), 3e4, dtype=torch.float16)
+    run.optimizer.step()
+    assert torch.isfinite(weights(run.model)).all()
