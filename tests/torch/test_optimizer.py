@@ -234,6 +234,30 @@ def test_norms_of_an_earlier_pass_are_not_used_in_ghost_mode():
     assert run.engine.releases == 1
 
 
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 2), nn.Linear(6, 2)
+        self.both = True
+
+    def forward(self, x):
+        return self.left(x) + self.right(x) if self.both else self.left(x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_parameter_that_the_loss_does_not_reach_is_refused(mode):
+    run = start(mode, model=Branches())
+    batches, batch = first(run)
+    step(run, batch)
+    run.model.both = False
+    batch = next(batches)
+    with pytest.raises(DesynchronizedError, match="for 2 of 4 parameters|did not reach 2 of 4 parameters"):
+        step(run, batch)
+    run.model.both = True
+    run.optimizer.abandon_batch()
+    train(run)
+
+
 def test_a_sum_of_losses_is_one_pass_in_ghost_mode():
     run, other = start("ghost"), start("ghost")
     _, (x, y) = first(run)

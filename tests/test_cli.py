@@ -1,0 +1,249 @@
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from anechoic import cli
+from anechoic.mechanism import Mechanism
+
+# without random sampling: calibrating amplified mechanisms takes seconds
+PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
+PLAN += ["--delta", "1e-6", "--no-random-sampling"]
+FASHION = Path(__file__).parents[2] / "shared" / "data" / "fashion-mnist"
+
+needs_torch = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("rich") is None, reason="needs the extras"
+)
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of a command in this process."""
+    try:
+        code = cli.main([str(argument) for argument in arguments])
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_plan_prints_the_table_and_the_reason(capsys):
+    arguments = [
+        "--examples",
+        "1000",
+        "--batch-size",
+        "100",
+        "--steps",
+        "5",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+    ]
+    code, out, err = run(capsys, "plan", *arguments)
+    assert (code, err) == (0, "")
+    assert "→" in out and "Identity" in out and "Chosen:" in out
+    assert "CyclicPoisson" in out
+
+
+def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsys, tmp_path):
+    file = tmp_path / "mechanism.json"
+    code, out, _ = run(capsys, *PLAN, "--json", file)
+    assert code == 0 and "FixedOrder" in out and "CyclicPoisson" not in out and str(file) in out
+    mechanism = Mechanism.from_json(file.read_text())
+    assert mechanism.steps == 200 and mechanism.epsilon() <= 1
+
+    code, out, err = run(capsys, "explain", file)
+    assert (code, err) == (0, "")
+    assert out.rstrip("\n") == mechanism.report()
+
+
+def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
+    code, out, _ = run(
+        capsys,
+        *PLAN[:3],
+        *("--batch-size", "50", "100", "--steps", "64", "--epsilon", "2", "--delta", "1e-5"),
+        *(
+            "--min-sep",
+            "16",
+            "--max-participations",
+            "3",
+            "--dimension",
+            "1_000_000",
+            "--memory-budget",
+            "32MB",
+        ),
+        *("--unit", "client", "--adjacency", "replace_one", "--clip-norm", "0.5", "--all"),
+    )
+    assert code == 0
+    assert (
+        "External" in out and "BLT" in out and "participations of one unit are at least 16 steps apart" in out
+    )
+    assert "8 bands" not in out  # 32 MB hold 8 rows of a million floats; 16 would not fit
+    assert "bands=8" in out and "bands=16" not in out
+    batch_sizes = {line.split()[-7] for line in out.splitlines() if " External " in line}
+    assert len(batch_sizes) > 0 and " 50 " in out and " 100 " in out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--epsilon", "0"], "epsilon"),
+        (["--delta", "1"], "delta"),
+        (["--batch-size", "20000"], "batch_size"),
+        (["--max-participations", "2"], "--min-sep"),
+        (["--memory-budget", "1GB"], "dimension"),
+        (["--json", "/no/such/folder/m.json"], "No such file"),
+    ],
+)
+def test_bad_values_are_one_clear_line_and_exit_code_2(capsys, change, said):
+    code, _, err = run(capsys, *PLAN, *change)
+    assert code == 2
+    assert err.startswith("anechoic plan: ") and err.count("\n") == 1 and said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["plan"],
+        [*PLAN, "--examples", "many"],
+        [*PLAN, "--batch-size", "0"],
+        [*PLAN, "--memory-budget", "2 parsecs"],
+        [*PLAN, "--steps", "10"],  # and --epochs
+        ["train", "--data", "cifar"],
+        ["demo", "--jobs", "0"],
+    ],
+)
+def test_bad_arguments_are_exit_code_2(capsys, arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and out == "" and "error:" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{}", "not a mechanism file"),
+        (b"{", "not a mechanism file"),
+        (b"\xff\xfe\x00", "not a mechanism file"),
+    ],
+)
+def test_explain_refuses_a_bad_file(capsys, tmp_path, content, said):
+    file = tmp_path / "bad.json"
+    file.write_bytes(content)
+    code, out, err = run(capsys, "explain", file)
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_explain_refuses_an_edited_file_and_a_missing_one(capsys, tmp_path):
+    file = tmp_path / "m.json"
+    run(capsys, *PLAN, "--json", file)
+    record = json.loads(file.read_text())
+    record["noise_std"] *= 0.5
+    file.write_text(json.dumps(record))
+    code, _, err = run(capsys, "explain", file)
+    assert code == 2 and "edited" in err
+    code, _, err = run(capsys, "explain", tmp_path / "none.json")
+    assert code == 2 and "No such file" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text, bytes_", [("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kB", 1500), ("7", 7)])
+def test_sizes(text, bytes_):
+    assert cli._bytes(text) == bytes_
+
+
+def test_version(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0 and out.startswith("anechoic ")
+
+
+def test_plan_and_explain_load_no_torch():
+    code = (
+        "import sys; from anechoic.cli import main; code = main(sys.argv[1:]);"
+        "print(sorted({'torch', 'opacus', 'matplotlib'} & set(sys.modules)), code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *PLAN], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("[] 0\n"), done.stderr
+
+
+@pytest.mark.parametrize("command", [["demo"], ["train", "--data", "flights"]])
+def test_missing_extras_are_named(capsys, monkeypatch, command):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    code, _, err = run(capsys, *command)
+    assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+
+
+def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_explain", interrupted)
+    code, _, err = run(capsys, "explain", "x")
+    assert code == 130 and err == "anechoic explain: stopped.\n"
+
+
+@needs_torch
+def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
+    for arguments, said in [
+        (["--data", "fashion-mnist"], "--data-dir"),
+        (["--data", "fashion-mnist", "--data-dir", tmp_path], "lacks train-images"),
+        (["--data", "flights", "--epochs", "3"], "epochs"),
+        (["--data", "flights", "--sampling", "poisson"], "sampling"),
+        (["--data", "flights", "--resume"], "--checkpoint"),
+    ]:
+        code, _, err = run(capsys, "train", *arguments, "--out", tmp_path / "out")
+        assert code == 2 and said in err and err.count("\n") == 1, err
+    assert not (tmp_path / "out").exists()
+
+
+@needs_torch
+def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
+    from anechoic.experiments import demo
+
+    monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
+    out = tmp_path / "report"
+    code, shown, err = run(
+        capsys, "demo", "--quick", "--seeds", "1", "--lr", "1", "--jobs", "1", "--out", out
+    )
+    assert code == 0, err
+    assert "outside the guarantee" in " ".join(shown.split())
+    assert "0.3" in shown and "(0.3000, 1e-06)-differential privacy of all 20 releases together" in shown
+
+    record = json.loads((out / "results.json").read_text())
+    assert record["steps"] == 20 and len(record["comparisons"]) == 3
+    assert {arm["kind"] for arm in record["arms"]} == {"clipped", "plain", "independent", "planned"}
+    for arm in record["arms"]:
+        assert len(arm["runs"]) == 1
+        if arm["epsilon"] is not None:
+            mechanism = Mechanism.from_json((out / arm["mechanism"]["file"]).read_text())
+            assert mechanism.fingerprint == arm["mechanism"]["fingerprint"]
+            assert arm["runs"][0]["epsilon"] <= arm["epsilon"]
+    html = (out / "report.html").read_text()
+    assert "http:" not in html and "https:" not in html and "<svg" in html
+    code, shown, _ = run(capsys, "explain", out / "planned-fixed-eps0.3.json")
+    assert code == 0 and "Fingerprint" in shown
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.skipif(not FASHION.is_dir(), reason="no Fashion-MNIST beside the project")
+@pytest.mark.parametrize("model", ["logistic", "cnn"])
+def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_path, model):
+    arguments = ["train", "--data", "fashion-mnist", "--data-dir", FASHION, "--model", model, "--quick"]
+    arguments += ["--steps", "6", "--lr", "1", "--sampling", "both", "--jobs", "2"]
+    arguments += ["--out", tmp_path / "out", "--checkpoint", tmp_path / "kept", "--checkpoint-every", "2"]
+    code, shown, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert "Poisson" in shown and "fixed order" in shown
+    first = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {arm["scheme"] for arm in first["arms"]} == {"fixed", "poisson"}
+
+    code, _, err = run(capsys, *arguments, "--resume")
+    assert code == 0, err
+    again = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [arm["runs"] for arm in again["arms"]] == [arm["runs"] for arm in first["arms"]]
