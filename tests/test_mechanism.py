@@ -1,8 +1,8 @@
-"""The Mechanism record: calibration, guarantee, files, statement, refusals, and an attack on amplification."""
+"""The Mechanism: calibration, guarantee, files, statement, refusals, and an attack on amplification."""
 
 import json
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -38,11 +38,20 @@ def mechanisms():
         calibrate(Identity(n), sampling=fixed, epsilon=1.0, delta=1e-6),
         calibrate(Output(prefix_sum(n)), sampling=fixed, epsilon=1.0, delta=1e-6),
         calibrate(Output(momentum(n, 0.9)), sampling=External(Single(), 10, n), epsilon=2.0, delta=1e-5),
-        calibrate(Toeplitz.square_root(prefix_sum(n)), sampling=fixed, epsilon=0.3, delta=1e-6, clip_norm=0.1),
+        calibrate(
+            Toeplitz.square_root(prefix_sum(n)), sampling=fixed, epsilon=0.3, delta=1e-6, clip_norm=0.1
+        ),
         calibrate(BANDED, sampling=fixed, epsilon=8.0, delta=1e-6, adjacency="replace_one"),
         calibrate(ColumnNormalized(BANDED), sampling=fixed, epsilon=8.0, delta=1e-6),
-        calibrate(BLT(n, [0.3, 0.2], [0.9, 0.3]), sampling=External(MinSep(5, 3), 10, n), epsilon=1, delta=1e-6),
-        calibrate(Restarted(BLT(6, [0.3], [0.9]), 4), sampling=External(OncePerEpoch(6), 10, n), epsilon=1, delta=1e-6),
+        calibrate(
+            BLT(n, [0.3, 0.2], [0.9, 0.3]), sampling=External(MinSep(5, 3), 10, n), epsilon=1, delta=1e-6
+        ),
+        calibrate(
+            Restarted(BLT(6, [0.3], [0.9]), 4),
+            sampling=External(OncePerEpoch(6), 10, n),
+            epsilon=1,
+            delta=1e-6,
+        ),
         calibrate(dense, sampling=External(Cyclic(7), 10, n, examples=70), noise_multiplier=2.0, delta=1e-6),
         calibrate(Identity(n), sampling=Poisson(1000, 100, n), epsilon=1.0, delta=1e-6),
         calibrate(BANDED, sampling=CyclicPoisson(1000, 100, 4, n), epsilon=1.0, delta=1e-6),
@@ -74,7 +83,7 @@ def test_json_round_trip_is_lossless(mech):
 def test_epsilon_of_leading_releases_grows_and_ends_at_the_whole(mech):
     values = [mech.epsilon(steps=t) for t in (0, 1, 2, 5, 12, 23, 24)]
     assert values[0] == 0.0
-    assert all(a <= b for a, b in zip(values, values[1:], strict=False))
+    assert all(a <= b for a, b in pairwise(values))
     assert values[-1] == mech.epsilon()
     assert mech.epsilon(1e-3) < mech.epsilon(1e-6)
 
@@ -90,7 +99,16 @@ def test_noise_multiplier_is_std_over_reference(mech):
 
 def test_statement_names_everything_a_reviewer_asks_for(mech):
     text = str(mech)
-    for word in ("Privacy unit", "Adjacency", "Notion", "GDP", "zCDP", "Participation", "Batches", "Sensitivity"):
+    for word in (
+        "Privacy unit",
+        "Adjacency",
+        "Notion",
+        "GDP",
+        "zCDP",
+        "Participation",
+        "Batches",
+        "Sensitivity",
+    ):
         assert word in text
     assert repr(mech.noise_std) in text.replace("\n", "")
     assert mech.fingerprint in text
@@ -115,11 +133,14 @@ def test_calibration_keeps_its_promise(epsilon, adjacency):
 def test_replace_one_doubles_unamplified_noise_only():
     fixed = FixedOrder(57, 10, epochs=4)
     zero, replace = (
-        calibrate(BANDED, sampling=fixed, epsilon=1.0, delta=1e-6, adjacency=a) for a in ("zero_out", "replace_one")
+        calibrate(BANDED, sampling=fixed, epsilon=1.0, delta=1e-6, adjacency=a)
+        for a in ("zero_out", "replace_one")
     )
     assert replace.noise_std == pytest.approx(2 * zero.noise_std, rel=1e-9)
     poisson = Poisson(1000, 100, 24)
-    mech = calibrate(Identity(24), sampling=poisson, noise_multiplier=2.0, delta=1e-6, adjacency="replace_one")
+    mech = calibrate(
+        Identity(24), sampling=poisson, noise_multiplier=2.0, delta=1e-6, adjacency="replace_one"
+    )
     assert mech.epsilon() == poisson_epsilon(1e-6, 2.0, 0.1, 24, adjacency="replace_one")
 
 
@@ -211,7 +232,10 @@ def test_a_file_that_is_no_mechanism_is_refused(text):
         ({"noise_multiplier": 0.0, "delta": 1e-6}, "noise_multiplier=0.0"),
         ({"epsilon": 1.0, "delta": 1e-6, "clip_norm": 0.0}, "clip_norm=0.0"),
         ({"epsilon": 1.0, "delta": 1e-6, "adjacency": "remove"}, "adjacency='remove'"),
-        ({"epsilon": 1.0, "delta": 1e-6, "adjacency": "add_or_remove"}, "removing a record would move others"),
+        (
+            {"epsilon": 1.0, "delta": 1e-6, "adjacency": "add_or_remove"},
+            "removing a record would move others",
+        ),
         ({"epsilon": 1.0, "delta": 1e-6, "unit": "user"}, "use External"),
         ({"epsilon": 1.0, "delta": 1e-6, "unit": ""}, "unit=''"),
     ],
@@ -239,7 +263,14 @@ def test_refusals_of_combinations():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1.0, "1.000"), (1.00001, "1.001"), (0.9999999999999982, "1.0000"), (0.123451, "0.1235"), (12345.1, "12350"), (0, "0")],
+    [
+        (1.0, "1.000"),
+        (1.00001, "1.001"),
+        (0.9999999999999982, "1.0000"),
+        (0.123451, "0.1235"),
+        (12345.1, "12350"),
+        (0, "0"),
+    ],
 )
 def test_printed_epsilon_rounds_up(value, text):
     assert round_up(value) == text

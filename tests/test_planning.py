@@ -12,7 +12,13 @@ from anechoic.strategies import BLT, Identity
 def test_one_pass_in_time_order():
     """The flights: 1,278 steps, one participation, no amplification."""
     chosen = plan(
-        examples=327_346, batch_size=256, epochs=1, epsilon=0.3, delta=1e-6, random_sampling=False, drop_last=True
+        examples=327_346,
+        batch_size=256,
+        epochs=1,
+        epsilon=0.3,
+        delta=1e-6,
+        random_sampling=False,
+        drop_last=True,
     )
     assert chosen.mechanism.sampling == FixedOrder(327_346, 256, epochs=1, drop_last=True)
     assert chosen.mechanism.steps == 1278
@@ -54,7 +60,9 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
 def test_sampling_helps_small_epsilon_and_correlation_large():
     """Small epsilon: amplified independent noise is hard to beat; large epsilon: many bands win."""
     small, large = (
-        plan(examples=6000, batch_size=100, epochs=4, epsilon=epsilon, delta=1e-6).mechanism.strategy.structure.bands
+        plan(
+            examples=6000, batch_size=100, epochs=4, epsilon=epsilon, delta=1e-6
+        ).mechanism.strategy.structure.bands
         for epsilon in (0.05, 20.0)
     )
     assert small <= 2
@@ -110,7 +118,13 @@ def test_federated_runs_take_a_blt():
 
 def test_external_single_participation():
     result = plan(
-        examples=10_000, batch_size=50, steps=200, epsilon=4.0, delta=1e-6, participation=Single(), strategy="blt"
+        examples=10_000,
+        batch_size=50,
+        steps=200,
+        epsilon=4.0,
+        delta=1e-6,
+        participation=Single(),
+        strategy="blt",
     )
     assert {type(row.mechanism.strategy) for row in result.rows} == {BLT}
 

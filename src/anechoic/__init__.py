@@ -2,7 +2,8 @@
 
     A = an.workloads.prefix_sum(2048)
     best = an.optimize.banded_toeplitz(A, bands=64)
-    mech = an.calibrate(best.strategy, sampling=an.sampling.FixedOrder(60_000, 469, steps=2048), epsilon=8, delta=1e-6)
+    order = an.sampling.FixedOrder(examples=60_000, batch_size=469, steps=2048)
+    mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.

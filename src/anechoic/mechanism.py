@@ -199,18 +199,22 @@ class Mechanism:
                 raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
             names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
             mechanism = cls(
-                decode(record["strategy"]), decode(record["sampling"]), **{name: record[name] for name in names}
+                decode(record["strategy"]),
+                decode(record["sampling"]),
+                **{name: record[name] for name in names},
             )
             stated, fingerprint = record["states"], record["fingerprint"]
             numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
         except MismatchError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MismatchError(f"this is not a mechanism file, or it is damaged: {error}. {remedy}") from error
+            raise MismatchError(
+                f"this is not a mechanism file, or it is damaged: {error}. {remedy}"
+            ) from error
         if fingerprint != mechanism.fingerprint:
             raise MismatchError(
-                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…: the file"
-                f" was edited after it was written. {remedy}"
+                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
+                f" the file was edited after it was written. {remedy}"
             )
         found = {
             "sensitivity": mechanism.sensitivity.value,
@@ -235,8 +239,9 @@ class Mechanism:
 
     def __repr__(self) -> str:
         return (
-            f"Mechanism({self.strategy.describe()}, {type(self.sampling).__name__}, noise_std={self.noise_std},"
-            f" clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r}, fingerprint={self.fingerprint[:12]}…)"
+            f"Mechanism({self.strategy.describe()}, {type(self.sampling).__name__},"
+            f" noise_std={self.noise_std}, clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r},"
+            f" fingerprint={self.fingerprint[:12]}…)"
         )
 
 
@@ -268,7 +273,9 @@ def calibrate(
         UnsupportedError: where no theorem covers the combination.
     """
     if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError(f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two.")
+        raise ValueError(
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
+        )
     check_covered(strategy, sampling, adjacency, unit)
     delta = fraction("delta", delta)
 
@@ -287,7 +294,11 @@ def calibrate(
         sigma = poisson_noise_multiplier(epsilon, delta, rate, compositions, adjacency=adjacency)
         std = sigma * strategy.largest_column_norm()
     else:
-        std = _factor(adjacency) * sensitivity(strategy, sampling.participation).value / gaussian_mu(epsilon, delta)
+        std = (
+            _factor(adjacency)
+            * sensitivity(strategy, sampling.participation).value
+            / gaussian_mu(epsilon, delta)
+        )
     mechanism, excess = with_std(std), 1e-15
     while mechanism.epsilon() > epsilon:  # products of rounded numbers
         mechanism, excess = with_std(std * (1 + excess)), 2 * excess
@@ -316,25 +327,29 @@ def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: 
         raise ValueError(f"strategy has n={strategy.n} steps but sampling has {steps}: build both for one n.")
     if isinstance(sampling, (Poisson, CyclicPoisson)) and strategy.structure.bands > sampling.groups:
         raise UnsupportedError(
-            f"bands={strategy.structure.bands} exceeds groups={sampling.groups}: amplification by (cyclic) Poisson"
-            " sampling is proved only for at most as many bands as groups (Theorem 3.21). Use fewer bands,"
-            " more groups, or FixedOrder."
+            f"bands={strategy.structure.bands} exceeds groups={sampling.groups}: amplification by (cyclic)"
+            " Poisson sampling is proved only for at most as many bands as groups (Theorem 3.21). Use fewer"
+            " bands, more groups, or FixedOrder."
         )
     if adjacency == "add_or_remove" and not (
         isinstance(sampling, Poisson)
-        or (isinstance(sampling, CyclicPoisson) and (sampling.groups == 1 or sampling.grouping == "independent"))
+        or (
+            isinstance(sampling, CyclicPoisson)
+            and (sampling.groups == 1 or sampling.grouping == "independent")
+        )
     ):
         raise UnsupportedError(
-            f"adjacency='add_or_remove' under {type(sampling).__name__}: removing a record would move others to"
-            " other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"
+            f"adjacency='add_or_remove' under {type(sampling).__name__}: removing a record would move others"
+            " to other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"
             " grouping='independent'."
         )
     if not unit or not isinstance(unit, str):
         raise ValueError(f"unit={unit!r} must name what is protected, such as 'example'.")
     if unit != "example" and not isinstance(sampling, External):
         raise UnsupportedError(
-            f"unit={unit!r} under {type(sampling).__name__}: this scheme clips and samples examples, so the unit is"
-            " 'example'. Where somebody else groups a unit's data and bounds its participation, use External."
+            f"unit={unit!r} under {type(sampling).__name__}: this scheme clips and samples examples, so the"
+            " unit is 'example'. Where somebody else groups a unit's data and bounds its participation, use"
+            " External."
         )
 
 

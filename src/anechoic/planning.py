@@ -86,8 +86,12 @@ class Plan:
         table = [header, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[i]) for line in table) for i in range(len(header))]
         rule = "  ".join("-" * width for width in widths)
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
-        legend = "predicted: std of the noise in a prefix sum of mean gradients, per coordinate, in clip norms"
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table
+        ]
+        legend = (
+            "predicted: std of the noise in a prefix sum of mean gradients, per coordinate, in clip norms"
+        )
         return "\n".join([lines[0], rule, *lines[1:], "", legend, self.reason])
 
 
@@ -177,7 +181,11 @@ class _Setting:
     @property
     def fixed(self) -> FixedOrder:
         return FixedOrder(
-            self.examples, self.batch_size, epochs=self.epochs, steps=self.steps or 0, drop_last=self.drop_last
+            self.examples,
+            self.batch_size,
+            epochs=self.epochs,
+            steps=self.steps or 0,
+            drop_last=self.drop_last,
         )
 
     def candidates(self, name: str, history: int | None) -> list[tuple[Strategy, Sampling]]:
@@ -256,7 +264,9 @@ def _history_limit(dimension: int | None, memory_budget: int | None) -> int | No
         return None
     budget = positive_float("memory_budget", memory_budget)
     if dimension is None:
-        raise ValueError(f"memory_budget={memory_budget} needs dimension, the number of trainable parameters.")
+        raise ValueError(
+            f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."
+        )
     return int(budget // (_BYTES * dimension))
 
 
@@ -297,11 +307,14 @@ def _choose(rows: list[PlanRow], *, federated: bool) -> Plan:
         within = [row for row in buffered if row.predicted <= least * (1 + FEDERATED_TOLERANCE)]
         if within:
             best = min(within, key=lambda row: row.predicted)
-            why = f"in a federated run a BLT within {FEDERATED_TOLERANCE:.0%} of the best is preferred for its memory"
+            why = (
+                f"a federated run prefers a BLT within {FEDERATED_TOLERANCE:.0%} of the best, for its memory"
+            )
     plain = [row for row in ranked if isinstance(row.mechanism.strategy, Identity)]
     against = ""
     if plain and plain[0] is not best:
-        against = f" Its predicted error is {best.predicted / plain[0].predicted:.3g} times that of independent noise."
+        ratio = best.predicted / plain[0].predicted
+        against = f" Its predicted error is {ratio:.3g} times that of independent noise."
     elif plain and plain[0] is best:
         against = " Correlating noise does not help here: sampling already gives what there is to gain."
         against = against if best.mechanism.amplified else ""

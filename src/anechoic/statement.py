@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 _ADJACENCY = {
     "zero_out": "zero-out: one {unit}'s contributions are replaced by zero wherever it takes part",
-    "replace_one": "replace-one: one {unit} is replaced by another (noise is twice that of zero-out unamplified)",
+    "replace_one": "replace-one: one {unit} is replaced by another",
     "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {unit}s is public",
 }
 
 _NOT_COVERED = (
     "floating-point attacks: noise and sums are ordinary floating-point numbers, rounded as such",
-    "an observer who knows bare noise: rows come from 256-bit keys, but through generators that are not cryptographic",
+    "an observer who knows bare noise: keys have 256 bits, but the generators are not cryptographic",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
@@ -55,7 +55,10 @@ def statement_items(mechanism: Mechanism) -> list[tuple[str, str]]:
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
         ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
-        ("Observer", "sees every noisy gradient and every model; knows C, the sampling scheme and all other data"),
+        (
+            "Observer",
+            "sees every noisy gradient and every model; knows C, the sampling scheme and all other data",
+        ),
         ("Not covered", "; ".join(_NOT_COVERED)),
         ("Fingerprint", m.fingerprint),
     ]
@@ -76,8 +79,8 @@ def statement(mechanism: Mechanism, width: int = 100) -> str:
 def _notion(m: Mechanism) -> str:
     if m.amplified:
         return (
-            "(epsilon, delta)-DP, amplified by secret Poisson sampling: monograph, Theorem 3.21, evaluated as a"
-            " pessimistic privacy loss distribution by dp-accounting"
+            "(epsilon, delta)-DP, amplified by secret Poisson sampling: monograph, Theorem 3.21, evaluated as"
+            " a pessimistic privacy loss distribution by dp-accounting"
         )
     return "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
 

@@ -67,13 +67,17 @@ def test_threshold_attack_never_beats_delta():
     assert gained > gaussian_delta(epsilon, 0.95 * mu) + spread / 4  # a mu 5 % too small would be noticed
 
 
-@pytest.mark.parametrize(("delta", "mu"), [(0.0, 1.0), (1.0, 1.0), (-1e-3, 1.0), (1e-5, 0.0), (1e-5, math.nan)])
+@pytest.mark.parametrize(
+    ("delta", "mu"), [(0.0, 1.0), (1.0, 1.0), (-1e-3, 1.0), (1e-5, 0.0), (1e-5, math.nan)]
+)
 def test_bad_input_of_epsilon(delta, mu):
     with pytest.raises(ValueError, match=r"delta=|mu="):
         gaussian_epsilon(delta, mu)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.5)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.5)]
+)
 def test_bad_input_of_mu(epsilon, delta):
     with pytest.raises(ValueError, match=r"delta=|epsilon="):
         gaussian_mu(epsilon, delta)

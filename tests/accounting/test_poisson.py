@@ -15,7 +15,9 @@ def test_golden_dp_sgd():
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_or_remove"])
-@pytest.mark.parametrize(("epsilon", "rate", "count"), [(0.05, 0.2, 30), (1.0, 0.01, 100), (8.0, 0.5, 20), (2.0, 1.0, 7)])
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "count"), [(0.05, 0.2, 30), (1.0, 0.01, 100), (8.0, 0.5, 20), (2.0, 1.0, 7)]
+)
 def test_calibration_never_exceeds_what_was_asked(adjacency, epsilon, rate, count):
     sigma = poisson_noise_multiplier(epsilon, 1e-6, rate, count, adjacency=adjacency)
     assert poisson_epsilon(1e-6, sigma, rate, count, adjacency=adjacency) <= epsilon

@@ -82,7 +82,9 @@ def poisson_noise_multiplier(
     return sigma
 
 
-def _crossing(function: Callable[[float], float], target: float, *, low: float, high: float, tolerance: float) -> float:
+def _crossing(
+    function: Callable[[float], float], target: float, *, low: float, high: float, tolerance: float
+) -> float:
     """Where the falling `function` of s crosses `target`, to a relative `tolerance`; the bracket may grow."""
     from scipy.optimize import brentq
 
@@ -119,4 +121,3 @@ def _pld_epsilon(
         neighboring_relation=getattr(dp_accounting.NeighboringRelation, _RELATIONS[adjacency]),
     )
     return float(pld.self_compose(compositions).get_epsilon_for_delta(delta))
-
