@@ -51,6 +51,18 @@ def network() -> nn.Module:
     )
 
 
+def fill(optimizer: Any, loader: Any, bands: int) -> None:
+    """Make `bands` releases without a gradient, after which the stream's buffer is full."""
+    while optimizer.ledger.releases < bands:
+        for x, _ in loader:
+            optimizer.zero_grad()
+            for p in optimizer.params:
+                p.grad_sample = p.detach().new_zeros(1).expand(len(x), *p.shape)
+            optimizer.step()
+            if optimizer.ledger.releases == bands:
+                break
+
+
 def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
     """Seconds of single steps, by turns."""
     steps = bands + repeats + 1
@@ -73,11 +85,7 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
         max_grad_norm=1.0,
         expected_batch_size=batch_size,
     )
-    stream = optimizer.start_noise(bytes(32))
-    state = stream.init()
-    for _ in range(bands):  # until the ring buffer is full
-        _, state = stream.next(state)
-    optimizer.take_noise(stream, state)
+    fill(optimizer, loader, bands)
     criterion = nn.CrossEntropyLoss()
     seconds: dict[str, list[float]] = {"correlated": [], "independent": [], "delivery": []}
     processor: dict[str, list[float]] = {"correlated": [], "independent": []}

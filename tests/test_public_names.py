@@ -1,0 +1,40 @@
+"""A snapshot of the public names: a change here is a change of the API, and belongs in the changelog."""
+
+import anechoic as an
+import anechoic.torch
+
+CORE = """
+AnechoicError CheckpointError DesynchronizedError Error GuaranteeError HorizonError Mechanism MismatchError
+PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting calibrate error
+loss noise optimize participation plan sampling sensitivity strategies workloads
+"""
+STRATEGIES = """
+BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage Output
+Recurrence Restarted Strategy Structure Toeplitz
+"""
+TORCH = """
+BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer PrivacyEngine PrivateDataLoader
+ReleaseLedger read_mechanism
+"""
+
+
+def test_public_names():
+    assert sorted(an.__all__) == sorted(CORE.split())
+    assert sorted(an.strategies.__all__) == sorted(STRATEGIES.split())
+    assert sorted(anechoic.torch.__all__) == sorted(TORCH.split())
+    for module in (an, an.strategies, anechoic.torch):
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_rooms_of_the_promised_api():
+    """The names of the design that users type; they are promised."""
+    for room, names in {
+        "workloads": "prefix_sum momentum",
+        "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
+        "sampling": "FixedOrder Poisson CyclicPoisson External",
+        "optimize": "banded_toeplitz blt Optimized",
+        "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
+        "noise": "NoiseStream derive",
+    }.items():
+        module = getattr(an, room)
+        assert all(hasattr(module, name) for name in names.split()), room

@@ -1,0 +1,48 @@
+"""Everything the README shows is run, and what it promises is there."""
+
+import re
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_three_lines_of_pytorch(capsys):
+    torch.manual_seed(0)
+    (block,) = [text for text in BLOCKS if "PrivacyEngine" in text]
+    model = torch.nn.Linear(5, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(60, 5), torch.randint(2, (60,)))
+    scope = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loader": torch.utils.data.DataLoader(data, batch_size=10, shuffle=True),
+        "criterion": torch.nn.CrossEntropyLoss(),
+    }
+    exec(block, scope)
+    printed = capsys.readouterr().out
+    assert 0 < float(printed.splitlines()[0]) <= 8.0
+    assert "Privacy unit:     one example" in printed
+    assert scope["engine"].releases == 18
+
+
+def test_design_without_training(capsys):
+    (block,) = [text for text in BLOCKS if "import anechoic as an" in text]
+    scope = {}
+    exec(block, scope)
+    assert scope["mech"].epsilon() <= 8.0
+    assert scope["an"].Mechanism.from_json(scope["text"]) == scope["mech"]
+    assert "Chosen:" in capsys.readouterr().out
+
+
+def test_every_block_is_run():
+    assert len(BLOCKS) == 2
+
+
+def test_links_and_pictures_exist():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert targets
+    for target in targets:
+        assert (ROOT / target).exists(), target
