@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    _need("torch", "opacus", "rich")
+    _need("torch", "opacus", "rich", "matplotlib")
     from anechoic.experiments.demo import demo
 
     demo(
@@ -54,7 +54,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    _need("torch", "opacus", "rich")
+    _need("torch", "opacus", "rich", "matplotlib")
     from anechoic.experiments.train import train
 
     if options.resume and options.checkpoint is None:

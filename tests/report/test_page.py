@@ -1,10 +1,13 @@
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
-from anechoic.report import experiment_page, words
+pytest.importorskip("matplotlib")
+
+from anechoic.report import experiment_page, utility_chart, words
 from anechoic.statement import statement_items
 from tests.report.examples import example
 
@@ -61,7 +64,7 @@ def shown():
 
 def test_loads_nothing(shown):
     reader = read(shown[2])
-    assert all(load.startswith("data:") for load in reader.loads), reader.loads
+    assert all(load.startswith(("data:", "#")) for load in reader.loads), reader.loads
     assert "script" not in reader.tags and "iframe" not in reader.tags
     assert "http:" not in shown[2] and "https:" not in shown[2]
 
@@ -70,9 +73,26 @@ def test_is_a_whole_document(shown):
     html = shown[2]
     assert html.startswith("<!DOCTYPE html>")
     reader = read(html)
-    assert reader.tags.count("title") > 1  # the page's own and the charts' tips
+    assert reader.tags.count("title") == 5  # the page's own and the charts'
     assert "viewport" in html and 'charset="utf-8"' in html
     assert reader.tags.count("svg") == 4  # utility, error per step, C and its inverse
+    assert reader.tags.count("style") == 1 and len(html) < 400_000
+
+
+def test_ids_are_unique_and_what_refers_to_them_finds_them(shown):
+    html = shown[2]
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert len(ids) == len(set(ids)) > 0
+    assert set(re.findall(r'(?:href="|url\()#([^")]*)', html)) <= set(ids)
+
+
+def test_utility_chart_is_a_file_of_its_own(shown):
+    record, _, _ = shown
+    svg = utility_chart(record)
+    tree = ElementTree.fromstring(svg)
+    assert tree.findtext("{*}title") == "Late flights <&> an example: AUC at the same guarantee"
+    assert float(tree.get("width").removesuffix("pt")) > 400
+    assert svg == utility_chart(json.loads(json.dumps(record)))
 
 
 def test_headline_states_the_middle_epsilon(shown):

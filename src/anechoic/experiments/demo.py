@@ -11,6 +11,7 @@ from anechoic.experiments.runner import plain_arms, private_arms, run_study
 from anechoic.experiments.study import Study
 from anechoic.experiments.tasks import Flights, load
 from anechoic.mechanism import Mechanism
+from anechoic.report import utility_chart
 
 DELTA = 1e-6
 EPSILONS = (0.1, 0.3, 1.0)
@@ -61,7 +62,7 @@ def demo(
     """Run the demo, show it, and write its report into `out`; returns the record.
 
     Args:
-        out: folder for report.html, results.json and the mechanism files.
+        out: folder for report.html, utility.svg, results.json and the mechanism files.
         seeds: how many; None for the default.
         quick: a slice of the data, fewer seeds and learning rates.
         jobs: worker processes.
@@ -77,6 +78,7 @@ def demo(
         )
     title = "late flights, in time order" + (" (quick look, a slice of the data)" if quick else "")
     record = run_study(study, reasons, title=title, command=command, out=out, jobs=jobs, console=console)
+    (out / "utility.svg").write_text(utility_chart(record), encoding="utf-8")
     finish(study, out, console)
     return record
 

@@ -1,5 +1,5 @@
-"""Reports for people: HTML pages that load nothing, drawn without a plotting library, and tables."""
+"""Reports for people: HTML pages that load nothing, charts drawn by matplotlib, and tables."""
 
-from anechoic.report.experiment import experiment_page
+from anechoic.report.experiment import experiment_page, utility_chart
 
-__all__ = ["experiment_page"]
+__all__ = ["experiment_page", "utility_chart"]

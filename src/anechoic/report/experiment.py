@@ -11,8 +11,8 @@ import numpy as np
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism
 from anechoic.report import words
+from anechoic.report.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 from anechoic.report.page import bullets, definitions, figure, fold, page, paragraph, section, table
-from anechoic.report.svg import Axis, Level, Line, heat_map, line_chart
 from anechoic.statement import statement_items
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
@@ -110,7 +110,7 @@ def _bought(record: Record) -> str:
             text.append(
                 f"{words.notes(arm)}: {words.reached(arm)} at learning rate {arm['best']['learning_rate']:g}."
             )
-    charts = [_utility(record, scheme) for scheme in words.schemes(record)]
+    charts = [_utility_figure(record, scheme) for scheme in words.schemes(record)]
     beside = "".join(paragraph(line) for line in text)
     return section(
         "What it bought",
@@ -119,8 +119,29 @@ def _bought(record: Record) -> str:
     )
 
 
-def _utility(record: Record, scheme: str) -> str:
-    """Metric against epsilon, with what is reached without privacy."""
+def utility_chart(record: Record) -> str:
+    """The text of an SVG file that shows the metric against epsilon, for use outside the report.
+
+    Args:
+        record: as for `experiment_page`, with at least one private arm; of several ways to form batches,
+            the first is shown.
+    """
+    drawn = _utility(record, words.schemes(record)[0])
+    about = record["title"][:1].upper() + record["title"][1:]
+    title = f"{about}: {record['task']['metric']} at the same guarantee"
+    drawn["x"] = Axis(f"ε (δ = {_power(record['delta'])})", log=True, ticks=drawn["x"].ticks)
+    return line_chart_file(**drawn | {"title": title})
+
+
+def _utility_figure(record: Record, scheme: str) -> str:
+    drawn, metric = _utility(record, scheme), record["task"]["metric"]
+    how = f" ({words.SCHEMES[scheme]})" if len(words.schemes(record)) > 1 else ""
+    bars = "; bars are ± one standard error, where they exceed the marks" if len(record["seeds"]) > 1 else ""
+    return figure(line_chart(**drawn), f"{metric[0].upper()}{metric[1:]} against ε{how}{bars}.")
+
+
+def _utility(record: Record, scheme: str) -> dict[str, Any]:
+    """Metric against epsilon, with what is reached without privacy: arguments of `line_chart`."""
     metric, lines = record["task"]["metric"], []
     for kind, label in (("independent", "independent noise"), ("planned", "planned mechanism")):
         arms = [
@@ -145,15 +166,13 @@ def _utility(record: Record, scheme: str) -> str:
     ]
     ticks = sorted({value for line in lines for value in line.x})
     how = f" ({words.SCHEMES[scheme]})" if len(words.schemes(record)) > 1 else ""
-    chart = line_chart(
-        lines,
-        x=Axis("ε", log=True, ticks=ticks),
-        y=Axis(metric, form=lambda value: f"{value:.4g}"),
-        levels=levels,
-        title=f"{metric} against epsilon{how}",
-    )
-    bars = "; bars are ± one standard error, where they exceed the marks" if len(record["seeds"]) > 1 else ""
-    return figure(chart, f"{metric[0].upper()}{metric[1:]} against ε{how}{bars}.")
+    return {
+        "lines": lines,
+        "x": Axis("ε", log=True, ticks=ticks),
+        "y": Axis(metric, form=lambda value: f"{value:.4g}"),
+        "levels": levels,
+        "title": f"{metric} against epsilon{how}",
+    }
 
 
 def _why(record: Record, mechanisms: Mapping[str, Mechanism], scheme: str) -> str:

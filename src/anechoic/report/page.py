@@ -7,7 +7,7 @@ from html import escape
 
 _STYLE = """
 :root{color-scheme:light;--ink:#1c2128;--soft:#57606a;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;
---planned:#104e8b;--independent:#c44e12;--clipped:#3d444d;--plain:#8b949e}
+--planned:#104e8b;--independent:#c44e12}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);
@@ -18,7 +18,7 @@ h1{font-size:clamp(25px,4.2vw,38px);line-height:1.2;letter-spacing:-.015em;margi
 text-wrap:balance}
 h2{font-size:22px;line-height:1.3;margin:56px 0 10px;letter-spacing:-.01em}
 h3{font-size:16px;margin:26px 0 8px}
-p{margin:0 0 12px;max-width:72ch}
+p{margin:0 0 12px;max-width:72ch;overflow-wrap:anywhere}
 .lead{font-size:18px;color:#333b44}
 .soft,figcaption{color:var(--soft);font-size:14px}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:14px;margin:26px 0 8px}
@@ -54,29 +54,12 @@ li{margin:6px 0}
 code,pre{font:13.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 pre{background:var(--wash);border:1px solid var(--line);border-radius:8px;padding:12px 14px;overflow-x:auto}
 code{background:var(--wash);padding:1px 5px;border-radius:4px}pre code{padding:0;background:none}
-svg.chart{display:block;width:100%;max-width:640px;height:auto;overflow:visible}
-.legend{display:flex;flex-wrap:wrap;gap:2px 20px;font-size:14px;margin-bottom:6px}
-.legend span{display:inline-flex;align-items:center;gap:8px;color:var(--ink)}
-.legend i{width:22px;border-top:3px solid;display:inline-block}
-.legend .planned i{border-color:var(--planned)}.legend .independent i{border-color:var(--independent)}
-.legend .clipped i{border-top:2px dashed var(--clipped)}.legend .plain i{border-top:2px dotted var(--plain)}
-svg text{fill:var(--ink);font-size:13px}
-svg text.tick{fill:var(--soft);font-size:12.5px;font-variant-numeric:tabular-nums}
-svg text.label{fill:var(--soft)}
-svg text.head{font-weight:600;font-size:14px}
-svg .grid{stroke:#e8ebef}svg .axis{stroke:#9aa3ad}svg .frame{fill:none;stroke:#9aa3ad}
-svg .curve{fill:none;stroke-width:2.4;stroke-linejoin:round;stroke-linecap:round}
-svg .bar{fill:none;stroke-width:1.5}
-svg .level{stroke-width:1.8;stroke-dasharray:6 4}
-svg .dot{stroke:#fff;stroke-width:1.5}
-svg .planned{stroke:var(--planned)}svg .independent{stroke:var(--independent)}
-svg .clipped{stroke:var(--clipped)}svg .plain{stroke:var(--plain);stroke-dasharray:2 4}
-svg .dot.planned{fill:var(--planned);stroke:#fff}svg .dot.independent{fill:var(--independent);stroke:#fff}
+svg.chart{display:block;width:100%;max-width:600px;height:auto}
+svg.chart text{font-family:inherit!important;font-variant-numeric:tabular-nums}
 footer{margin-top:56px;padding-top:16px;border-top:1px solid var(--line);color:var(--soft);font-size:14px}
 @media(max-width:600px){main{padding:24px 16px 48px}h2{margin-top:42px}.lead{font-size:16.5px}
 dl{grid-template-columns:1fr}dt{border:0;padding:10px 0 0}dd{padding-top:0}
-table{font-size:14px}th,td{padding:7px 6px}
-svg text{font-size:16px}svg text.tick{font-size:15px}svg text.head{font-size:16px}}
+table{font-size:14px}th,td{padding:7px 6px}}
 @media print{details{break-inside:avoid}h2{break-after:avoid}figure{break-inside:avoid}}
 """
 

@@ -1,0 +1,344 @@
+"""Charts as SVG text, drawn by matplotlib without pyplot; equal input gives equal text."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from xml.dom import minidom
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from anechoic.errors import AnechoicError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _SOFT, _FRAME, _GRID = "#1c2128", "#57606a", "#9aa3ad", "#e8ebef"
+_ORANGE, _BLUE = "#c44e12", "#104e8b"
+#: How a role is drawn.
+_ROLES: dict[str, dict[str, Any]] = {
+    "independent": {"color": _ORANGE},
+    "planned": {"color": _BLUE},
+    "clipped": {"color": "#3d444d", "linestyle": (0, (4, 2.5)), "linewidth": 1.2},
+    "plain": {"color": "#8b949e", "linestyle": (0, (1.2, 2)), "linewidth": 1.4},
+}
+_STYLE: dict[str, Any] = {
+    "font.size": 10.5,
+    "axes.titlesize": 10.5,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
+    "text.color": _INK,
+    "text.parse_math": False,  # a $ is a $
+    "axes.edgecolor": _FRAME,
+    "axes.labelcolor": _SOFT,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.06,
+    "axes.ymargin": 0.06,
+    "grid.color": _GRID,
+    "xtick.color": _FRAME,
+    "xtick.labelcolor": _SOFT,
+    "ytick.left": False,
+    "ytick.labelcolor": _SOFT,
+    "legend.fontsize": 10,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 6,
+    "figure.dpi": 72,
+    "svg.hashsalt": "anechoic",
+}
+#: Entries, as shares of the largest, that the colour bar names.
+_SHARES = (1.0, 0.5, 0.25, 0.0, -0.25, -0.5, -1.0)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve.
+
+    Args:
+        label: name in the legend.
+        role: how it is drawn: "independent", "planned", "clipped" or "plain".
+        x, y: values, of the same length.
+        error: half-lengths of the error bars, or None.
+        markers: whether points are marked.
+    """
+
+    label: str
+    role: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] | None = None
+    markers: bool = True
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line across the chart, dashed."""
+
+    label: str
+    role: str
+    y: float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: label, whether it is logarithmic, ticks where they are given, tick format, start at 0."""
+
+    label: str
+    log: bool = False
+    ticks: Sequence[float] | None = None
+    form: Callable[[float], str] = field(default=lambda value: f"{value:g}")
+    zero: bool = False
+
+
+def line_chart(lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str) -> str:
+    """An <svg> element for a page, with the curves, their error bars, the levels, the axes and a legend.
+
+    Args:
+        lines: at least one.
+        x, y: axes.
+        levels: horizontal lines, for instance what is reached without privacy.
+        title: what the chart shows, for readers who cannot see it.
+
+    Raises:
+        ValueError: if there is nothing to draw, or a value is not finite.
+        AnechoicError: without matplotlib.
+    """
+    with _matplotlib("none"):
+        return _inline(_line_figure(lines, x, y, levels, title), title)
+
+
+def line_chart_file(
+    lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str
+) -> str:
+    """The text of an SVG file: as `line_chart`, on white, with its title above it and letters as outlines."""
+    with _matplotlib("path"):
+        figure = _line_figure(lines, x, y, levels, title, heading=True)
+        return _clean(_svg(figure, title, "white")).toxml() + "\n"
+
+
+def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None = None) -> str:
+    """An <svg> element for a page: one coloured cell an entry, and a colour bar symmetric about zero.
+
+    Colours follow the signed square root of the entries, so that small ones stay visible.
+
+    Args:
+        matrix: shape (rows, columns), finite.
+        label: caption above the map.
+        title: what it shows, for readers who cannot see it.
+        limit: entry with the full colour; None for the largest absolute value.
+
+    Raises:
+        ValueError: if the matrix is empty or not finite.
+        AnechoicError: without matplotlib.
+    """
+    values = np.asarray(matrix, dtype=np.float64)
+    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
+    with _matplotlib("none"):
+        return _inline(_heat_figure(values, label, limit), title)
+
+
+# -- drawing -------------------------------------------------------------------------------------
+
+
+def _line_figure(
+    lines: Sequence[Line], x: Axis, y: Axis, levels: Sequence[Level], title: str, *, heading: bool = False
+) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    drawn = [v for line in lines for v in (*line.x, *line.y, *(line.error or ()))]
+    if not drawn or not all(map(math.isfinite, [*drawn, *(level.y for level in levels)])):
+        raise ValueError(f"chart {title!r} needs at least one point, and finite values only.")
+    pad = 0.15 if heading else 0.03
+    figure = Figure(
+        figsize=(7.0, 3.9) if heading else (5.3, 3.7), layout=ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    )
+    axes = figure.add_subplot()
+    axes.set_xscale("log" if x.log else "linear")
+    axes.set_yscale("log" if y.log else "linear")
+    handles: list[Any] = []
+    for line in lines:
+        style = _ROLES.get(line.role, {})
+        (curve,) = axes.plot(
+            line.x,
+            line.y,
+            label=line.label,
+            marker="o" if line.markers else "",
+            markeredgecolor="white",
+            zorder=3,
+            **style,
+        )
+        if line.error is not None and any(line.error):
+            axes.errorbar(
+                line.x, line.y, line.error, fmt="none", ecolor=curve.get_color(), elinewidth=1.2, capsize=3.5
+            )
+        handles.append(curve)
+    handles += [
+        axes.axhline(level.y, label=level.label, zorder=2, **_ROLES.get(level.role, {})) for level in levels
+    ]
+    _axis(axes, "x", x)
+    _axis(axes, "y", y)
+    if heading:
+        axes.set_title(title, loc="left", pad=46, fontweight="bold", fontsize=12.5)
+        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2)
+    else:
+        figure.legend(handles=handles, loc="outside upper left", ncols=2, borderaxespad=0)
+    return figure
+
+
+def _axis(axes: Axes, which: str, axis: Axis) -> None:
+    """Label, ticks and start of one axis."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    drawn = axes.xaxis if which == "x" else axes.yaxis
+    drawn.set_label_text(axis.label)
+    if axis.zero:
+        axes.set(**{f"{which}lim": (0, None)})
+    if axis.ticks is not None:
+        drawn.set_ticks(list(axis.ticks))
+    elif not axis.log:
+        drawn.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    drawn.set_minor_locator(NullLocator())
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _minus(axis.form(value))))
+
+
+def _heat_figure(values: NDArray[np.float64], label: str, limit: float | None) -> Figure:
+    from matplotlib.colors import FuncNorm, LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    bound = float(limit if limit is not None else np.abs(values).max()) or 1.0
+    figure = Figure(figsize=(5.0, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    colours = LinearSegmentedColormap.from_list("anechoic", [_ORANGE, "white", _BLUE], N=255)  # 0 is white
+    image = axes.imshow(
+        values / bound,
+        cmap=colours,
+        norm=FuncNorm((_signed_root, _signed_square), vmin=-1, vmax=1, clip=True),
+        interpolation="none",
+    )
+    rows, columns = values.shape
+    axes.set_title(label, loc="left", fontweight="bold")
+    axes.set_xticks(sorted({0, columns // 2, columns - 1}))
+    axes.set_yticks(sorted({0, rows // 2, rows - 1}))
+    axes.set_xlabel("step of the fresh noise")
+    axes.grid(False)
+    axes.spines[:].set_visible(True)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.03)
+    if bar.solids is not None:
+        bar.solids.set_rasterized(True)
+    bar.set_ticks(_SHARES, labels=[_minus(f"{share * bound:.3g}") for share in _SHARES])
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(length=0)
+    bar.ax.grid(False)
+    return figure
+
+
+def _signed_root(values: Any) -> Any:
+    return np.sign(values) * np.sqrt(np.abs(values))
+
+
+def _signed_square(values: Any) -> Any:
+    return np.sign(values) * np.square(values)
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _matplotlib(letters: str) -> Iterator[None]:
+    """matplotlib in the style of the charts, whatever the user's own is; letters are "none" or "path".
+
+    Raises:
+        AnechoicError: without matplotlib, naming what to install.
+    """
+    try:
+        from matplotlib import style
+    except ImportError as error:
+        raise AnechoicError(
+            "reports need matplotlib, which is not installed: pip install 'anechoic[torch,plot]'"
+        ) from error
+    with style.context({**_STYLE, "svg.fonttype": letters}, after_reset=True):
+        yield
+
+
+def _svg(figure: Figure, title: str, paper: str) -> str:
+    """The file that matplotlib writes."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    out = io.StringIO()
+    metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
+    FigureCanvasSVG(figure).print_figure(out, format="svg", dpi=144, metadata=metadata, facecolor=paper)
+    return out.getvalue()
+
+
+def _inline(figure: Figure, title: str) -> str:
+    """The figure as an element of an HTML page, as wide as the page's style lets it be."""
+    root = _clean(_svg(figure, title, "none"))
+    for name in ("width", "height", "version", "xmlns", "xmlns:xlink"):  # an HTML parser knows the last two
+        root.removeAttribute(name)
+    root.setAttribute("class", "chart")
+    for node in root.getElementsByTagName("*"):
+        if node.hasAttribute("xlink:href"):
+            node.setAttribute("href", node.getAttribute("xlink:href"))
+            node.removeAttribute("xlink:href")
+    text = root.toxml()
+    return text.replace("chart-", f"chart-{hashlib.sha256(text.encode()).hexdigest()[:10]}-")
+
+
+def _clean(svg: str) -> minidom.Element:
+    """The root of a figure, without what would leak into a page: its style sheet, its metadata, its ids.
+
+    Ids that something refers to stay, and begin with "chart-".
+    """
+    root = minidom.parseString(svg).documentElement
+    assert root is not None
+    root.setAttribute("role", "img")
+    root.setAttribute("stroke-linejoin", "round")  # what the style sheet says, of everything
+    nodes = root.getElementsByTagName("*")
+    for node in nodes:
+        if node.tagName in ("metadata", "style"):
+            holder: Any = node.parentNode
+            holder.removeChild(node)
+    _drop_comments(root)
+    used = set()
+    for node in nodes:
+        for name, value in list(node.attributes.items()):
+            found = re.fullmatch(r"#(.+)|url\(#(.+)\)", value)
+            if found:
+                used.add(found[1] or found[2])
+                node.setAttribute(name, value.replace("#", "#chart-"))
+    for node in nodes:
+        name = node.getAttribute("id")
+        if name in used:
+            node.setAttribute("id", f"chart-{name}")
+        elif name:
+            node.removeAttribute("id")
+    return root
+
+
+def _drop_comments(node: Any) -> None:
+    for child in list(node.childNodes):
+        if child.nodeType == child.COMMENT_NODE:
+            node.removeChild(child)
+        else:
+            _drop_comments(child)
