@@ -9,8 +9,8 @@ PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __versi
 loss noise optimize participation plan sampling sensitivity strategies workloads
 """
 STRATEGIES = """
-BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage Output
-Recurrence Restarted Strategy Structure Toeplitz
+BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage
+Output Recurrence Restarted Strategy Structure Toeplitz
 """
 TORCH = """
 BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer PrivacyEngine PrivateDataLoader

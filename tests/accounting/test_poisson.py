@@ -41,6 +41,25 @@ def test_one_step_against_quadrature(sigma, rate):
     assert one_step_delta(epsilon * 0.98, sigma, rate) > 1e-5
 
 
+@pytest.mark.parametrize(
+    ("sigma", "epsilon"), [(0.3, 100.0), (0.1, 1000.0), (0.03, 1e4), (1e-3, 1e8), (1e-6, 1e14)]
+)
+def test_hardly_any_noise_is_accounted_quickly_and_never_above_the_unsampled_bound(sigma, epsilon):
+    unsampled = gaussian_epsilon(1e-5, np.sqrt(100) / sigma)
+    found = poisson_epsilon(1e-5, sigma, 0.01, 100)
+    assert 0 < found <= unsampled
+    assert epsilon / 50 < found < 50 * epsilon
+
+
+def test_grids_agree_where_they_meet():
+    """The widths change with epsilon; what they give does not jump by more than 1e-3."""
+    sigmas = np.geomspace(0.25, 40, 60)
+    values = np.array([poisson_epsilon(1e-6, s, 0.1, 20) for s in sigmas])
+    slopes = np.diff(np.log(values)) / np.diff(np.log(sigmas))
+    assert (slopes < 0).all()
+    assert (np.abs(np.diff(slopes)) < 0.15).all()
+
+
 def test_rate_one_is_the_exact_gaussian():
     assert poisson_epsilon(1e-6, 4.0, 1.0, 16) == gaussian_epsilon(1e-6, 1.0)
     assert poisson_epsilon(1e-6, 4.0, 1.0, 16, adjacency="replace_one") == gaussian_epsilon(1e-6, 2.0)

@@ -17,7 +17,17 @@ from anechoic.accounting.gaussian import gaussian_epsilon
 
 #: Widths of the grid of privacy losses, and the epsilon from which each is fine enough. The estimate is
 #: pessimistic on every grid; on these it lies within about 1e-4 (relative) of the limit.
-INTERVALS = ((1e-3, 3.3), (1e-4, 0.07), (1e-5, 0.0))
+INTERVALS = (
+    (10.0, 3.3e4),
+    (1.0, 3.3e3),
+    (1e-1, 330.0),
+    (1e-2, 33.0),
+    (1e-3, 3.3),
+    (1e-4, 0.07),
+    (1e-5, 0.0),
+)
+#: From this epsilon on the bound without sampling is returned: it is valid, and nothing is private there.
+UNSAMPLED_FROM = 1e5
 
 _RELATIONS = {
     "zero_out": "REPLACE_SPECIAL",
@@ -47,10 +57,12 @@ def poisson_epsilon(
     compositions = positive_int("compositions", compositions)
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
-    if rate == 1.0:
-        return gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
-    epsilon = math.inf
+    epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
+    if rate == 1.0 or epsilon >= UNSAMPLED_FROM:
+        return epsilon
     for interval, enough in INTERVALS:
+        if epsilon < enough:  # too coarse, as sampling only lowers epsilon
+            continue
         found = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, interval)
         epsilon = min(epsilon, found)
         if epsilon >= enough:
@@ -69,7 +81,7 @@ def poisson_noise_multiplier(
     epsilon = positive_float("epsilon", epsilon)
 
     def coarse(s: float) -> float:
-        width = min(INTERVALS[0][0], epsilon / 100)
+        width = max(min(1e-3, epsilon / 100), epsilon / 3300)
         return _pld_epsilon(delta, s, rate, compositions, adjacency, width)
 
     def fine(s: float) -> float:
