@@ -24,7 +24,7 @@ ORDER = [
     {"sensitivity", "losses"},
     {"sampling", "optimize"},
     {"accounting"},
-    {"mechanism", "statement"},
+    {"mechanism", "statement", "plan_text"},
     {"planning", "noise"},
     {"torch", "flower", "streaming", "theory", "report", "data"},
     {"experiments", "demo"},

@@ -209,7 +209,7 @@ def test_attack_on_cyclic_poisson_does_not_beat_the_guarantee_but_would_beat_a_f
 def test_an_edited_file_is_refused(change):
     record = json.loads(mechanisms()[4].to_json())
     change(record)
-    with pytest.raises(MismatchError, match="Save the mechanism again"):
+    with pytest.raises(MismatchError, match="Do not rely on it"):
         Mechanism.from_json(json.dumps(record))
 
 

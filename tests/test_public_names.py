@@ -5,8 +5,8 @@ import anechoic.torch
 
 CORE = """
 AnechoicError CheckpointError DesynchronizedError Error GuaranteeError HorizonError Mechanism MismatchError
-PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting calibrate error
-loss noise optimize participation plan sampling sensitivity strategies workloads
+PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting calibrate
+error loss noise optimize participation plan sampling sensitivity strategies workloads
 """
 STRATEGIES = """
 BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage

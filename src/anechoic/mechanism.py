@@ -192,7 +192,7 @@ class Mechanism:
             MismatchError: if the file is damaged, was edited, or states another guarantee than this
                 version of the library computes.
         """
-        remedy = "Save the mechanism again with to_json()."
+        remedy = "Do not rely on it: take the file that to_json() wrote."
         try:
             record = json.loads(text)
             if record["format"] != _FORMAT:
@@ -207,9 +207,13 @@ class Mechanism:
             numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
         except MismatchError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
             raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: {error}. {remedy}"
+                f"this is not a mechanism file, or it is damaged: it has no {error}. {remedy}"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MismatchError(
+                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {remedy}"
             ) from error
         if fingerprint != mechanism.fingerprint:
             raise MismatchError(

@@ -16,6 +16,7 @@ from anechoic.losses import error
 from anechoic.mechanism import Adjacency, Mechanism, calibrate
 from anechoic.optimize import banded_toeplitz, blt
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.plan_text import plan_text, short
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson, Sampling
 from anechoic.strategies import ColumnNormalized, Identity, Output, Strategy
 from anechoic.workloads import Workload, prefix_sum
@@ -32,7 +33,10 @@ BANDED_UP_TO = 10_000_000
 _BUFFERS = 5
 #: Bytes of one coordinate of the noise (float32).
 _BYTES = 4
-_NAMES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+#: Names of the classes that a plan can be restricted to.
+STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+#: Those for which no amplification by sampling is proved: batches then come in a fixed order.
+UNAMPLIFIED = ("output", "blt")
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,7 @@ class Plan:
     reason: str
 
     def __str__(self) -> str:
-        header = ("", "strategy", "batches", "B", "noise std", "sigma", "rms error", "predicted", "memory")
-        table = [header, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(header))]
-        rule = "  ".join("-" * width for width in widths)
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table
-        ]
-        legend = (
-            "predicted: std of the noise in a prefix sum of mean gradients, per coordinate, in clip norms"
-        )
-        return "\n".join([lines[0], rule, *lines[1:], "", legend, self.reason])
+        return plan_text(self)
 
 
 def plan(
@@ -136,7 +130,7 @@ def plan(
         ValueError: for an argument out of range, or a budget in which only independent noise fits
             although another strategy was asked for.
     """
-    one_of("strategy", strategy, _NAMES)
+    one_of("strategy", strategy, STRATEGIES)
     sizes = list(batch_size) if isinstance(batch_size, Iterable) else [batch_size]
     if not sizes:
         raise ValueError("batch_size is empty: give at least one.")
@@ -207,7 +201,7 @@ class _Setting:
             for bands in _powers_of_two(most, history):
                 sampling = CyclicPoisson(self.examples, self.batch_size, bands, n)
                 yield _banded(prefix_sum(n), bands), sampling
-        if name in ("blt", "output"):  # no amplification is proved for these: batches in a fixed order
+        if name in UNAMPLIFIED:
             yield from self._unsampled(name, history, self.fixed)
 
     def _unsampled(
@@ -304,9 +298,9 @@ def _choose(rows: list[PlanRow], *, federated: bool) -> Plan:
     why = f"it has the least predicted error within {TOLERANCE:.1%}, and of those the least memory"
     if federated:
         buffered = [row for row in ranked if row.name.startswith("BLT(")]
-        within = [row for row in buffered if row.predicted <= least * (1 + FEDERATED_TOLERANCE)]
-        if within:
-            best = min(within, key=lambda row: row.predicted)
+        if buffered and buffered[0].predicted <= least * (1 + FEDERATED_TOLERANCE):
+            enough = [row for row in buffered if row.predicted <= buffered[0].predicted * (1 + TOLERANCE)]
+            best = min(enough, key=lambda row: (row.history, row.predicted))
             why = (
                 f"a federated run prefers a BLT within {FEDERATED_TOLERANCE:.0%} of the best, for its memory"
             )
@@ -318,29 +312,6 @@ def _choose(rows: list[PlanRow], *, federated: bool) -> Plan:
     elif plain and plain[0] is best:
         against = " Correlating noise does not help here: sampling already gives what there is to gain."
         against = against if best.mechanism.amplified else ""
-    reason = f"Chosen: {best.name} with {best.mechanism.sampling.describe()}; {why}.{against}"
+    reason = f"Chosen: {short(best.name)} with {best.mechanism.sampling.describe()}; {why}.{against}"
     final = tuple(replace(row, chosen=row is best) for row in ranked)
     return Plan(final, best.mechanism, reason)
-
-
-def _cells(row: PlanRow) -> tuple[str, ...]:
-    memory = f"{row.history} rows" if row.memory is None else _bytes(row.memory)
-    return (
-        "->" if row.chosen else "",
-        row.name,
-        row.sampling,
-        f"{row.batch_size:g}",
-        f"{row.noise_std:.4g}",
-        f"{row.noise_multiplier:.4g}",
-        f"{row.rms_error:.4g}",
-        f"{row.predicted:.4g}",
-        memory,
-    )
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

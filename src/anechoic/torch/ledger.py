@@ -141,9 +141,10 @@ class ReleaseLedger:
             )
         if self._delivery is not None:
             raise DesynchronizedError(
-                f"{self.unfinished}: `continue`, or a loop that reads ahead, would drop the batch while its"
-                " noise row waits. Call optimizer.step() for every batch, empty ones too; to evaluate on the"
-                " training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
+                f"{self.unfinished}: gradient accumulation, `continue`, or a loop that reads ahead would drop"
+                " the batch while its noise row waits. Call optimizer.step() for every batch, empty ones too;"
+                " for batches that do not fit into memory use anechoic.torch.BatchMemoryManager; to evaluate"
+                " on the training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
             )
 
     def deliver(self, turn: int, delivery: Delivery) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
-from anechoic.planning import Plan, plan
+from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
 from anechoic.torch import checks
 from anechoic.torch.ghost import ghost_criterion, watched_module
@@ -104,10 +104,24 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
         )
-    if setup.max_grad_norm is None or (setup.epsilon is None and setup.noise_multiplier is None):
+    if setup.mechanism not in STRATEGIES:
         raise ValueError(
-            f"noise_multiplier={setup.noise_multiplier}, max_grad_norm={setup.max_grad_norm}: give both, or"
-            " a Mechanism, or use make_private_with_epsilon."
+            f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
+            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or Dense)."
+        )
+    if setup.max_grad_norm is None:
+        raise ValueError(
+            "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
+        )
+    if setup.epsilon is None and setup.noise_multiplier is None:
+        raise ValueError(
+            "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
+        )
+    if setup.poisson_sampling and setup.mechanism in UNAMPLIFIED and setup.participation is None:
+        logger.warning(
+            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order although"
+            " poisson_sampling=True permits sampling.",
+            setup.mechanism,
         )
     loader, delta = setup.data_loader, setup.delta
     if loader.batch_size is None or setup.participation is None:

@@ -1,0 +1,61 @@
+"""A plan as text: one table, one vocabulary, for print(plan), the command line and reports."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anechoic.planning import Plan, PlanRow
+
+HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "RMS error", "predicted", "memory")
+LEGEND = (
+    "σ: noise std over the reference sensitivity. Predicted: std of the noise in a sum of mean gradients, per"
+    " coordinate, RMS over the steps, in clip norms."
+)
+
+
+def plan_text(plan: Plan, width: int = 110) -> str:
+    """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
+    notes = [line for note in (LEGEND, plan.reason) for line in ("", *textwrap.wrap(note, width))]
+    return "\n".join([*table(plan.rows), *notes])
+
+
+def table(rows: Sequence[PlanRow]) -> list[str]:
+    """Heading, rule and one line a candidate."""
+    lines = [HEAD, *(cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    ruled = (lines[0], tuple("-" * width for width in widths), *lines[1:])
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in ruled]
+
+
+def cells(row: PlanRow) -> tuple[str, ...]:
+    """One line of the table."""
+    rows = f"{row.history} row{'s' * (row.history != 1)}"
+    numbers = (row.noise_std, row.noise_multiplier, row.rms_error, row.predicted)
+    return (
+        "→" if row.chosen else "",
+        short(row.name),
+        row.sampling,
+        f"{row.batch_size:g}",
+        *(f"{value:.4g}" for value in numbers),
+        rows if row.memory is None else size(row.memory),
+    )
+
+
+def short(name: str) -> str:
+    """The name of a strategy without its number of steps, the same for all: BandedToeplitz(bands=8)."""
+    name = re.sub(r"\(n=\d+(, |(?=\)))", "(", name).replace("()", "")
+    normalized = re.fullmatch(r"ColumnNormalized\((.*)\)", name)
+    return f"{normalized[1]}, normalized" if normalized else name
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1536 is 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
