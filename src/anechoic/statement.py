@@ -42,7 +42,7 @@ def statement_items(mechanism: Mechanism) -> list[tuple[str, str]]:
     m, unit = mechanism, mechanism.unit
     epsilon = round_up(m.epsilon())
     items = [
-        ("Guarantee", f"({epsilon}, {m.delta:g})-differential privacy of all {m.steps} releases together"),
+        ("Guarantee", f"({epsilon}, {m.delta!r})-differential privacy of all {m.steps} releases together"),
         ("Privacy unit", f"one {unit}"),
         ("Adjacency", _ADJACENCY[m.adjacency].format(unit=unit)),
         ("Notion", _notion(m)),

@@ -155,7 +155,7 @@ class NoiseStream:
         return self.filter.rows * self.dimension * (4 if self.arrays.precision == "float32" else 8)
 
     def init(self) -> NoiseState:
-        """The state before row 0."""
+        """The state before row 0. Another call gives the same rows again: release each of them once."""
         return NoiseState(self, 0, self.arrays.empty(self.filter.rows, self.dimension))
 
     def next(self, state: NoiseState, *, out: Any = None) -> tuple[Any, NoiseState]:
