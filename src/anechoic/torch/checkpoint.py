@@ -37,10 +37,13 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
     """Write `run` and the user's `extra` to `path`, atomically.
 
     Raises:
+        CheckpointError: if the folder is missing.
         DesynchronizedError: if the run is between two releases.
         ValueError: if `extra` could not be read back safely, or `path` is no file name.
     """
     target = _path(path)
+    if not target.parent.is_dir():
+        raise CheckpointError(f"folder {target.parent} does not exist: make it, and save again.")
     if run.ledger.unfinished:
         raise DesynchronizedError(
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
@@ -115,6 +118,7 @@ def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
     resume()
     run.optimizer.forget()
     run.optimizer.rewatch()
+    run.ledger.before_first = None
     run.ledger.fix_chunking(content["chunking"])
     set_rng_state(content["rng"])
     return dict(content["extra"])

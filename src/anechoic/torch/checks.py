@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 import torch
 from opacus.grad_sample import AbstractGradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
+from opacus.validators.errors import UnsupportedModuleError
 from torch import nn, optim
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
@@ -71,12 +82,19 @@ def check_options(
 
 
 def check_criterion(criterion: Any, loss_reduction: str) -> None:
-    """Refuse a criterion that reduces otherwise than the run does.
+    """Refuse a criterion, for ghost clipping, that cannot return one loss an example.
 
     Raises:
-        ValueError: naming both.
+        UnsupportedError: if it has no attribute `reduction`.
+        ValueError: if it reduces otherwise than the run does.
     """
-    reduction = getattr(criterion, "reduction", loss_reduction)
+    if not callable(criterion) or not hasattr(criterion, "reduction"):
+        raise UnsupportedError(
+            f"criterion={criterion!r} has no attribute `reduction`, but ghost clipping needs the loss of each"
+            " example. Give a torch criterion such as nn.CrossEntropyLoss(), or a module of your own that"
+            " returns one loss an example while its `reduction` is 'none'; or use grad_sample_mode='hooks'."
+        )
+    reduction = criterion.reduction
     if reduction != loss_reduction:
         raise ValueError(
             f"criterion.reduction={reduction!r} differs from loss_reduction={loss_reduction!r}: make both"
@@ -84,16 +102,19 @@ def check_criterion(criterion: Any, loss_reduction: str) -> None:
         )
 
 
-def refuse_unknown(options: dict[str, Any]) -> None:
-    """Refuse keyword arguments that mean nothing here.
+def refuse_unknown(options: dict[str, Any], method: Callable[..., Any]) -> None:
+    """Refuse keyword arguments that mean nothing to `method`.
 
     Raises:
         TypeError: naming the first.
     """
     for name in options:
+        known = [known for known in signature(method).parameters if known not in ("self", "unknown")]
+        close = get_close_matches(name, known, n=2)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise TypeError(
-            f"make_private has no argument {name!r}: nothing is ignored, since it could change what is"
-            " private."
+            f"{method.__name__} has no argument {name!r}: nothing is ignored, since it could change what is"
+            f" private.{hint}"
         )
 
 
@@ -101,9 +122,9 @@ def check_module(module: Any) -> None:
     """Refuse modules whose per-example gradients cannot be had or bounded.
 
     Raises:
-        UnsupportedError: for distributed or already private modules.
+        UnsupportedError: for distributed, compiled or already private modules, and where Opacus cannot
+            compute per-example gradients (its own error is the cause).
         ValueError: for something else than a module.
-        opacus.validators.errors.UnsupportedModuleError: where Opacus cannot compute per-example gradients.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
@@ -128,8 +149,39 @@ def check_module(module: Any) -> None:
             f"torch.distributed runs {torch.distributed.get_world_size()} processes: each would make"
             " releases of its own. Train in one process."
         )
-    ModuleValidator.validate(module, strict=True)
+    if "OptimizedModule" in names:
+        raise UnsupportedError(
+            "module was made by torch.compile, which runs its layers without the hooks that see single"
+            " examples: pass the plain module."
+        )
+    if not module.training:
+        raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
+    for name, layer in module.named_modules():
+        _check_embedding(name, layer)
+    try:
+        ModuleValidator.validate(module, strict=True)
+    except UnsupportedModuleError as error:
+        raise UnsupportedError(
+            f"Opacus cannot compute per-example gradients of this module: {error} Call model ="
+            " PrivacyEngine.get_compatible_module(model), which replaces such layers where it can, and make"
+            " the optimizer from that model's parameters."
+        ) from error
     check_not_mixing(module.modules())
+
+
+def _check_embedding(name: str, layer: nn.Module) -> None:
+    if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
+        return
+    for option, why, remedy in (
+        ("max_norm", "renormalises the rows of a batch in the forward pass, without noise", "None"),
+        ("sparse", "has no dense gradient to add noise to", "False"),
+    ):
+        value = getattr(layer, option)
+        if value is not None and value is not False:
+            raise UnsupportedError(
+                f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
+                f" {option} to {remedy}."
+            )
 
 
 def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
@@ -178,7 +230,8 @@ def check_loader(loader: Any) -> None:
 
     Raises:
         ValueError: for something else than a DataLoader.
-        UnsupportedError: for loaders whose batches cannot be formed from an index.
+        UnsupportedError: for loaders whose batches cannot be formed from an index, and a Subset with
+            duplicates.
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
@@ -189,6 +242,15 @@ def check_loader(loader: Any) -> None:
             "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
             " map-style data set."
         )
+    part: Any = loader.dataset
+    while isinstance(part, Subset):
+        indices = [int(i) % len(part.dataset) for i in part.indices]  # type: ignore[arg-type]
+        if len(set(indices)) < len(indices):
+            raise UnsupportedError(
+                f"data_loader's Subset names {len(indices) - len(set(indices))} examples more than once: one"
+                " could then move a sum by more than the clip norm. Name each index once."
+            )
+        part = part.dataset
     if loader.batch_sampler is None:
         raise UnsupportedError(
             "data_loader has batch_size=None, so nobody forms batches: give it a batch_size."

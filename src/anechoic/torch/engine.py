@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from opacus.validators import ModuleValidator
 from torch import nn, optim
@@ -20,15 +20,20 @@ from anechoic.planning import Plan
 from anechoic.torch import checkpoint, checks
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of
+from anechoic.torch.single import Single
 
 
-class PrivacyEngine:
+class PrivacyEngine(Single):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
     loader is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of
     single examples, and the returned optimizer is stepped once for it. What can be checked of this is
-    checked at every step. Not covered: a loss that mixes examples (mixup, contrastive losses, class weights
+    checked at every step. A trainable layer must be fed with the examples as rows: positions or selected rows
+    are refused by their number, which shows nothing where there are as many positions as examples in the
+    batch. Weights may be loaded after make_private until the first batch is delivered; from then on only
+    step() may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
+    copied. Not covered: a loss that mixes examples (mixup, contrastive losses, class weights
     under reduction "mean"), floating-point attacks, side channels, and choices made by looking at private
     data (learning rates, early stopping).
 
@@ -137,7 +142,7 @@ class PrivacyEngine:
             MismatchError: for a Mechanism that does not fit the other arguments.
             GuaranteeError: if this engine has made something private already.
         """
-        checks.refuse_unknown(unknown)
+        checks.refuse_unknown(unknown, self.make_private)
         return self._make(
             Setup(
                 module=module,
@@ -203,7 +208,7 @@ class PrivacyEngine:
         Raises:
             MismatchError: also if a given Mechanism's epsilon(target_delta) exceeds target_epsilon.
         """
-        checks.refuse_unknown(unknown)
+        checks.refuse_unknown(unknown, self.make_private_with_epsilon)
         remedy = "Only infinitely much noise gives epsilon = 0."
         return self._make(
             Setup(
@@ -281,6 +286,7 @@ class PrivacyEngine:
             noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
 
         Raises:
+            CheckpointError: if the folder of `path` is missing.
             DesynchronizedError: if a batch is delivered and not stepped, or half summed.
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
@@ -336,6 +342,18 @@ class PrivacyEngine:
     def mechanism(self) -> Mechanism:
         """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
         return self._current().mechanism
+
+    @property
+    def accountant(self) -> NoReturn:
+        """Refused: nothing is accumulated, the mechanism knows its epsilon.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            "engine.accountant does not exist here: epsilon follows from the mechanism. Call"
+            " engine.get_epsilon(delta), or print(engine.mechanism)."
+        )
 
     @property
     def releases(self) -> int:

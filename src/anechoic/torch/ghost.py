@@ -3,6 +3,10 @@
 Opacus clips inside the backward() of the loss that its criterion returns: a first pass for the norms of
 the per-example gradients, then a second one, of the reweighted loss, with the module's hooks switched
 off. The module classes here report each phase, because p.grad alone does not show how it came about.
+
+The second pass differentiates whatever the loss depends on, but the first one measures only what passes
+through hooked layers: so before both, the graph of the loss must reach every parameter through calls of
+hooked layers alone, and the loss must be one number an example.
 """
 
 from __future__ import annotations
@@ -11,10 +15,13 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleHooksFastGradientClipping, GradSampleModuleFastGradientClipping
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.torch.ghost_graph import USES, mark_call
+from anechoic.torch.gradients import clear_hooks
+
+_SLACK = 1e-3  # of the bound on the sum, for rounding
 
 
 class GhostWatch:
@@ -71,7 +78,23 @@ class GhostWatch:
     def finished(self, parameters: list[nn.Parameter]) -> None:
         """The second phase ended: the gradients are clipped, and must stay as they are."""
         self._hooks_fired = False
+        total = _total_norm(parameters)
+        bound = self.examples * self._clip_norm * (1 + _SLACK)
+        if bound < total < float("inf"):  # step() refuses what is not finite
+            raise GuaranteeError(
+                f"the sum of {self.examples} clipped gradients has norm {total:.6g}, above {self.examples} *"
+                f" clip norm = {self.examples * self._clip_norm:.6g}: something was not clipped, so nothing"
+                " is released. Use grad_sample_mode='hooks'."
+            )
         self._left = {id(p): _mark(p) for p in parameters}
+
+    def aborted(self, parameters: list[nn.Parameter]) -> None:
+        """A pass failed halfway: nothing of it may be used."""
+        self.reset()
+        for p in parameters:
+            p.grad = None
+            if hasattr(p, "_norm_sample"):
+                del p._norm_sample
 
     def intact(self, parameters: list[nn.Parameter]) -> bool:
         """Whether the gradients are those that the last pass left."""
@@ -90,12 +113,56 @@ def _mark(p: nn.Parameter) -> tuple[int, int]:
     return (0, 0) if p.grad is None else (id(p.grad), p.grad._version)
 
 
+def _total_norm(parameters: list[nn.Parameter]) -> float:
+    norms = [
+        torch.linalg.vector_norm(p.grad.detach(), dtype=torch.float64)
+        for p in parameters
+        if p.grad is not None
+    ]
+    return float(torch.stack(norms).norm(2)) if norms else 0.0
+
+
 class _Watched:
     """Mixin over Opacus's modules for ghost clipping; `watch` is set before any hook can fire."""
 
     watch: GhostWatch
     trainable_parameters: list[nn.Parameter]
     _clipping = False
+
+    def capture_activations_hook(self, module: nn.Module, forward_input: Any, output: Any) -> None:
+        before = len(getattr(module, "activations", ()))
+        super().capture_activations_hook(module, forward_input, output)  # type: ignore[misc]
+        if len(getattr(module, "activations", ())) == before:
+            return
+        known = self._known(module)
+        edges = mark_call(module, forward_input, output)
+        if known and any(edges.get(id(p), 1) != 1 for p in module.parameters()):
+            raise DesynchronizedError(
+                f"a call of {type(module).__name__} used one of its parameters several times (does a hook"
+                f" change its output?), but is measured as using it once. {USES}."
+            )
+
+    def check_call(self, module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> None:
+        """Forward pre-hook: refuse arguments that Opacus leaves out when it measures.
+
+        Raises:
+            GuaranteeError: naming them.
+        """
+        if not module.training or not torch.is_grad_enabled():
+            return
+        if keywords:
+            raise GuaranteeError(
+                f"{type(module).__name__} was called with keyword arguments {sorted(keywords)}, which the"
+                " norms of its gradients would leave out: pass its input by position."
+            )
+        if len(arguments) != 1 and not self._known(module):
+            raise GuaranteeError(
+                f"{type(module).__name__} was called with {len(arguments)} arguments, but its gradients are"
+                " measured with the first alone: pass one tensor, or use grad_sample_mode='hooks'."
+            )
+
+    def _known(self, module: nn.Module) -> bool:
+        return type(module) in self.NORM_SAMPLERS or type(module) in self.GRAD_SAMPLERS  # type: ignore[attr-defined]
 
     def capture_backprops_hook(self, *args: Any, **kwargs: Any) -> None:
         if self.hooks_enabled:  # type: ignore[attr-defined]
@@ -114,6 +181,12 @@ class _Watched:
         self.watch.norms(self.per_sample_gradient_norms, self.max_grad_norm)  # type: ignore[attr-defined]
         self._clipping = True
         return coefficients
+
+    def abort(self) -> None:
+        """Give up a pass that failed."""
+        self._clipping = False
+        self.watch.aborted(self.trainable_parameters)
+        clear_hooks(self)
 
     def enable_hooks(self) -> None:
         super().enable_hooks()  # type: ignore[misc]
@@ -140,9 +213,7 @@ def watched_module(module: nn.Module, *, wrap: bool, **options: Any) -> Any:
     """
     prepared: Any = (WatchedGhostModule if wrap else WatchedGhostHooks)(module, **options)
     prepared.watch = GhostWatch(prepared.max_grad_norm)
+    for layer in prepared.iterate_submodules(prepared._module):
+        handle = layer.register_forward_pre_hook(prepared.check_call, with_kwargs=True)
+        prepared._module.autograd_grad_sample_hooks.append(handle)
     return prepared
-
-
-def ghost_criterion(module: Any, optimizer: Any, criterion: Any, loss_reduction: str) -> Any:
-    """Opacus's criterion, whose backward() clips."""
-    return DPLossFastGradientClipping(module, optimizer, criterion, loss_reduction)

@@ -7,16 +7,20 @@ rows come apart: one logical batch is one release, in order, once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
+from anechoic.torch.single import Single
 
 #: Releases made by this process under each noise key (known by its hash), so that none is made twice with
 #: other gradients. A resumed process starts with none: it repeats the same releases bit for bit.
 _MADE: dict[str, int] = {}
+_TAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Delivery:
         return self.chunk + 1 == self.chunks
 
 
-class ReleaseLedger:
+class ReleaseLedger(Single):
     """Keeps batches and releases together.
 
     Args:
@@ -51,6 +55,9 @@ class ReleaseLedger:
         self.steps = positive_int("steps", steps)
         self.releases = 0
         self._key_hash = ""
+        self._process = os.getpid()
+        #: called before the first batch of all is handed out
+        self.before_first: Callable[[], None] | None = None
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False
@@ -65,8 +72,14 @@ class ReleaseLedger:
     def start(self, noise_key: bytes, releases: int = 0) -> None:
         """Begin under `noise_key` with `releases` made already."""
         self._key_hash, self.releases = _hash(noise_key), releases
+        self._process = os.getpid()
         self._clear()
         self._fault = ""
+
+    @property
+    def in_hand(self) -> Delivery | None:
+        """The batch that was delivered and is not stepped yet."""
+        return self._delivery
 
     @property
     def unfinished(self) -> str:
@@ -155,6 +168,9 @@ class ReleaseLedger:
                 f"batch {delivery.step} (part {delivery.chunk}) came up when {self.releases} (part"
                 f" {self._summed}) was due. Iterate again."
             )
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
         self._delivery = delivery
 
     # -- the optimizer's side ------------------------------------------------------------------
@@ -162,6 +178,7 @@ class ReleaseLedger:
     def due(self) -> Delivery:
         """The batch that the next optimizer.step() is for."""
         self._check_sound()
+        self._check_process()
         if self._delivery is not None and self._delivery.step == self.releases:
             return self._delivery
         if self.releases >= self.steps:
@@ -186,14 +203,22 @@ class ReleaseLedger:
 
     @contextmanager
     def releasing(self) -> Iterator[int]:
-        """Make the due release: it counts from here on, and whatever interrupts it ends the run."""
+        """Make the due release: it counts from here on, and whatever interrupts it ends the run.
+
+        Raises:
+            GuaranteeError: in a process that was forked from the run's.
+            ReplayError: if this process has made the release already, in another run.
+        """
         step = self.releases
+        self._check_process()
+        with _TAKING:
+            _check_first(self._key_hash, step)
+            _MADE[self._key_hash] = max(step + 1, _MADE.get(self._key_hash, 0))
         self._fault = (
             f"release {step} was interrupted after its noise row was taken, and rows are used once. Restart"
             " the process and resume from the last checkpoint"
         )
         self.releases += 1
-        _MADE[self._key_hash] = max(self.releases, _MADE.get(self._key_hash, 0))
         self._releasing = True
         try:
             yield step
@@ -216,6 +241,14 @@ class ReleaseLedger:
         self._delivery, self._summed, self._summing = None, 0, False
         self._turn += 1
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise GuaranteeError(
+                f"this run began in process {self._process}, and process {os.getpid()} would go on with it:"
+                " fork after make_private repeats noise rows. Make each run in its own process: call"
+                " make_private after the fork."
+            )
+
     def _check_sound(self) -> None:
         if self._fault:
             raise DesynchronizedError(f"{self._fault}.")
@@ -233,6 +266,15 @@ def check_not_made(noise_key: bytes, releases: int) -> None:
             f"this process has made {made} releases under this key, and would go back to {releases}: the"
             f" noise of releases {releases} to {made - 1} would be used again, perhaps for other gradients,"
             " and the difference would show them. Resume in a fresh process, or start a new run."
+        )
+
+
+def _check_first(key_hash: str, step: int) -> None:
+    if _MADE.get(key_hash, 0) > step:
+        raise ReplayError(
+            f"this process already made release {step} under this key, in another run: the same noise with"
+            " other gradients would show their difference. Give every run a noise_key of its own (or none),"
+            " and go on from a checkpoint in a fresh process."
         )
 
 

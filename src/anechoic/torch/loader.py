@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
+from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.torch.fetching import Fetcher, Request, unchanged
 from anechoic.torch.ledger import Delivery, ReleaseLedger
@@ -19,10 +20,15 @@ from anechoic.torch.samplers import Batches
 
 @dataclass
 class Feed:
-    """What all loaders of a run read from; a resumed run exchanges both parts."""
+    """What all loaders of a run read from; a resumed run exchanges batches and key.
+
+    Attributes:
+        examples: N, which the data set must keep; None where nobody counted them.
+    """
 
     batches: Batches
     key: bytes
+    examples: int | None = None
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -46,6 +52,7 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Raises:
         HorizonError: on iterating when all n releases were made.
+        MismatchError: on iterating when the length of the data set has changed.
         DesynchronizedError: on fetching a batch before the last one was stepped, or through a stale iterator.
     """
 
@@ -93,6 +100,13 @@ class PrivateDataLoader(DataLoader[Any]):
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        now = len(self.dataset)  # type: ignore[arg-type]
+        if self.feed.examples not in (None, now):
+            raise MismatchError(
+                f"the data set has {now} examples, and had {self.feed.examples} at make_private: batches are"
+                " drawn for that number, and an example must keep its index. Keep the data as they are"
+                " during a run."
+            )
         turn = self.ledger.open(self.max_physical_batch_size)
         return _Deliveries(iter(self._inner), self.ledger, turn)
 

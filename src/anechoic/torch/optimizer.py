@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -9,10 +10,13 @@ import torch
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise import NoiseState, NoiseStream
 from anechoic.torch.gradients import MIXING, check_not_mixing, clear_hooks, clipped_sums
 from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.rows import RowWatch
+from anechoic.torch.single import Single
+from anechoic.torch.watch import Watch
 
 if TYPE_CHECKING:
     from anechoic.mechanism import Mechanism
@@ -29,7 +33,7 @@ _BY_HAND = (
 )
 
 
-class _Correlated:
+class _Correlated(Single):
     """What both optimizers share: checks, the noise row, and the release.
 
     Args (of `bind`):
@@ -60,15 +64,16 @@ class _Correlated:
         self._bound = list(self.params)
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
         self._settings = self._read_settings()
-        self._watched = watched
         self._mixing = [layer for layer in module._module.modules() if isinstance(layer, MIXING)]
-        self.rewatch()
+        self._unchanged = Watch(self._bound, watched)
+        self._rows = RowWatch(module, ledger)
+        self._stepping = threading.Lock()
         self._inner_allowed = False
         self.original_optimizer.register_step_pre_hook(self._check_inner)
 
     def rewatch(self) -> None:
-        """Take the watched tensors as they are now."""
-        self._versions = self._read_versions()
+        """Take parameters, buffers and frozen parameters as they are now."""
+        self._unchanged.retake()
 
     def start_noise(self, key: bytes) -> NoiseStream:
         """The stream of this run's noise rows in sum units, under `key`."""
@@ -102,10 +107,23 @@ class _Correlated:
         After a micro-batch that is not the last of its batch: only clip and sum.
 
         Raises:
-            DesynchronizedError: if batch, gradients and release do not correspond; nothing is released.
+            DesynchronizedError: if batch, gradients and release do not correspond, or another thread is
+                in step(); nothing is released.
+            GuaranteeError: if something else changed the model since the last release.
             MismatchError: if a setting differs from the mechanism's; nothing is released.
             HorizonError: if all n releases were made.
         """
+        if not self._stepping.acquire(blocking=False):
+            raise DesynchronizedError(
+                "optimizer.step() was called while it runs, by another thread or from within itself: a batch"
+                " is released once. Step from one thread."
+            )
+        try:
+            return self._step(closure)
+        finally:
+            self._stepping.release()
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         if closure is not None:
             with torch.enable_grad():
                 closure()
@@ -122,6 +140,7 @@ class _Correlated:
 
     def _sum_and_release(self, delivery: Delivery) -> float | None:
         gradients = self._gradients(delivery)
+        self._rows.check(delivery)
         if not delivery.last:
             with self.ledger.summing():
                 self._add(gradients)
@@ -138,6 +157,7 @@ class _Correlated:
                 return self.original_optimizer.step()  # type: ignore[no-any-return]
             finally:
                 self._inner_allowed = False
+                self._unchanged.released()
 
     def abandon_batch(self) -> None:
         """Give up the batch in hand, of which nothing was released. Iterate again to get it back."""
@@ -148,6 +168,7 @@ class _Correlated:
         """Drop all gradients, and what Opacus's hooks keep of a pass."""
         self._is_last_step_skipped = False
         clear_hooks(self._module)
+        self._rows.forget()
         self.zero_grad()  # type: ignore[attr-defined]
 
     def _release(self, step: int) -> None:
@@ -171,6 +192,7 @@ class _Correlated:
 
     def _add(self, gradients: list[Tensor]) -> None:
         """Add what `_gradients` returned to p.summed_grad, and mark it as used."""
+        self._rows.forget()
         for p, gradient in zip(self._bound, gradients, strict=True):
             if p.summed_grad is None:  # type: ignore[attr-defined]
                 p.summed_grad = gradient  # type: ignore[attr-defined]
@@ -197,9 +219,6 @@ class _Correlated:
             settings["module.max_grad_norm"] = self._module.max_grad_norm
         return settings
 
-    def _read_versions(self) -> dict[str, tuple[int, int]]:
-        return {name: (id(tensor), tensor._version) for name, tensor in self._watched().items()}
-
     def _check_unchanged(self) -> None:
         for name, value in self._read_settings().items():
             if value != self._settings[name]:
@@ -221,13 +240,7 @@ class _Correlated:
                     f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
                     f" {tuple(shape)} on {device}: move and cast the model before make_private."
                 )
-        if self._read_versions() != self._versions:
-            changed = [n for n, v in self._read_versions().items() if self._versions.get(n) != v]
-            raise GuaranteeError(
-                f"{changed[0] if changed else 'a buffer'} changed during training without noise: buffers"
-                " (such as the statistics of batch normalisation) and frozen parameters must stay as they"
-                " are. Keep such layers in eval() mode, or replace them."
-            )
+        self._unchanged.check()
         check_not_mixing(self._mixing)
         if self._step_skip_queue:
             self.signal_skip_step()
@@ -237,6 +250,21 @@ class _Correlated:
         raise DesynchronizedError(
             "opacus.utils.batch_memory_manager.BatchMemoryManager keeps a queue of steps to skip that can"
             " outlive its batch: use anechoic.torch.BatchMemoryManager, with the same arguments, instead."
+        )
+
+    # torch.amp.GradScaler sets grad_scale on optimizers that say they take it
+    _step_supports_amp_scaling = True
+
+    @property
+    def grad_scale(self) -> float:
+        """1: setting it is refused."""
+        return 1.0
+
+    @grad_scale.setter
+    def grad_scale(self, value: Any) -> NoReturn:
+        raise UnsupportedError(
+            "GradScaler multiplies losses before gradients are clipped, so every example would be clipped to"
+            " noise level: use autocast with bfloat16 and no GradScaler."
         )
 
     def _check_inner(self, *_: Any) -> None:
@@ -273,6 +301,12 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
         for p in self._bound:
             if isinstance(getattr(p, "grad_sample", None), Tensor):
                 p.grad_sample._processed = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        samples = [getattr(p, "grad_sample", None) for p in self._bound]
+        if any(s is not None and not hasattr(s, "_processed") for s in samples):
+            self._rows.forget()  # gradients of the faulty pass go with it; before its backward() they do not
+        super().zero_grad(set_to_none)
 
     def _check_samples(self, samples: list[Any], delivery: Delivery) -> None:
         for sample in samples:
@@ -355,5 +389,7 @@ class GhostCorrelatedOptimizer(_Correlated, DPOptimizerFastGradientClipping):  #
         self.watch.reset()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
+        if self.watch.passes:
+            self._rows.forget()
         self.watch.cleared()
         super().zero_grad(set_to_none)

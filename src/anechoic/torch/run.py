@@ -13,10 +13,11 @@ from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
 from anechoic.torch.samplers import Batches
+from anechoic.torch.single import Single
 
 
 @dataclass
-class Run:
+class Run(Single):
     """Objects of one private training run.
 
     Attributes:

@@ -16,7 +16,8 @@ from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
 from anechoic.torch import checks
-from anechoic.torch.ghost import ghost_criterion, watched_module
+from anechoic.torch.ghost import watched_module
+from anechoic.torch.ghost_loss import ghost_criterion
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
@@ -107,7 +108,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if setup.mechanism not in STRATEGIES:
         raise ValueError(
             f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
-            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or Dense)."
+            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
+            " Dense)."
         )
     if setup.max_grad_norm is None:
         raise ValueError(
@@ -156,7 +158,7 @@ def begin(
     """Wrap module, optimizer and loader: the run, and what make_private returns."""
     batches_under = _batches(mechanism, setup.data_loader)
     ledger = ReleaseLedger(mechanism.steps)
-    feed = Feed(batches_under(sampling_key), sampling_key)
+    feed = Feed(batches_under(sampling_key), sampling_key, setup.examples)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     ghost = setup.grad_sample_mode == "ghost"
     options: dict[str, Any] = {"batch_first": setup.batch_first, "loss_reduction": setup.loss_reduction}
@@ -177,6 +179,7 @@ def begin(
         mechanism, ledger, setup.module, module, optimizer, loader, batches_under, noise_key, sampling_key
     )
     run.start()
+    ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r", mechanism.sampling.describe(), mechanism
     )

@@ -1,0 +1,109 @@
+"""Rows: what layers are fed with must be the delivered examples, one row an example, in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+
+
+class RowWatch:
+    """Looks at what every trainable layer is fed with while a batch is in hand.
+
+    Per-example gradients are rows of layer inputs. A layer that is fed with positions, or with some rows of
+    the batch, gives gradients whose rows are not the examples. This shows in their number only: where
+    there are as many positions as examples, it does not.
+
+    Args:
+        module: Opacus's wrapper (or hooks) around the model.
+        ledger: knows the batch in hand.
+    """
+
+    def __init__(self, module: Any, ledger: ReleaseLedger) -> None:
+        self.ledger = ledger
+        self.fault = ""
+        inner: nn.Module = module._module
+        names = {id(layer): name or "module" for name, layer in inner.named_modules()}
+        recurrent = [layer for layer in inner.modules() if isinstance(layer, DPRNNBase)]
+        hooked = module.iterate_submodules(inner)
+        # rows of RNNLinear are those of one time step: what counts is the input of the whole DPRNNBase
+        plain = [layer for layer in hooked if not isinstance(layer, (DPRNNBase, RNNLinear))]
+        for layer in [*recurrent, *plain]:
+            dimension = 0 if (layer.batch_first if layer in recurrent else module.batch_first) else 1
+            hook: Any = _Hook(self, names[id(layer)], int(dimension))
+            layer.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def check(self, delivery: Delivery) -> None:
+        """Refuse the gradients of a pass in which a layer was fed with something else.
+
+        Raises:
+            DesynchronizedError: naming the layer.
+        """
+        if self.fault:
+            raise DesynchronizedError(
+                f"{self.fault} while release {delivery.step}'s batch has {delivery.size}: rows of a trainable"
+                " layer must be the examples, so it cannot be fed with positions (expand them to the batch:"
+                " positions.repeat(len(x), 1)) or with part of the batch (apply it to all rows and mask its"
+                " output). Call optimizer.abandon_batch() to go on."
+            )
+
+    def forget(self) -> None:
+        """The gradients were used or dropped."""
+        self.fault = ""
+
+
+class _Hook:
+    """Forward pre-hook of one layer. A copy of the layer is another model: its hook does nothing."""
+
+    def __init__(self, watch: RowWatch, name: str, dimension: int) -> None:
+        self._watch, self._name, self._dimension = watch, name, dimension
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not layer.training or not torch.is_grad_enabled():
+            return
+        given = args[0] if args else next(iter(kwargs.values()), None)
+        if isinstance(given, PackedSequence):
+            _check_order(self._name, given)
+            rows = int(given.batch_sizes[0])
+        elif isinstance(layer, nn.EmbeddingBag) and (bags := _offsets(args, kwargs)) is not None:
+            rows = len(bags)
+        elif isinstance(given, Tensor) and given.dim() > self._dimension:
+            rows = given.shape[self._dimension]
+        else:
+            return
+        delivery = self._watch.ledger.in_hand
+        if delivery is not None and rows != delivery.size and not self._watch.fault:
+            self._watch.fault = f"{self._name} ({type(layer).__name__}) was fed with {rows} rows"
+
+    def __reduce__(self) -> Any:
+        return _idle, ()
+
+
+class _Idle:
+    def __call__(self, *_: Any) -> None:
+        pass
+
+
+def _idle() -> _Idle:
+    return _Idle()
+
+
+def _offsets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+    return offsets if isinstance(offsets, Tensor) else None
+
+
+def _check_order(name: str, packed: PackedSequence) -> None:
+    order = packed.sorted_indices
+    if order is not None and not torch.equal(order, torch.arange(len(order), device=order.device)):
+        raise GuaranteeError(
+            f"{name} was fed with a PackedSequence that was sorted by length (enforce_sorted=False):"
+            " gradients would be attributed to the wrong examples, and clipped wrongly. Sort the"
+            " batch by length in collate_fn and pack with enforce_sorted=True, or pad without packing."
+        )

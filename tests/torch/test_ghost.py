@@ -1,0 +1,407 @@
+"""Ghost clipping: the sum of clipped gradients is the brute-force one, and what would escape is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch import PrivacyEngine
+from tests.torch.setting import weights
+
+B, CLIP = 8, 1.0
+
+
+def private(model, x, y, criterion, *, mode="ghost", clip=CLIP, **options):
+    """A run of one release, over all of x, with hardly any noise and a learning rate of 1."""
+    return PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        criterion=criterion,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+        mechanism="identity",
+        noise_multiplier=1e-9,
+        max_grad_norm=clip,
+        target_delta=1e-5,
+        epochs=1,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        loss_reduction=getattr(criterion, "reduction", "mean"),
+        **options,
+    )
+
+
+def clipped_sum(make, x, y, criterion, *, loss=None, **options):
+    """Minus the update, in units of the sum."""
+    torch.manual_seed(0)
+    model = make()
+    before = weights(model)
+    module, optimizer, private_criterion, loader = private(model, x, y, criterion, **options)
+    forward = module if isinstance(module, nn.Module) else model
+    for batch in loader:
+        optimizer.zero_grad()
+        if loss is None:
+            private_criterion(forward(batch[0]), batch[1]).backward()
+        else:
+            loss(private_criterion, forward, *batch).backward()
+        optimizer.step()
+    moved = before - weights(model)
+    return moved * (len(x) if private_criterion.loss_reduction == "mean" else 1)
+
+
+def brute_force(make, x, y, criterion, *, clip=CLIP):
+    """Example after example, with the plain criterion."""
+    torch.manual_seed(0)
+    model, total = make(), 0
+    for i in range(len(x)):
+        model.zero_grad()
+        criterion(model(x[i : i + 1]), y[i : i + 1]).backward()
+        gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        total = total + gradient * (clip / (gradient.norm() + 1e-6)).clamp(max=1)
+    return total
+
+
+def inputs(*shape, seed=1):
+    return torch.randn(B, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+# Losses of other shapes than (examples,).
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("kind", ["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"])
+def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction):
+    outputs = {"mse": 1, "bce": 1}.get(kind, 3)
+    x, y = inputs(4) * scale, inputs(outputs, seed=2)
+    criterion = {"m": nn.MSELoss, "b": nn.BCEWithLogitsLoss, "c": nn.CrossEntropyLoss}[kind[0]](
+        reduction=reduction
+    )
+    shape = [nn.Unflatten(1, (1, 3))] if kind == "mse-cube" else []
+    y = {"m": y, "b": y.sigmoid(), "c": y.argmax(1)}[kind[0]]
+    if shape:
+        y = y[:, None]
+
+    def make():
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs), *shape)
+
+    assert torch.allclose(
+        clipped_sum(make, x, y, criterion), brute_force(make, x, y, criterion), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.BCEWithLogitsLoss(reduction="sum")])
+def test_one_example_moves_a_column_of_losses_by_at_most_two(criterion):
+    x, y = inputs(3), inputs(1, seed=2).sigmoid()
+    other_x, other_y = x.clone(), y.clone()
+    other_x[0], other_y[0] = 100.0, 1.0 if isinstance(criterion, nn.BCEWithLogitsLoss) else 1000.0
+    sums = [clipped_sum(lambda: nn.Linear(3, 1), *pair, criterion) for pair in ((x, y), (other_x, other_y))]
+    assert (sums[0] - sums[1]).norm() <= 2 * CLIP * 1.001
+
+
+def test_positions_that_the_criterion_ignores_do_not_count():
+    x, y = inputs(4), torch.randint(0, 3, (B, 5), generator=torch.Generator().manual_seed(3))
+    y[:, 3:] = -100
+    y[0, 1:] = -100
+
+    def make():
+        return nn.Sequential(nn.Linear(4, 15), nn.Unflatten(1, (3, 5)))
+
+    criterion = nn.CrossEntropyLoss()
+    assert torch.allclose(clipped_sum(make, x, y, criterion), brute_force(make, x, y, criterion), atol=1e-4)
+
+    def flat(private_criterion, module, batch, targets):
+        logits = module(batch).transpose(1, 2)
+        return private_criterion(logits.reshape(-1, 3), targets.reshape(-1), shape=logits.shape)
+
+    assert torch.allclose(
+        clipped_sum(make, x, y, criterion, loss=flat), brute_force(make, x, y, criterion), atol=1e-4
+    )
+
+
+class Unattributed(nn.Module):
+    def forward(self, out, y):
+        return ((out - y) ** 2).mean()
+
+
+class Heedless(Unattributed):
+    reduction = "mean"
+
+
+@pytest.mark.parametrize("criterion", [Unattributed(), lambda out, y: ((out - y) ** 2).mean(), None])
+def test_a_criterion_without_reduction_is_refused_at_once(criterion):
+    with pytest.raises(UnsupportedError, match="has no attribute `reduction`"):
+        private(nn.Linear(3, 1), inputs(3), inputs(1), criterion)
+
+
+def refused(error, match, make=lambda: nn.Linear(3, 1), x=None, y=None, criterion=None, loss=None):
+    x, y = inputs(3) if x is None else x, inputs(1) if y is None else y
+    with pytest.raises(error, match=match):
+        clipped_sum(make, x, y, criterion or nn.MSELoss(), loss=loss)
+
+
+def test_a_criterion_that_ignores_reduction_is_refused():
+    refused(GuaranteeError, r"a tensor of shape \(\)", criterion=Heedless())
+
+
+def test_a_criterion_that_fails_keeps_its_reduction():
+    criterion = nn.CrossEntropyLoss()
+    refused(
+        IndexError, "out of bounds", criterion=criterion, y=torch.full((B,), 7), make=lambda: nn.Linear(3, 2)
+    )
+    assert criterion.reduction == "mean"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda loss, _: loss * torch.ones(B, 1),
+        lambda loss, _: torch.ones(B, 1) * loss,
+        lambda loss, _: loss / torch.ones(B, B),
+        lambda loss, _: loss * torch.ones(B).numpy(),
+        lambda loss, _: torch.ones(B).numpy() * loss,
+        lambda loss, _: loss * loss,
+        lambda loss, module: loss * module.weight.sum(),
+        lambda loss, module: loss + 10 * module.weight.square().sum(),
+        lambda loss, module: module.weight.square().sum() + loss,
+        lambda loss, module: loss - module.weight.square().sum(),
+        lambda loss, module: module.weight.square().sum() - loss,
+        lambda loss, _: loss + torch.ones(B),
+        lambda loss, _: loss + "1",
+    ],
+)
+def test_what_would_not_be_clipped_is_refused_in_arithmetic(change):
+    def loss(criterion, module, x, y):
+        return change(criterion(module(x), y), module._module)
+
+    refused(GuaranteeError, "was multiplied or divided by|was added to the loss", loss=loss)
+
+
+def test_arithmetic_with_numbers_weights_and_losses_of_the_batch():
+    x, y, share = inputs(3), inputs(1, seed=2), torch.rand(B)
+    weighted = nn.Linear(3, 1)
+
+    def loss(criterion, module, x, y):
+        out = module(x)
+        one = criterion(out, y)
+        negative = -(2 * (one * share + 0 * one) - one / 4 + 1)
+        return -negative + torch.tensor(3.0) - (1 - one)
+
+    def by_hand():
+        total, model = 0, weighted
+        for i in range(B):
+            model.zero_grad()
+            ((2 * share[i] - 0.25 + 1) * nn.functional.mse_loss(model(x[i]), y[i])).backward()
+            gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+            total = total + gradient / max(1.0, gradient.norm().item())
+        return total
+
+    torch.manual_seed(0)
+    weighted = nn.Linear(3, 1)
+    assert torch.allclose(
+        clipped_sum(lambda: nn.Linear(3, 1), x, y, nn.MSELoss(), loss=loss), by_hand(), atol=1e-4
+    )
+
+
+def test_a_loss_of_another_length_is_refused_and_the_batch_can_be_done_again():
+    model = nn.Linear(3, 1)
+    module, optimizer, criterion, loader = private(model, inputs(3), inputs(1), nn.MSELoss())
+    x, y = next(iter(loader))
+    before = weights(model)
+    with pytest.raises(GuaranteeError, match=r"shape \(4,\), but the forward pass had 8 examples"):
+        criterion(module(x).reshape(4, 2), y.reshape(4, 2)).backward()
+    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
+        optimizer.step()
+    assert torch.equal(weights(model), before)
+    criterion(module(x), y).backward()
+    optimizer.step()
+    assert not torch.equal(weights(model), before)
+
+
+def test_a_sum_above_its_bound_is_refused(monkeypatch):
+    model = nn.Linear(3, 1)
+    module, optimizer, criterion, loader = private(model, inputs(3), inputs(1), nn.MSELoss())
+    x, y = next(iter(loader))
+    true = type(module).get_clipping_coef
+    monkeypatch.setattr(type(module), "get_clipping_coef", lambda self: 1e4 * true(self))
+    with pytest.raises(GuaranteeError, match="something was not clipped"):
+        criterion(module(x), y).backward()
+    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
+        optimizer.step()
+
+
+# Parameters used apart from the call of their layer.
+
+
+class Net(nn.Module):
+    def __init__(self, use):
+        super().__init__()
+        self.a, self.b, self.use = nn.Linear(3, 3), nn.Linear(3, 1), use
+
+    def forward(self, x):
+        return self.use(self, x)
+
+
+def ctx_leak(net, x):
+    inner = net.a(x)
+    net.a.eval()
+    out = net.b(net.a(inner))
+    net.a.train()
+    return out
+
+
+USES = {
+    "functional": lambda net, x: net.b(1e-3 * net.a(x) + F.linear(1e3 * x, net.a.weight)),
+    "tied": lambda net, x: net.b(F.linear(net.a(x), net.a.weight)),
+    "bias": lambda net, x: net.b(net.a(x)) + net.a.bias.sum(),
+    "view": lambda net, x: net.b(net.a(x) * net.a.weight[:1].expand(len(x), 3)),
+    "eval call": ctx_leak,
+    "functional alone": lambda net, x: net.b(F.linear(x, net.a.weight, net.a.bias)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_parameter_used_apart_from_its_layer_is_refused(use):
+    refused(DesynchronizedError, "the loss depends on .*'a\\.", lambda: Net(USES[use]))
+
+
+def test_a_penalty_hidden_in_the_outputs_is_refused():
+    def loss(criterion, module, x, y):
+        return criterion(module(x) + module._module.weight.square().sum(), y)
+
+    refused(DesynchronizedError, r"depends on \['weight'\] other than", loss=loss)
+
+
+def test_layers_called_in_a_pass_that_the_loss_leaves_out_are_refused():
+    def use(net, x):
+        net.a(x)
+        return net.b(x)
+
+    refused(DesynchronizedError, "0 of 1 calls of the layer that holds 'a.", lambda: Net(use))
+
+
+def checkpointed(reentrant):
+    return lambda net, x: net.b(checkpoint(net.a, x.requires_grad_(), use_reentrant=reentrant))
+
+
+def test_reentrant_checkpointing_is_refused():
+    refused(DesynchronizedError, "gradient checkpointing", lambda: Net(checkpointed(True)))
+
+
+def test_other_checkpointing_is_measured():
+    x, y = inputs(3), inputs(1, seed=2)
+    got = clipped_sum(lambda: Net(checkpointed(False)), x.clone(), y, nn.MSELoss())
+    plain = brute_force(lambda: Net(lambda net, x: net.b(net.a(x))), x, y, nn.MSELoss())
+    assert torch.allclose(got, plain, atol=1e-4)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3, 3))
+        self.seen = None
+
+    def forward(self, x, scale=1.0):
+        self.seen = x @ self.w
+        return self.seen * self.w[0] * scale
+
+
+@pytest.mark.parametrize("keyword", [True, False])
+def test_arguments_that_the_norms_leave_out_are_refused(keyword):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.s = Scaled()
+
+        def forward(self, x):
+            return self.s(x, scale=100.0) if keyword else self.s(x, 100.0)
+
+    refused(GuaranteeError, "keyword arguments|2 arguments", Outer, y=inputs(3))
+
+
+def test_what_a_layer_keeps_of_its_call_is_not_used():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.s = Scaled()
+
+        def forward(self, x):
+            return self.s(x) + 100 * self.s.seen
+
+    refused(DesynchronizedError, r"depends on \['s.w'\] other than", Outer, y=inputs(3))
+
+
+# Models that must work, each against brute force.
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.e, self.r, self.f = nn.Embedding(9, 4), kind(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.f(self.r(self.e(x))[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.n = nn.Embedding(9, 4), nn.LayerNorm(4)
+        self.a, self.f = DPMultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.n(self.e(x))
+        return self.f((h + self.a(h, h, h, need_weights=False)[0]).mean(1))
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s, self.f = Scaled(), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.f(self.s(self.s(x)))
+
+
+TOKENS = torch.randint(0, 9, (B, 6), generator=torch.Generator().manual_seed(4))
+MODELS = {
+    "linear, three axes": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3)),
+        inputs(5, 4),
+    ),
+    "conv1d": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+        ),
+        inputs(2, 6),
+    ),
+    "conv2d": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.GroupNorm(2, 4),
+            nn.InstanceNorm2d(4, affine=True),
+            nn.Flatten(),
+            nn.Linear(64, 3),
+        ),
+        inputs(1, 6, 6),
+    ),
+    "lstm": (lambda: Recurrent(DPLSTM), TOKENS),
+    "gru": (lambda: Recurrent(DPGRU), TOKENS),
+    "attention": (Attention, TOKENS),
+    "own layer, twice": (Own, inputs(3)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), inputs(4)),
+}
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_work(name, wrap):
+    make, x = MODELS[name]
+    y = torch.arange(B) % 3
+    criterion = nn.CrossEntropyLoss()
+    for clip in (0.1, 10.0):
+        got = clipped_sum(make, x, y, criterion, clip=clip, wrap_model=wrap)
+        assert torch.allclose(got, brute_force(make, x, y, criterion, clip=clip), atol=1e-4, rtol=1e-3)
