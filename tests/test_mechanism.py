@@ -274,3 +274,9 @@ def test_refusals_of_combinations():
 )
 def test_printed_epsilon_rounds_up(value, text):
     assert round_up(value) == text
+
+
+def test_printed_delta_is_not_rounded_down():
+    fixed = FixedOrder(57, 10, epochs=4)
+    mech = calibrate(BANDED, sampling=fixed, epsilon=1.0, delta=1.0000049e-6)
+    assert ", 1.0000049e-06)-differential" in str(mech)
