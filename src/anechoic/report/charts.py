@@ -310,8 +310,7 @@ def _clean(svg: str) -> minidom.Element:
 
     Ids that something refers to stay, and begin with "chart-".
     """
-    root = minidom.parseString(svg).documentElement
-    assert root is not None
+    root: Any = minidom.parseString(svg).documentElement
     root.setAttribute("role", "img")
     root.setAttribute("stroke-linejoin", "round")  # what the style sheet says, of everything
     nodes = root.getElementsByTagName("*")
