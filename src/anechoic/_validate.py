@@ -76,6 +76,26 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | No
     return array
 
 
+def steps_within(n: int, steps: int) -> int:
+    """`steps` if 1 <= steps <= n."""
+    if not 1 <= steps <= n:
+        raise ValueError(f"steps={steps} must lie between 1 and n={n}.")
+    return int(steps)
+
+
+def rows_of(n: int, x: ArrayLike) -> Array:
+    """`x` as float64, with n rows."""
+    array = np.asarray(x, dtype=np.float64)
+    if array.ndim == 0 or len(array) != n:
+        raise ValueError(f"x has shape {array.shape}; axis 0 must have n={n} steps.")
+    return array
+
+
+def scale_rows(diagonal: Array, x: Array) -> Array:
+    """The product of a diagonal matrix with `x`, along axis 0."""
+    return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
+
+
 def _real(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name}={value!r} must be a real number.")

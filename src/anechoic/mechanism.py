@@ -85,7 +85,7 @@ class Mechanism:
     @property
     def amplified(self) -> bool:
         """Whether (epsilon, delta) uses the secrecy of the batches."""
-        return is_amplified(self.sampling)
+        return self.sampling.amplified
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
@@ -292,7 +292,7 @@ def calibrate(
         return with_std(std)
 
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-    if is_amplified(sampling):
+    if sampling.amplified:
         groups, rate = _groups_and_rate(sampling)
         compositions = -(-strategy.n // groups)
         sigma = poisson_noise_multiplier(epsilon, delta, rate, compositions, adjacency=adjacency)
@@ -307,11 +307,6 @@ def calibrate(
     while mechanism.epsilon() > epsilon:  # products of rounded numbers
         mechanism, excess = with_std(std * (1 + excess)), 2 * excess
     return mechanism
-
-
-def is_amplified(sampling: Sampling) -> bool:
-    """Whether `sampling` hides who took part (a rate of 1 hides nothing but is accounted the same way)."""
-    return isinstance(sampling, (Poisson, CyclicPoisson))
 
 
 def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: str) -> None:

@@ -9,7 +9,7 @@ centres and BLT for federated and very long runs; rank by the predicted error of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.losses import error
@@ -289,8 +289,6 @@ def _row(mechanism: Mechanism, batch_size: float, dimension: int | None) -> Plan
 
 
 def _choose(rows: list[PlanRow], *, federated: bool) -> Plan:
-    from dataclasses import replace
-
     ranked = sorted(rows, key=lambda row: (row.predicted, row.history))
     least = ranked[0].predicted
     equal = [row for row in ranked if row.predicted <= least * (1 + TOLERANCE)]

@@ -14,7 +14,15 @@ from numpy.typing import ArrayLike
 
 from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, decaying, finite_array, positive_int
+from anechoic._validate import (
+    Array,
+    decaying,
+    finite_array,
+    positive_int,
+    rows_of,
+    scale_rows,
+    steps_within,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +58,13 @@ class Workload:
 
     def multiply(self, x: ArrayLike) -> Array:
         """A x along axis 0; x has shape (n, ...)."""
-        x = _rows(self.n, x)
-        return toeplitz.multiply(self.coefficients, x if self.rates is None else _scale(self.rates, x))
+        x = rows_of(self.n, x)
+        return toeplitz.multiply(self.coefficients, x if self.rates is None else scale_rows(self.rates, x))
 
     def solve(self, x: ArrayLike) -> Array:
         """A^-1 x along axis 0; x has shape (n, ...)."""
-        y = toeplitz.solve(self.coefficients, _rows(self.n, x))
-        return y if self.rates is None else _scale(1.0 / self.rates, y)
+        y = toeplitz.solve(self.coefficients, rows_of(self.n, x))
+        return y if self.rates is None else scale_rows(1.0 / self.rates, y)
 
     def to_dense(self) -> Array:
         """A as an (n, n) array."""
@@ -89,13 +97,13 @@ class PrefixSum(Workload):
         return True
 
     def multiply(self, x: ArrayLike) -> Array:
-        return np.asarray(np.cumsum(_rows(self.n, x), axis=0))
+        return np.asarray(np.cumsum(rows_of(self.n, x), axis=0))
 
     def solve(self, x: ArrayLike) -> Array:
-        return np.asarray(np.diff(_rows(self.n, x), axis=0, prepend=0.0))
+        return np.asarray(np.diff(rows_of(self.n, x), axis=0, prepend=0.0))
 
     def truncate(self, steps: int) -> PrefixSum:
-        return PrefixSum(_within(self, steps))
+        return PrefixSum(steps_within(self.n, steps))
 
 
 @serializable
@@ -159,7 +167,7 @@ class Momentum(Workload):
         return self.momentum == 0.0 and self.weight_decay == 0.0 and self.learning_rates is None
 
     def truncate(self, steps: int) -> Momentum:
-        steps = _within(self, steps)
+        steps = steps_within(self.n, steps)
         rates = None if self.rates is None else self.rates[:steps]
         return Momentum(steps, self.momentum, self.weight_decay, rates)
 
@@ -178,20 +186,3 @@ def momentum(
 ) -> Workload:
     """SGD with momentum, weight decay and learning rates; see `Momentum`."""
     return Momentum(n, momentum, weight_decay, learning_rates)
-
-
-def _rows(n: int, x: ArrayLike) -> Array:
-    array = np.asarray(x, dtype=np.float64)
-    if array.ndim == 0 or len(array) != n:
-        raise ValueError(f"x has shape {array.shape}; axis 0 must have n={n} steps.")
-    return array
-
-
-def _within(workload: Workload, steps: int) -> int:
-    if not 1 <= steps <= workload.n:
-        raise ValueError(f"steps={steps} must lie between 1 and n={workload.n}.")
-    return int(steps)
-
-
-def _scale(diagonal: Array, x: Array) -> Array:
-    return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)

@@ -107,29 +107,6 @@ class Strategy(ABC):
         return self.describe()
 
 
-def steps_within(strategy: Strategy, steps: int) -> int:
-    """`steps` if 1 <= steps <= n.
-
-    Raises:
-        ValueError: otherwise.
-    """
-    if not 1 <= steps <= strategy.n:
-        raise ValueError(f"steps={steps} must lie between 1 and n={strategy.n}.")
-    return int(steps)
-
-
-def rows_of(strategy: Strategy, x: ArrayLike) -> Array:
-    """`x` as float64 with n rows.
-
-    Raises:
-        ValueError: if axis 0 is not n long.
-    """
-    array = np.asarray(x, dtype=np.float64)
-    if array.ndim == 0 or len(array) != strategy.n:
-        raise ValueError(f"x has shape {array.shape}; axis 0 must have n={strategy.n} steps.")
-    return array
-
-
 def warn_dense(n: int, what: str) -> None:
     """Warn where an n x n array is about to be made for a large n."""
     if n > 4096:

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int
+from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
 from anechoic.strategies import blt_sums
-from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Buffered, Recurrence
 
 
@@ -68,10 +68,10 @@ class BLT(Strategy):
         return np.concatenate([[1.0], tail])
 
     def multiply(self, x: ArrayLike) -> Array:
-        return toeplitz.multiply(self.coefficients, rows_of(self, x))
+        return toeplitz.multiply(self.coefficients, rows_of(self.n, x))
 
     def solve(self, z: ArrayLike) -> Array:
-        return toeplitz.solve(self.coefficients, rows_of(self, z))
+        return toeplitz.solve(self.coefficients, rows_of(self.n, z))
 
     def to_dense(self) -> Array:
         return toeplitz.dense(self.coefficients, self.n)
@@ -89,7 +89,7 @@ class BLT(Strategy):
         return Buffered(self.n, scale=self._alpha, decay=self._lambda)
 
     def truncate(self, steps: int) -> BLT:
-        return BLT(steps_within(self, steps), self._alpha, self._lambda)
+        return BLT(steps_within(self.n, steps), self._alpha, self._lambda)
 
     def describe(self) -> str:
         return f"BLT(n={self.n}, buffers={len(self._alpha)})"

@@ -42,11 +42,8 @@ class Recurrence:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Autoregressive(Recurrence):
-    """x_t = (z_t - sum_{0 < j < window} C[t, t-j] x_{t-j}) / C[t, t] (monograph, Algorithm 2.1).
-
-    `row(s)`, for s = local(t), gives C[s, s], C[s, s-1], …: min(window, s + 1) entries.
-    """
+class _Windowed(Recurrence):
+    """Of the past, the last `window` rows count; `row(s)`, for s = local(t), gives their coefficients."""
 
     window: int
     row: Callable[[int], Array]
@@ -57,18 +54,19 @@ class Autoregressive(Recurrence):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MovingAverage(Recurrence):
+class Autoregressive(_Windowed):
+    """x_t = (z_t - sum_{0 < j < window} C[t, t-j] x_{t-j}) / C[t, t] (monograph, Algorithm 2.1).
+
+    `row(s)`, for s = local(t), gives C[s, s], C[s, s-1], …: min(window, s + 1) entries.
+    """
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MovingAverage(_Windowed):
     """x_t = sum_{0 <= j < window} C^-1[t, t-j] z_{t-j}: for banded inverses; the past holds fresh rows.
 
     `row(s)`, for s = local(t), gives C^-1[s, s], C^-1[s, s-1], …: min(window, s + 1) entries.
     """
-
-    window: int
-    row: Callable[[int], Array]
-
-    @property
-    def rows(self) -> int:
-        return 0 if self.window == 1 else self.window
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

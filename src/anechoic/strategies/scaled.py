@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int
-from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows, steps_within
+from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Recurrence
 
 
@@ -51,10 +51,10 @@ class ColumnScaled(Strategy):
         return Structure(inner.bands, inner.gram_bands, nonnegative=inner.nonnegative)
 
     def multiply(self, x: ArrayLike) -> Array:
-        return self.base.multiply(self._along(self._d, rows_of(self, x)))
+        return self.base.multiply(scale_rows(self._d, rows_of(self.n, x)))
 
     def solve(self, z: ArrayLike) -> Array:
-        return self._along(1.0 / self._d, self.base.solve(z))
+        return scale_rows(1.0 / self._d, self.base.solve(z))
 
     def to_dense(self) -> Array:
         return self.base.to_dense() * self._d
@@ -66,16 +66,12 @@ class ColumnScaled(Strategy):
         return self.base.recurrence().with_gains(1.0 / self._d)
 
     def truncate(self, steps: int) -> ColumnScaled:
-        return ColumnScaled(self.base.truncate(steps_within(self, steps)), self._d[:steps])
+        return ColumnScaled(self.base.truncate(steps_within(self.n, steps)), self._d[:steps])
 
     def describe(self) -> str:
         norms = self.column_norms_squared()
         word = "ColumnNormalized" if np.allclose(norms, 1.0, rtol=1e-9) else "ColumnScaled"
         return f"{word}({self.base.describe()})"
-
-    @staticmethod
-    def _along(diagonal: Array, x: Array) -> Array:
-        return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
 
 
 def ColumnNormalized(base: Strategy) -> ColumnScaled:
@@ -121,10 +117,10 @@ class Restarted(Strategy):
         return Structure(bands, gram_bands, nonnegative=inner.nonnegative)
 
     def multiply(self, x: ArrayLike) -> Array:
-        return self._blockwise(rows_of(self, x), solve=False)
+        return self._blockwise(rows_of(self.n, x), solve=False)
 
     def solve(self, z: ArrayLike) -> Array:
-        return self._blockwise(rows_of(self, z), solve=True)
+        return self._blockwise(rows_of(self.n, z), solve=True)
 
     def column_norms_squared(self) -> Array:
         last = self.n - (self.times - 1) * self.base.n
@@ -132,8 +128,6 @@ class Restarted(Strategy):
         return np.concatenate([whole, self.base.truncate(last).column_norms_squared()])
 
     def recurrence(self) -> Recurrence:
-        from dataclasses import replace
-
         inner = self.base.recurrence()
         gains = None if inner.gains is None else np.tile(inner.gains, self.times)[: self.n]
         period = self.base.n if inner.period is None else inner.period
@@ -142,7 +136,7 @@ class Restarted(Strategy):
         return replace(inner, n=self.n, gains=gains, period=period)
 
     def truncate(self, steps: int) -> Restarted:
-        steps = steps_within(self, steps)
+        steps = steps_within(self.n, steps)
         return Restarted(self.base, -(-steps // self.base.n), steps)
 
     def describe(self) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int
-from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.workloads import Workload
 
@@ -34,17 +34,17 @@ class Identity(Strategy):
         return first
 
     def multiply(self, x: ArrayLike) -> Array:
-        return rows_of(self, x).copy()
+        return rows_of(self.n, x).copy()
 
     def solve(self, z: ArrayLike) -> Array:
-        return rows_of(self, z).copy()
+        return rows_of(self.n, z).copy()
 
     def recurrence(self) -> Recurrence:
         one = np.ones(1)
         return MovingAverage(self.n, window=1, row=lambda t: one)
 
     def truncate(self, steps: int) -> Identity:
-        return Identity(steps_within(self, steps))
+        return Identity(steps_within(self.n, steps))
 
     def column_norms_squared(self) -> Array:
         return np.ones(self.n)
@@ -114,7 +114,7 @@ class Output(Strategy):
         return rows if rates is None else rows.with_gains(1.0 / rates)
 
     def truncate(self, steps: int) -> Output:
-        return Output(self._a.truncate(steps_within(self, steps)))
+        return Output(self._a.truncate(steps_within(self.n, steps)))
 
     def describe(self) -> str:
         return f"Output({type(self._a).__name__}, n={self.n})"
@@ -157,12 +157,12 @@ class Dense(Strategy):
         return Structure(bands, bands, nonnegative=bool((self._c >= 0).all()))
 
     def multiply(self, x: ArrayLike) -> Array:
-        return np.asarray(np.tensordot(self._c, rows_of(self, x), axes=1))
+        return np.asarray(np.tensordot(self._c, rows_of(self.n, x), axes=1))
 
     def solve(self, z: ArrayLike) -> Array:
         from scipy.linalg import solve_triangular
 
-        rows = rows_of(self, z)
+        rows = rows_of(self.n, z)
         flat = solve_triangular(self._c, rows.reshape(self.n, -1), lower=True)
         return np.asarray(flat).reshape(rows.shape)
 
@@ -178,5 +178,5 @@ class Dense(Strategy):
         return Autoregressive(self.n, window=window, row=lambda t: c[t, max(0, t - window + 1) : t + 1][::-1])
 
     def truncate(self, steps: int) -> Dense:
-        steps = steps_within(self, steps)
+        steps = steps_within(self.n, steps)
         return Dense(self._c[:steps, :steps])

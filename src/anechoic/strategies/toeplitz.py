@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int
-from anechoic.strategies.base import Strategy, Structure, rows_of, steps_within
+from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Autoregressive, Recurrence
 from anechoic.workloads import Workload
 
@@ -50,10 +50,10 @@ class _ToeplitzStrategy(Strategy):
         return np.pad(self._c, (0, self.n - len(self._c)))
 
     def multiply(self, x: ArrayLike) -> Array:
-        return toeplitz.multiply(self._c, rows_of(self, x))
+        return toeplitz.multiply(self._c, rows_of(self.n, x))
 
     def solve(self, z: ArrayLike) -> Array:
-        return toeplitz.solve(self._c, rows_of(self, z))
+        return toeplitz.solve(self._c, rows_of(self.n, z))
 
     def to_dense(self) -> Array:
         return toeplitz.dense(self._c, self.n)
@@ -114,7 +114,7 @@ class Toeplitz(_ToeplitzStrategy):
         return cls(workload.n, square_root_coefficients(workload, workload.n))
 
     def truncate(self, steps: int) -> Toeplitz:
-        steps = steps_within(self, steps)
+        steps = steps_within(self.n, steps)
         return Toeplitz(steps, self._c[:steps])
 
 
@@ -133,7 +133,7 @@ class BandedToeplitz(_ToeplitzStrategy):
             raise ValueError(f"bands={length} must be at most n={self.n}: drop the coefficients beyond it.")
 
     def truncate(self, steps: int) -> BandedToeplitz:
-        steps = steps_within(self, steps)
+        steps = steps_within(self.n, steps)
         return BandedToeplitz(steps, self._c[:steps])
 
     def describe(self) -> str:
