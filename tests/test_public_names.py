@@ -10,7 +10,7 @@ error loss noise optimize participation plan sampling sensitivity strategies wor
 """
 STRATEGIES = """
 BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage
-Output Recurrence Restarted Strategy Structure Toeplitz
+Output Recurrence Restarted SquareStrategy Strategy Structure Toeplitz
 """
 TORCH = """
 BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer PrivacyEngine PrivateDataLoader

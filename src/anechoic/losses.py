@@ -215,15 +215,15 @@ def _scaled_rows(b: Array, inverse: Array, gains: Array, past: Array, first: int
 
 
 def _by_columns(workload: Workload, strategy: Strategy) -> Array:
-    """Squared row norms of B from blocks of its columns: B e_j = A (C^-1 e_j)."""
-    n = strategy.n
-    _announce(n * n * max(strategy.structure.bands, 16), strategy)
-    width = max(1, CHUNK // n)
+    """Squared row norms of B from blocks of its columns: B e_j = A (L e_j)."""
+    n, rows = strategy.n, strategy.rows
+    _announce(n * rows * max(strategy.structure.bands, 16), strategy)
+    width = max(1, CHUNK // rows)
     squares = np.zeros(n)
-    for start in range(0, n, width):
-        block = np.zeros((n, min(width, n - start)))
+    for start in range(0, rows, width):
+        block = np.zeros((rows, min(width, rows - start)))
         block[start + np.arange(block.shape[1]), np.arange(block.shape[1])] = 1.0
-        columns = workload.multiply(strategy.solve(block))
+        columns = workload.multiply(strategy.correlate(block))
         squares += np.einsum("tj,tj->t", columns, columns)
     return squares
 

@@ -1,6 +1,6 @@
 """Strategies C: lower-triangular n x n matrices whose inverse correlates the noise."""
 
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, Strategy, Structure
 from anechoic.strategies.blt import BLT
 from anechoic.strategies.recurrence import Autoregressive, Buffered, MovingAverage, Recurrence
 from anechoic.strategies.scaled import ColumnNormalized, ColumnScaled, Restarted
@@ -20,6 +20,7 @@ __all__ = [
     "Output",
     "Recurrence",
     "Restarted",
+    "SquareStrategy",
     "Strategy",
     "Structure",
     "Toeplitz",

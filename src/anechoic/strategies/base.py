@@ -39,14 +39,21 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Strategy(ABC):
-    """A lower-triangular n x n matrix C with positive diagonal; axis 0 of every argument is the step.
+    """A matrix C with n columns and a left inverse L; axis 0 of every argument is the step.
 
-    The release at step t is row t of G + C^-1 Z, with Z i.i.d. Gaussian. Subclasses are final
-    frozen dataclasses; they give the methods below marked abstract, and may override the others
-    with something faster. `anechoic.testing` holds the contract that every strategy must pass.
+    The release at step t is row t of G + L Z, with Z i.i.d. Gaussian: post-processing of C G + Z. Most
+    strategies are a `SquareStrategy`, with L = C^-1; a rectangular one (a tree) has more rows than steps.
+    Concrete classes are final frozen dataclasses; they give the methods below marked abstract, and may
+    override the others with something faster. `anechoic.testing` holds the contract that every strategy
+    must pass.
     """
 
     n: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of C, which are the i.i.d. noise rows of a whole run; n where C is square."""
+        return self.n
 
     @property
     @abstractmethod
@@ -55,11 +62,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along axis 0; x has shape (n, ...)."""
+        """C x along axis 0; x has shape (n, ...), the result (rows, ...)."""
 
     @abstractmethod
-    def solve(self, z: ArrayLike) -> Array:
-        """C^-1 z along axis 0; z has shape (n, ...)."""
+    def correlate(self, z: ArrayLike) -> Array:
+        """L z along axis 0, the injected noise; z has shape (rows, ...), the result (n, ...)."""
 
     @abstractmethod
     def recurrence(self) -> Recurrence:
@@ -75,7 +82,7 @@ class Strategy(ABC):
         raise TypeError(f"{type(self).__name__} is not Toeplitz: it has no coefficients. Use to_dense().")
 
     def to_dense(self) -> Array:
-        """C as an (n, n) array."""
+        """C as a (rows, n) array."""
         return self.multiply(np.eye(self.n))
 
     def column_norms_squared(self) -> Array:
@@ -98,13 +105,25 @@ class Strategy(ABC):
         return f"{type(self).__name__}(n={self.n})"
 
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
-        """A stream of the rows of C^-1 Z, each of shape (dimension,); see `anechoic.noise.NoiseStream`."""
+        """A stream of the rows of L Z, each of shape (dimension,); see `anechoic.noise.NoiseStream`."""
         from anechoic.noise import NoiseStream
 
         return NoiseStream(self, dimension, **options)
 
     def __repr__(self) -> str:
         return self.describe()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SquareStrategy(Strategy):
+    """A lower-triangular n x n matrix C with positive diagonal: L = C^-1."""
+
+    @abstractmethod
+    def solve(self, z: ArrayLike) -> Array:
+        """C^-1 z along axis 0; z has shape (n, ...)."""
+
+    def correlate(self, z: ArrayLike) -> Array:
+        return self.solve(z)
 
 
 def warn_dense(n: int, what: str) -> None:

@@ -12,13 +12,13 @@ from anechoic import toeplitz
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
 from anechoic.strategies import blt_sums
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.recurrence import Buffered, Recurrence
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class BLT(Strategy):
+class BLT(SquareStrategy):
     """A Toeplitz matrix with exponentially fading coefficients; noise costs `buffers` rows of memory.
 
     Args:

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows, steps_within
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, Strategy, Structure
 from anechoic.strategies.recurrence import Recurrence
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnScaled(Strategy):
+class ColumnScaled(SquareStrategy):
     """C D for a strategy C and a positive diagonal D. (C D)^-1 = D^-1 C^-1: one factor per noise row.
 
     Args:
@@ -85,7 +85,7 @@ def ColumnNormalized(base: Strategy) -> ColumnScaled:
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Restarted(Strategy):
+class Restarted(SquareStrategy):
     """`base` started afresh every base.n steps: C is block-diagonal, I (x) base (Definition 3.18).
 
     Args:

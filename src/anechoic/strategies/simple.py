@@ -10,14 +10,14 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.workloads import Workload
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Identity(Strategy):
+class Identity(SquareStrategy):
     """C = I: independent noise at every step (DP-SGD, input perturbation)."""
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Identity(Strategy):
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Output(Strategy):
+class Output(SquareStrategy):
     """C = A: noise on the weighted prefix sums themselves (output perturbation).
 
     Args:
@@ -122,7 +122,7 @@ class Output(Strategy):
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Dense(Strategy):
+class Dense(SquareStrategy):
     """An explicit lower-triangular matrix; the noise stream keeps all earlier rows.
 
     Args:

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 from anechoic import toeplitz
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.recurrence import Autoregressive, Recurrence
 from anechoic.workloads import Workload
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _ToeplitzStrategy(Strategy):
+class _ToeplitzStrategy(SquareStrategy):
     """Shared algebra; `band` holds the leading coefficients, those after it are zero."""
 
     band: ArrayLike
