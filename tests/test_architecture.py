@@ -21,7 +21,7 @@ ORDER = [
     {"toeplitz"},
     {"workloads", "participation"},
     {"strategies", "testing"},
-    {"sensitivity", "losses"},
+    {"sensitivity", "losses", "lower_bounds"},
     {"sampling", "optimize"},
     {"accounting"},
     {"mechanism", "statement", "plan_text"},

@@ -8,7 +8,8 @@ import pytest
 
 from anechoic import losses, workloads
 from anechoic.errors import PerformanceWarning
-from anechoic.losses import error, loss, prefix_sum_lower_bound
+from anechoic.losses import error, loss
+from anechoic.lower_bounds import prefix_sum_lower_bound
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BLT,

@@ -1,4 +1,4 @@
-"""Error of a mechanism per step, its loss, and what no mechanism can beat.
+"""Error of a mechanism per step, and its loss.
 
 B = A C^-1 maps i.i.d. noise of variance 1 to the error of the n weighted prefix sums: the error of step
 t is the norm of row t of B, a standard deviation per coordinate. Loss is sensitivity times error.
@@ -14,15 +14,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from anechoic import toeplitz
-from anechoic._validate import Array, one_of, positive_int
+from anechoic._validate import Array, finite_array, one_of
 from anechoic.errors import PerformanceWarning
 from anechoic.participation import Participation
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, ColumnScaled, Identity, Output, Restarted, Strategy
 from anechoic.strategies.blt_sums import prefix_decoder
 from anechoic.workloads import Workload
+
+LossKind = str | ArrayLike
+KINDS = ("rms", "max", "last")
 
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.
 SLOW_FROM = 2e10
@@ -48,6 +52,59 @@ class Error:
     def per_step(self) -> Array:
         """Error of every step, shape (n,); computed, and O(n) of memory taken, when first asked for."""
         return np.asarray(np.sqrt(self._squared()))
+
+    def of(self, kind: LossKind) -> float:
+        """The error that `kind` asks for: "rms", "max", "last", or weights w >= 0, shape (n,).
+
+        Weights give sqrt(sum_t w_t e_t^2 / sum_t w_t), so that equal ones are "rms".
+
+        Raises:
+            ValueError: for anything else.
+        """
+        if isinstance(kind, str):
+            match one_of("kind", kind, KINDS):
+                case "rms":
+                    return self.rms
+                case "max":
+                    return self.max
+                case _:
+                    return float(self.per_step[-1])
+        return float(np.sqrt(row_weights(kind, self.n) @ np.square(self.per_step)))
+
+
+def row_weights(kind: LossKind, n: int) -> Array:
+    """Weights w of the squared errors of the n steps, shape (n,), sum 1: all but "max" is such a mean.
+
+    Raises:
+        ValueError: for "max", an unknown kind, or weights that are negative, all zero or not n in number.
+    """
+    if isinstance(kind, str):
+        if one_of("kind", kind, KINDS) == "max":
+            raise ValueError('kind="max" is no weighted mean of squared errors.')
+        if kind == "rms":
+            return np.full(n, 1.0 / n)
+        last = np.zeros(n)
+        last[-1] = 1.0
+        return last
+    weights = finite_array("kind", kind, length=n)
+    if weights.min() < 0 or not weights.any():
+        raise ValueError(
+            f"weights of the steps must be >= 0 with one above 0; the smallest is {weights.min()},"
+            f" the largest {weights.max()}."
+        )
+    return weights / weights.sum()
+
+
+def tail_weights(kind: LossKind, n: int) -> Array:
+    """v with squared error sum_s v_s b_s^2 for Toeplitz B of first column b, shape (n,): v_s = sum_{t >= s} w_t.
+
+    Errors of a Toeplitz B do not decrease, so that "max" is "last", v = 1.
+    """
+    if isinstance(kind, str) and one_of("kind", kind, KINDS) in ("max", "last"):
+        return np.ones(n)
+    if isinstance(kind, str):
+        return (n - np.arange(n, dtype=np.float64)) / n
+    return np.cumsum(row_weights(kind, n)[::-1])[::-1].copy()
 
 
 def error(workload: Workload, strategy: Strategy) -> Error:
@@ -87,14 +144,17 @@ def error(workload: Workload, strategy: Strategy) -> Error:
     return _of_squares(_squared_errors(workload, strategy))
 
 
-def loss(workload: Workload, strategy: Strategy, participation: Participation, kind: str = "rms") -> float:
+def loss(
+    workload: Workload, strategy: Strategy, participation: Participation, kind: LossKind = "rms"
+) -> float:
     """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 
     Args:
         workload: A.
         strategy: C.
         participation: which steps one privacy unit may touch.
-        kind: "rms" or "max" over the steps.
+        kind: "rms" or "max" over the steps, "last" for the last step alone, or weights of the steps, >= 0,
+            shape (n,).
 
     Raises:
         ValueError: for an unknown kind, or where sensitivity or error refuse.
@@ -102,36 +162,9 @@ def loss(workload: Workload, strategy: Strategy, participation: Participation, k
     References:
         Monograph, Definitions 2.3 (max) and 2.23 (RMS), Theorem 3.9.
     """
-    kind = one_of("kind", kind, ("rms", "max"))
-    size = error(workload, strategy)
-    return float(sensitivity(strategy, participation)) * (size.rms if kind == "rms" else size.max)
-
-
-def prefix_sum_lower_bound(n: int) -> float:
-    """No strategy has a smaller RMS loss, hence max loss, for prefix sums and one participation.
-
-    The nuclear norm of A_pre over n: ||A||_* <= ||B||_F ||C||_F for A = BC, and ||C||_F is at most
-    sqrt(n) times the largest column norm. The singular values of A_pre are 1 / (2 sin((2t-1) pi / (4n+2))).
-
-    Args:
-        n: steps, >= 1. From 10**6 on, all but the first terms are summed by the Euler-Maclaurin formula.
-            The result is rounded down by more than what it leaves out.
-
-    Raises:
-        ValueError: if n is not an integer >= 1.
-    """
-    n = positive_int("n", n)
-    step = math.pi / (2 * n + 1)
-    terms = n if n < 10**6 else 1000
-    angles = (np.arange(terms) + 0.5) * step
-    total = float((0.5 / np.sin(angles)).sum())
-    if terms < n:
-        first, last = terms * step, n * step
-        integral = 0.5 * (math.log(math.tan(last / 2)) - math.log(math.tan(first / 2)))
-        slope = 0.5 * (math.cos(first) / math.sin(first) ** 2 - math.cos(last) / math.sin(last) ** 2)
-        # the next term of the midpoint rule is 7/5760 step^3 g''': below 1e-11 of the last one kept
-        total += integral / step - slope * step / 24
-    return total * (1 - 1e-12) / n
+    if isinstance(kind, str):
+        one_of("kind", kind, KINDS)
+    return error(workload, strategy).of(kind) * float(sensitivity(strategy, participation))
 
 
 def _same_steps(workload: Workload, strategy: Strategy) -> None:

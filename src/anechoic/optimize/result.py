@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from anechoic.losses import loss, prefix_sum_lower_bound
+from anechoic.losses import LossKind, loss
+from anechoic.lower_bounds import Bound, lower_bound
 from anechoic.participation import Participation
 from anechoic.strategies import Strategy
 from anechoic.workloads import Workload
@@ -18,12 +19,13 @@ class Optimized:
     Attributes:
         strategy: C.
         loss: sensitivity times error of this very strategy, root scale, recomputed after the optimisation.
-        lower_bound: no strategy of any class has a smaller loss, by the theorem in `bound_name`; None
+        lower_bound: no strategy of the class `bound_covers` has a smaller loss; None
             where no bound is known.
-        gap: loss / lower_bound - 1, or None. It bounds how much any other strategy could gain.
+        gap: loss / lower_bound - 1, or None. It bounds how much another strategy of that class could gain.
         evaluations: how often the loss and its gradient were computed.
         seconds: wall-clock time of the call.
-        bound_name: where `lower_bound` comes from, or None.
+        bound_name: the theorem of `lower_bound`, or None.
+        bound_covers: the class of strategies that it covers, or None.
     """
 
     strategy: Strategy
@@ -33,29 +35,29 @@ class Optimized:
     evaluations: int
     seconds: float
     bound_name: str | None = None
+    bound_covers: str | None = None
 
 
 def finish(
     strategy: Strategy,
     workload: Workload,
     participation: Participation,
-    kind: str,
+    kind: LossKind,
     *,
     evaluations: int,
     started: float,
+    bound: Bound | None = None,
 ) -> Optimized:
-    """The record of an optimisation that began at `started` (time.perf_counter) and ended in `strategy`."""
+    """The record of an optimisation that began at `started` (time.perf_counter) and ended in `strategy`.
+
+    `bound` is the certificate of the optimiser itself; a larger one known for every strategy replaces it.
+    """
     reached = loss(workload, strategy, participation, kind)
-    bound = name = None
-    if workload.is_prefix_sum and participation.max_participations_in(workload.n) == 1:
-        bound = prefix_sum_lower_bound(workload.n)
-        name = "nuclear norm of A_pre over n: every factorisation, RMS and max loss, one participation"
-    return Optimized(
-        strategy,
-        reached,
-        bound,
-        None if bound is None else reached / bound - 1.0,
-        evaluations,
-        time.perf_counter() - started,
-        name,
-    )
+    general = lower_bound(workload, participation, kind)
+    if general is not None and (bound is None or general.value > bound.value):
+        bound = general
+    seconds = time.perf_counter() - started
+    if bound is None:
+        return Optimized(strategy, reached, None, None, evaluations, seconds)
+    gap = reached / bound.value - 1.0
+    return Optimized(strategy, reached, bound.value, gap, evaluations, seconds, bound.theorem, bound.covers)

@@ -214,7 +214,7 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism], scheme: str) -> st
         f'<div class="map">{heat_map(matrix, label=label, title=label)}</div>'
         for matrix, label in (
             (block.to_dense(), "C, the strategy"),
-            (block.solve(np.eye(size)), "C⁻¹, which correlates the noise"),
+            (block.correlate(np.eye(block.rows)), "C⁻¹, which correlates the noise"),
         )
     )
     maps_text = (

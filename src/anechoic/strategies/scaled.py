@@ -54,7 +54,7 @@ class ColumnScaled(SquareStrategy):
         return self.base.multiply(scale_rows(self._d, rows_of(self.n, x)))
 
     def solve(self, z: ArrayLike) -> Array:
-        return scale_rows(1.0 / self._d, self.base.solve(z))
+        return scale_rows(1.0 / self._d, self.base.correlate(z))
 
     def to_dense(self) -> Array:
         return self.base.to_dense() * self._d
@@ -147,5 +147,5 @@ class Restarted(SquareStrategy):
         padded[: self.n] = x
         blocks = np.moveaxis(padded.reshape(self.times, self.base.n, *x.shape[1:]), 0, -1)
         # lower-triangular blocks: rows of the padding influence nothing that is kept
-        out = self.base.solve(blocks) if solve else self.base.multiply(blocks)
+        out = self.base.correlate(blocks) if solve else self.base.multiply(blocks)
         return np.moveaxis(out, -1, 0).reshape(padded.shape)[: self.n]
