@@ -1,0 +1,117 @@
+"""Errors of the companion papers (docs/errata.md): each test shows that the printed form fails."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from anechoic import losses, participation, strategies, workloads
+
+
+def test_p1_last_iterate_of_private_ftrl_is_less_private_than_claimed():
+    """Gradients beta w + z: earlier noise fades by a = 1 - eta beta a step, and does not add up."""
+    sensitivity, noise = 2.0, 1.0  # a last gradient that differs by 2 L, L = 1
+
+    def ratio_to_claim(steps, fade):
+        variance = noise**2 * sum(fade ** (2 * t) for t in range(steps))
+        claimed = sensitivity**2 / (steps * noise**2)  # (alpha, 4 alpha L^2 / (T sigma^2)), over alpha
+        return sensitivity**2 / (2 * variance) / claimed
+
+    steps = 10_000
+    assert ratio_to_claim(steps, 1.0) == pytest.approx(0.5)  # where all noise stays, the claim holds
+    assert ratio_to_claim(steps, 1 - 1 / math.sqrt(steps)) == pytest.approx(99.5, abs=0.1)
+    assert ratio_to_claim(steps, 0.0) == pytest.approx(steps / 2)
+
+
+def test_p1_also_for_bounded_gradients():
+    """Huber gradients are bounded; runs that differ in the last one are told apart far beyond the claim."""
+    steps, noise, beta, bound = 400, 0.2, 1.0, 1.0
+    eta = 1 / math.sqrt(steps)
+    rng = np.random.default_rng(0)
+    state = np.zeros(200_000)
+    for _ in range(steps - 1):
+        state -= eta * (np.clip(beta * state, -bound, bound) + noise * rng.standard_normal(len(state)))
+    last = eta * noise * rng.standard_normal(len(state))
+    kept = state - eta * np.clip(beta * state, -bound, bound) + last
+    without, with_it = kept + eta * bound, kept - eta * bound  # the last gradient is -L or L
+    caught = (without > 0).mean() - (with_it > 0).mean()
+    claimed = 2 * bound / (math.sqrt(steps / 2) * noise)  # mu of the claimed divergence
+    assert caught > 2 * (2 * norm.cdf(claimed / 2) - 1)  # total variation of mu-GDP
+
+
+def test_p2_noise_in_the_first_step_alone_can_be_erased():
+    """Private FTRL, Theorem 4.4: with eta beta = 1 the state after the second step does not hold it."""
+    noise = np.random.default_rng(1).standard_normal(100)
+    eta = beta = 1.0
+    state = -eta * noise
+    state = state - eta * beta * state
+    assert np.all(state == 0.0)
+
+
+def test_p3_renyi_divergence_of_shifted_exponential_power_noise():
+    """Lemma C.1: q = 3, alpha = 1.2, d = 10^4 and an even shift of norm sigma: claimed 1, true 39."""
+    q, alpha, d = 3, 1.2, 10_000
+    shift = d ** (-1 / q)
+    mass = quad(lambda x: math.exp(-(abs(x) ** q)), -8, 8)[0]
+
+    def integrand(x):
+        p, moved = math.exp(-(abs(x) ** q)), math.exp(-(abs(x - shift) ** q))
+        return moved**alpha * p ** (1 - alpha) / mass if p > 0 else 0.0
+
+    one = math.log(quad(integrand, -6, 6, epsabs=1e-13, epsrel=1e-12, limit=200)[0]) / (alpha - 1)
+    assert d * one == pytest.approx(39, abs=1)
+
+
+def test_p4_chess_pgd_has_the_loss_of_pgd_only_in_the_limit():
+    """Gradient Descent with Linearly Correlated Noise, Example A.1: equal losses are claimed for every T."""
+
+    def ratio(steps):
+        chess = math.sqrt(2) * np.array(
+            [[float(t >= s and (t - s) % 2 == 0) for s in range(steps)] for t in range(steps)]
+        )
+        c = np.linalg.inv(chess) @ np.tril(np.ones((steps, steps)))
+        mine = np.linalg.norm(c, axis=0).max() * np.linalg.norm(chess)
+        return mine, np.linalg.norm(np.tril(np.ones((steps, steps))))
+
+    assert ratio(4) == pytest.approx((3.464, 3.162), abs=5e-4)
+    mine, plain = ratio(400)
+    assert mine / plain == pytest.approx(1.0, abs=0.01)
+
+
+def test_p5_limiting_sensitivity_needs_minimum_phase():
+    """Correlated Noise Provably Beats …, Eq. 5: beta = (1, -2) gives 1/3, the truth is infinite."""
+    integral = quad(lambda w: 1 / abs(1 - 2 * np.exp(1j * w)) ** 2, -math.pi, math.pi)[0] / (2 * math.pi)
+    assert integral == pytest.approx(1 / 3)
+    truth = [strategies.Toeplitz(n, 2.0 ** np.arange(n)).largest_column_norm() ** 2 for n in (4, 8, 16)]
+    assert truth == pytest.approx([(4.0**n - 1) / 3 for n in (4, 8, 16)])
+
+
+def test_p6_directions_of_balls_in_bins():
+    """arXiv 2410.06266, Lemma 3.2, exchanges them: taking an example out compares the mixture with N(0, 1).
+
+    One step that an example joins with probability 1/2: log(without / with) is at most log 2, so that adding
+    costs nothing at epsilon = log 2, and removing does.
+    """
+    x = np.linspace(-30, 30, 200_001)
+    without = norm.pdf(x)
+    with_it = (norm.pdf(x) + norm.pdf(x, 1.0)) / 2
+
+    def hockey_stick(p, q, epsilon):
+        return float(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x))
+
+    removing, adding = (
+        hockey_stick(with_it, without, math.log(2)),
+        hockey_stick(without, with_it, math.log(2)),
+    )
+    assert adding == pytest.approx(0, abs=1e-12)  # log(without/with) <= log 2 always
+    assert removing > 0.01
+
+
+def test_p7_headers_of_the_federated_table_are_exchanged():
+    """arXiv 2408.08868, n = 2052, b = 342, k = 6: DP-SGD's 78.48 stands under Max, and is the RMS loss."""
+    a, schema = workloads.prefix_sum(2052), participation.MinSep(342, 6)
+    identity = strategies.Identity(2052)
+    assert losses.loss(a, identity, schema, "rms") == pytest.approx(78.48, abs=0.01)
+    assert losses.loss(a, identity, schema, "max") == pytest.approx(110.96, abs=0.01)
