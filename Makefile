@@ -11,6 +11,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.ready-dev
+PEER  := .venv-peer
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 # One thread per test worker: BLAS, OpenMP and torch would otherwise compete for the same cores.
@@ -19,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check format bench clean distclean
+.PHONY: help demo test test-all check format bench bench-peer tables figures clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,12 +46,21 @@ format: $(DEV) ## apply the formatter and the safe fixes
 bench: $(READY) ## speed of the noise step and of a training step
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+bench-peer: $(READY) $(PEER)/.ready ## our optimisers beside JAX Privacy's, in one run (about 15 minutes)
+	$(BIN)/python benchmarks/optimize.py --peer $(PEER)/bin/python --plot docs/images/optimize.svg $(ARGS)
+
+tables: $(READY) ## the published tables, computed again into docs/tables.md (about 15 minutes)
+	$(BIN)/python benchmarks/tables.py --out docs/tables.md $(ARGS)
+
+figures: $(READY) ## the monograph's figures, drawn again into docs/images/monograph
+	$(BIN)/python benchmarks/figures.py $(ARGS)
+
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove .venv too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(PEER)
 
 # The stamps make a second call do nothing until the project's requirements change.
 $(READY): pyproject.toml constraints.txt
@@ -68,4 +78,10 @@ $(READY): pyproject.toml constraints.txt
 $(DEV): $(READY)
 	@echo "Adding ruff, mypy and pre-commit to $(VENV)"
 	@$(PIP) -e '.[torch,plot,dev]'
+	@touch $@
+
+$(PEER)/.ready:
+	@echo "Setting up $(PEER) with jax-privacy, for the comparison only"
+	@$(PYTHON) -m venv $(PEER)
+	@$(PEER)/bin/python -m pip install -qq --disable-pip-version-check 'jax-privacy==2.0.0'
 	@touch $@
