@@ -28,11 +28,11 @@ from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BandedToeplitz,
     ColumnNormalized,
+    FullTree,
     Identity,
     Output,
     Strategy,
     Toeplitz,
-    Tree,
 )
 
 Array = NDArray[np.float64]
@@ -156,7 +156,7 @@ def _losses_by_n(kind: str, sizes: list[int], dense_up_to: int) -> dict[str, dic
         fixed = {
             "input perturbation": Identity(n),
             "output perturbation": Output(a),
-            "tree, full": Tree(n, estimator="full"),
+            "tree, full": FullTree(n),
             "Toeplitz": optimize.toeplitz(a, loss=kind).strategy,
             "column-normalised Toeplitz": ColumnNormalized(Toeplitz.square_root(a)),
         }
@@ -165,8 +165,8 @@ def _losses_by_n(kind: str, sizes: list[int], dense_up_to: int) -> dict[str, dic
         keep("BLT, 4 buffers", n, optimize.blt(a, buffers=4, loss=kind).loss)
         if n <= dense_up_to:
             keep("dense", n, optimize.dense(a, loss=kind).loss)
-        keep("lower bound (Theorem 2.4)", n, lower_bounds.theorem_2_4_lower(n))
-        keep("upper bound (Theorem 2.4)", n, lower_bounds.theorem_2_4_upper(n))
+        keep("lower bound (Theorem 2.4)", n, lower_bounds.logarithmic_lower_bound(n))
+        keep("upper bound (Theorem 2.4)", n, lower_bounds.logarithmic_upper_bound(n))
     return found
 
 

@@ -2,6 +2,8 @@
 
     python benchmarks/noise.py [--json PATH] [--dimension 10000000] [--repeats 15]
 
+A banded inverse is also timed without memory, making the fresh rows of earlier steps again ("made again").
+
 The floor draws m normal numbers and multiplies the same (rows, m) buffer by a vector, both into memory that
 is there already, with the plain calls of torch or NumPy. The step does that too, keeps its row or updates
 its buffers, and returns the row in new memory. Both are timed in turn: a noisy machine disturbs both.
@@ -22,21 +24,26 @@ from typing import Any
 import numpy as np
 
 from anechoic.noise import NoiseStream
-from anechoic.strategies import BLT, BandedToeplitz, Strategy, Toeplitz
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Strategy, Toeplitz
 from anechoic.workloads import prefix_sum
 
 STEPS = 10_000
 TARGET = 1.3  # for 64 bands on torch, by the project's own rule
 
 
-def strategies() -> dict[str, Strategy]:
-    """What is measured: the leading coefficients of the square root, and a BLT with four buffers."""
+def strategies() -> dict[str, tuple[Strategy, str]]:
+    """What is measured, and with what memory: roots, cut or inverted and cut, and a BLT with four buffers."""
     root = Toeplitz.square_root(prefix_sum(64)).coefficients
-    return {
-        "64 bands": BandedToeplitz(STEPS, root),
-        "16 bands": BandedToeplitz(STEPS, root[:16]),
-        "BLT, 4 buffers": BLT(STEPS, [0.12, 0.13, 0.15, 0.1], [0.998, 0.95, 0.7, 0.2]),
+    found: dict[str, tuple[Strategy, str]] = {
+        "64 bands": (BandedToeplitz(STEPS, root), "store"),
+        "16 bands": (BandedToeplitz(STEPS, root[:16]), "store"),
+        "BLT, 4 buffers": (BLT(STEPS, [0.12, 0.13, 0.15, 0.1], [0.998, 0.95, 0.7, 0.2]), "store"),
     }
+    for bands in (4, 16):
+        inverse = BandedInverse.square_root(prefix_sum(STEPS), bands)
+        found[f"inverse, {bands} bands"] = (inverse, "store")
+        found[f"{bands} bands, made again"] = (inverse, "regenerate")
+    return found
 
 
 def floor_of(backend: str, rows: Any, dimension: int) -> Callable[[], None]:
@@ -64,11 +71,13 @@ def floor_of(backend: str, rows: Any, dimension: int) -> Callable[[], None]:
     return numpy_floor
 
 
-def measure(name: str, strategy: Strategy, backend: str, dimension: int, repeats: int) -> dict[str, Any]:
+def measure(
+    name: str, strategy: Strategy, memory: str, backend: str, dimension: int, repeats: int
+) -> dict[str, Any]:
     """Median seconds of the step and of its floor, measured in turn."""
-    stream = NoiseStream(strategy, dimension, backend=backend, key=bytes(32))
+    stream = NoiseStream(strategy, dimension, backend=backend, key=bytes(32), memory=memory)
     state = stream.init()
-    for _ in range(stream.filter.rows + 1):  # until the ring buffer is full
+    for _ in range(strategy.recurrence().rows + 1):  # until the ring buffer, or the window, is full
         _, state = stream.next(state)
     floor = floor_of(backend, state._memory, dimension)
     floor()
@@ -124,16 +133,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         f"Noise step, m = {options.dimension:,} float32, torch {about['torch']}, NumPy {about['numpy']}, "
         f"{about['torch_threads']} threads; medians of {options.repeats}"
     )
-    print(f"{'backend':9}{'strategy':16}{'step':>10}{'floor':>10}{'ratio':>8}{'memory':>11}")
+    print(f"{'backend':9}{'strategy':20}{'step':>10}{'floor':>10}{'ratio':>8}{'memory':>11}")
     results = []
     for backend in options.backends:
-        for name, strategy in strategies().items():
-            result = measure(name, strategy, backend, options.dimension, options.repeats)
+        for name, (strategy, memory) in strategies().items():
+            result = measure(name, strategy, memory, backend, options.dimension, options.repeats)
             results.append(result)
             step, least = result["step_seconds"] * 1e3, result["floor_seconds"] * 1e3
-            memory = result["memory_bytes"] / 1e9
+            kept = result["memory_bytes"] / 1e9
             print(
-                f"{backend:9}{name:16}{step:7.1f} ms{least:7.1f} ms{result['ratio']:7.2f}x{memory:8.2f} GB",
+                f"{backend:9}{name:20}{step:7.1f} ms{least:7.1f} ms{result['ratio']:7.2f}x{kept:8.2f} GB",
                 flush=True,
             )
     print("floor: one randn and one matrix-vector product over the same buffer, into memory already there")

@@ -111,8 +111,8 @@ def noise(n: int, dimension: int) -> list[dict[str, Any]]:
         "banded Toeplitz, 32 bands": optimize.banded_toeplitz(a, bands=32).strategy,
         "banded inverse, 16 bands": optimize.banded_inverse(a, bands=16).strategy,
         "BLT, 4 buffers": optimize.blt(a, buffers=4).strategy,
-        "tree, streaming": strategies.Tree(n, estimator="streaming"),
-        "tree, full": strategies.Tree(n, estimator="full"),
+        "tree, streaming": strategies.Tree(n),
+        "tree, full": strategies.FullTree(n),
     }
     print(f"\nnoise, n = {n}, dimension {dimension:,}, float32: mean of the last 64 steps")
     print(f"{'class':<28}{'ms a step':>11}{'rows kept':>11}")

@@ -27,6 +27,7 @@ from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
+    FullTree,
     Identity,
     Output,
     Strategy,
@@ -87,8 +88,8 @@ def streaming(kind: str, n: int) -> Iterable[tuple[str, Callable[[], float | Opt
     a = workloads.prefix_sum(n)
     yield "Identity", lambda: loss_of(Identity(n), kind)
     yield "Workload", lambda: loss_of(Output(a), kind)
-    yield "Streaming H2", lambda: loss_of(Tree(n, estimator="streaming"), kind)
-    yield "Full H2", lambda: loss_of(Tree(n, estimator="full"), kind)
+    yield "Streaming H2", lambda: loss_of(Tree(n), kind)
+    yield "Full H2", lambda: loss_of(FullTree(n), kind)
     buffers = published.BUFFERS_MAX[n] if kind == "max" else None
     yield "BLT", lambda: optimize.blt(a, buffers=buffers, loss=kind)
     yield "BLT, ours", lambda: optimize.blt(a, loss=kind)
@@ -131,7 +132,7 @@ def federated_table() -> list[Cell]:
     a, schema = workloads.prefix_sum(n), MinSep(b, k)
     makers: dict[str, Callable[[str], Strategy]] = {
         "DP-SGD": lambda kind: Identity(n),
-        "tree (full Honaker)": lambda kind: Tree(n, estimator="full"),
+        "tree (full Honaker)": lambda kind: FullTree(n),
         "BSR, 342 bands": lambda kind: BandedToeplitz.square_root(a, b),
         "BISR, 342 bands": lambda kind: BandedInverse.square_root(a, b),
         "one parameter": lambda kind: BandedInverse.one_parameter(n, 0.97),

@@ -18,14 +18,15 @@ NOT_LOADED = ("torch", "opacus", "flwr", "matplotlib", "pandas", "jax", "dp_acco
 # earlier lines, or of its own line where that closes no circle.
 ORDER = [
     {"errors", "_validate", "_serialize"},
-    {"toeplitz"},
+    {"banded", "toeplitz", "_decoder_rows", "_nuclear"},
     {"workloads", "participation"},
     {"strategies", "testing"},
-    {"sensitivity", "losses", "lower_bounds"},
+    {"participation_dual", "sensitivity", "losses", "losses_recurrent", "lower_bounds"},
+    {"lower_bounds_cycles", "lower_bounds_participation"},
     {"sampling", "optimize"},
     {"accounting"},
     {"mechanism", "statement", "plan_text"},
-    {"planning", "noise"},
+    {"planning", "noise", "endless"},
     {"torch", "flower", "streaming", "theory", "report", "data"},
     {"experiments", "demo"},
     {"cli", "__main__"},

@@ -6,10 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from anechoic import losses, workloads
+from anechoic import _decoder_rows, losses, toeplitz, workloads
 from anechoic.errors import PerformanceWarning
 from anechoic.losses import error, loss
-from anechoic.lower_bounds import prefix_sum_lower_bound
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BLT,
@@ -27,8 +26,16 @@ from tests.zoo import zoo
 ZOO = zoo()
 
 
+def decoder(workload, strategy):
+    """B written out; a rectangular C has many left inverses, and its own is taken."""
+    c = strategy.to_dense()
+    inverse = np.linalg.inv(c) if strategy.rows == strategy.n else strategy.correlate(np.eye(strategy.rows))
+    np.testing.assert_allclose(inverse @ c, np.eye(strategy.n), atol=1e-9)
+    return workload.to_dense() @ inverse
+
+
 def written_out(workload, strategy):
-    return np.linalg.norm(workload.to_dense() @ np.linalg.inv(strategy.to_dense()), axis=1)
+    return np.linalg.norm(decoder(workload, strategy), axis=1)
 
 
 def workloads_of(n):
@@ -40,6 +47,16 @@ def workloads_of(n):
         "rates": workloads.momentum(n, 0.8, weight_decay=0.1, learning_rates=rates),
         "late-rates": workloads.momentum(n, 0.0, learning_rates=late),
         "even-rates": workloads.momentum(n, 0.5, learning_rates=np.full(n, 0.3)),
+        "nesterov": workloads.nesterov(n, 0.9, weight_decay=0.05, learning_rates=late),
+        "window": workloads.scheduled(workloads.sliding_window(n, 3), rates),
+        "fading": workloads.exponential_decay(n, 0.6),
+        "coefficients": workloads.from_coefficients(1 / (1 + np.arange(n))),
+        "general": workloads.from_dense(np.tril(np.random.default_rng(n).uniform(0.5, 1.0, (n, n)))),
+        "restarts": workloads.restart_differences(workloads.prefix_sum(n), period=3),
+        "restarts-rates": workloads.restart_differences(
+            workloads.nesterov(n, 0.9, learning_rates=late), period=4
+        ),
+        "restarts-never": workloads.restart_differences(workloads.momentum(n, 0.5), period=n + 1),
     }
 
 
@@ -54,6 +71,11 @@ def test_error_is_that_of_the_matrix_written_out(name, kind):
     assert found.max == pytest.approx(expected.max(), rel=1e-10)
     assert found.rms == pytest.approx(np.sqrt(np.square(expected).mean()), rel=1e-10)
     assert found.per_step is found.per_step  # kept once it is there
+    assert found.last == pytest.approx(expected[-1], rel=1e-10)
+    weights = np.random.default_rng(1).uniform(0, 3, strategy.n)
+    mean = np.sqrt((weights * np.square(expected)).sum() / weights.sum())
+    for kind, value in (("rms", found.rms), ("max", found.max), ("last", found.last), (weights, mean)):
+        assert found.of(kind) == pytest.approx(value, rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["scaled-dense", "normalized-root", "restarted-cut", "dense-9"])
@@ -175,34 +197,10 @@ def test_restarts_are_independent():
     np.testing.assert_allclose(found[2 * n : 3 * n], 2 * block[-1] + block, rtol=1e-12)
 
 
-def test_lower_bound():
-    assert prefix_sum_lower_bound(1024) == pytest.approx(2.9096, abs=5e-5)  # GOLDEN, section 1
-    for n in (1, 2, 5, 40):
-        values = np.linalg.svd(workloads.prefix_sum(n).to_dense(), compute_uv=False)
-        assert prefix_sum_lower_bound(n) == pytest.approx(values.sum() / n, rel=1e-11)
-        assert prefix_sum_lower_bound(n) < values.sum() / n
-
-
-@pytest.mark.parametrize("n", [10**6, 2_345_678])
-def test_lower_bound_of_many_steps(n):
-    angles = (np.arange(n) + 0.5) * np.pi / (2 * n + 1)
-    exact = (0.5 / np.sin(angles)).sum() / n
-    assert exact * (1 - 1e-11) < prefix_sum_lower_bound(n) < exact
-    assert prefix_sum_lower_bound(10**12) == pytest.approx(math.log(1e12) / math.pi, rel=0.1)
-
-
-@pytest.mark.parametrize("name", [name for name, strategy in ZOO.items() if strategy.n > 4])
-def test_no_strategy_beats_the_lower_bound(name):
-    strategy = ZOO[name]
-    workload = workloads.prefix_sum(strategy.n)
-    bound = prefix_sum_lower_bound(strategy.n)
-    assert bound <= loss(workload, strategy, Single(), "rms") <= loss(workload, strategy, Single(), "max")
-
-
 def test_what_takes_long_is_announced(monkeypatch):
     monkeypatch.setattr(losses, "SLOW_FROM", 1e4)
     with pytest.warns(PerformanceWarning, match="operations"):
-        error(workloads.prefix_sum(100), Dense(np.eye(100)))
+        error(workloads.prefix_sum(100), Dense(np.tril(np.ones((100, 100)))))
     with pytest.warns(PerformanceWarning, match="operations"):
         error(workloads.prefix_sum(200), ColumnNormalized(Toeplitz.square_root(workloads.prefix_sum(200))))
 
@@ -214,12 +212,117 @@ def test_what_takes_long_is_announced(monkeypatch):
         (lambda: error(4, Identity(4)), "must be a Workload"),
         (lambda: error(workloads.prefix_sum(4), np.eye(4)), "must be a Strategy"),
         (lambda: loss(workloads.prefix_sum(4), Identity(4), Single(), "mean"), "'mean' is unknown"),
-        (lambda: prefix_sum_lower_bound(0), "n=0 must be at least 1"),
+        (
+            lambda: loss(workloads.prefix_sum(2), Identity(2), Single(), [1.0]),
+            "kind has 1 entries; 2 are needed",
+        ),
+        (lambda: losses.row_weights("max", 2), "no weighted mean"),
+        (lambda: losses.row_weights([0.0, 0.0], 2), "with one above 0"),
+        (lambda: losses.row_weights([1.0, -1.0], 2), "the smallest is -1.0"),
+        (lambda: losses.row_weights("mean", 2), "'mean' is unknown"),
+        (lambda: losses.tail_weights("mean", 2), "'mean' is unknown"),
     ],
 )
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("kind", ["rms", "max", "last", "weights"])
+def test_tail_weights_are_those_of_toeplitz_decoders(kind):
+    n = 9
+    b = np.random.default_rng(2).standard_normal(n)
+    kind = np.random.default_rng(3).uniform(0, 1, n) if kind == "weights" else kind
+    squares = np.cumsum(np.square(b))
+    expected = (
+        squares.max() if isinstance(kind, str) and kind == "max" else losses.row_weights(kind, n) @ squares
+    )
+    assert losses.tail_weights(kind, n) @ np.square(b) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_last_step_of_a_billion():
+    n = 10**9
+    workload = workloads.prefix_sum(n)
+    tracemalloc.start()
+    for strategy, expected in ((Identity(n), math.sqrt(n)), (Output(workloads.prefix_sum(n)), 1.0)):
+        assert error(workload, strategy).of("last") == pytest.approx(expected, rel=1e-12)
+    assert error(workload, BLT(n, [0.1], [0.9])).of("last") == error(workload, BLT(n, [0.1], [0.9])).max
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
+RESTART_STRATEGIES = {
+    "root": lambda n: Toeplitz.square_root(workloads.prefix_sum(n)),
+    "identity": Identity,
+    "banded": lambda n: BandedToeplitz(n, [1.0, 0.5, -0.3]),
+    "blt": lambda n: BLT(n, [0.3, 0.2], [0.99, 0.5]),
+    "normalized": lambda n: ColumnNormalized(BandedToeplitz(n, [1.0, 0.5, 0.3])),
+}
+
+
+@pytest.mark.parametrize("period", [1, 2, 7, 40, 41, 60, 80, 81, 200])
+@pytest.mark.parametrize("name", RESTART_STRATEGIES)
+def test_restart_differences(name, period):
+    n = 81
+    strategy = RESTART_STRATEGIES[name](n)
+    for base in (workloads.prefix_sum(n), workloads.momentum(n, 0.9)):
+        workload = workloads.restart_differences(base, period=period)
+        expected = written_out(workload, strategy)
+        np.testing.assert_allclose(error(workload, strategy).per_step, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("period", [3, 1000, 60_000])
+def test_restart_differences_of_many_steps(period):
+    # identity: row s of a period is s ones over sqrt(period), or period ones
+    n = 60_000
+    s = np.arange(n) % period + 1
+    expected = np.where(s == period, s, s / period)
+    workload = workloads.restart_differences(workloads.prefix_sum(n), period=period)
+    np.testing.assert_allclose(np.square(error(workload, Identity(n)).per_step), expected, rtol=1e-13)
+    # a root, whose rows become alike: against two of the rows written out
+    root = Toeplitz.square_root(workloads.prefix_sum(n))
+    found = error(workload, root).per_step
+    for t in (n - 2, n // period * period - 1):
+        unit = np.zeros(n)
+        unit[t] = 1.0
+        row = toeplitz.solve(root.coefficients, workload.adjoint_multiply(unit)[::-1])[::-1]
+        assert found[t] == pytest.approx(np.linalg.norm(row), rel=1e-9)
+
+
+def test_restart_differences_by_pieces(monkeypatch):
+    n, period = 500, 7
+    workload = workloads.restart_differences(workloads.prefix_sum(n), period=period)
+    strategy = Toeplitz.square_root(workloads.prefix_sum(n))
+    whole = error(workload, strategy).per_step
+    monkeypatch.setattr(_decoder_rows, "CHUNK", 3 * 14)  # three periods at a time
+    np.testing.assert_allclose(error(workload, strategy).per_step, whole, rtol=1e-12)
+
+
+def test_differences_of_equal_rows_are_zero():
+    n, period = 10**5, 1000
+    s = np.arange(n) % period + 1
+    found = _decoder_rows.restart_squares(np.full(n, 1 / 3), period)
+    np.testing.assert_allclose(found, np.where(s == period, s, s / period) / 9, rtol=1e-12)
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+@pytest.mark.parametrize("kind", ["momentum", "fading", "coefficients", "rates", "general"])
+def test_restarted_strategies(kind, cut):
+    base = ColumnNormalized(BandedToeplitz(6, [1.0, 0.5]))
+    strategy = Restarted(base, 5, 30 - cut)
+    workload = workloads_of(strategy.n)[kind]
+    np.testing.assert_allclose(
+        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
+    )
+
+
+def test_scales_that_the_rates_cancel():
+    rates = np.linspace(1.0, 2.0, 40)
+    workload = workloads.scheduled(workloads.from_coefficients(1 / (1.0 + np.arange(40))), rates)
+    strategy = ColumnScaled(BandedToeplitz(40, [1.0, 0.5]), rates)
+    np.testing.assert_allclose(
+        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
+    )
 
 
 def test_scaled_by_a_constant_is_toeplitz_again():

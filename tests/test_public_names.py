@@ -4,13 +4,15 @@ import anechoic as an
 import anechoic.torch
 
 CORE = """
-AnechoicError CheckpointError DesynchronizedError Error GuaranteeError HorizonError Mechanism MismatchError
-PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting calibrate
-error loss noise optimize participation plan sampling sensitivity strategies workloads
+AnechoicError CheckpointError DesynchronizedError EndlessMechanism Error GuaranteeError HorizonError Mechanism
+MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting
+calibrate error loss lower_bounds noise optimize participation plan sampling sensitivity strategies workloads
 """
 STRATEGIES = """
-BLT Autoregressive BandedToeplitz Buffered ColumnNormalized ColumnScaled Dense Identity MovingAverage
-Output Recurrence Restarted SquareStrategy Strategy Structure Toeplitz
+Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
+ConstantRecurrent Dense FullTree HorizonFree Identity MovingAverage Nested Output Recurrence Restarted
+SquareStrategy StateSpace Strategy Structure Toeplitz Tree approximation_error excess_bound
+from_factorization rational_blt serializable without_horizon
 """
 TORCH = """
 BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer PrivacyEngine PrivateDataLoader
@@ -29,10 +31,14 @@ def test_public_names():
 def test_rooms_of_the_promised_api():
     """The names of the design that users type; they are promised."""
     for room, names in {
-        "workloads": "prefix_sum momentum",
+        "workloads": (
+            "prefix_sum momentum nesterov scheduled exponential_decay sliding_window from_coefficients"
+            " from_dense restart_differences"
+        ),
+        "lower_bounds": "Bound lower_bound prefix_sum_lower_bound mathias_upper_bound",
         "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
         "sampling": "FixedOrder Poisson CyclicPoisson External",
-        "optimize": "banded_toeplitz blt Optimized",
+        "optimize": "banded banded_toeplitz blt damped dense dense_bound restarted toeplitz Optimized",
         "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
         "noise": "NoiseStream derive",
     }.items():

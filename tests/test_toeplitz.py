@@ -58,6 +58,33 @@ class TestAgainstDense:
         assert np.allclose(np.convolve(root, root)[:n], padded(a, n), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 256, 600])
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 1000])  # around the switch from the recursion
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1 / 3, 1.0, -1.0, 2.0, 0.0])
+def test_powers(n, count, exponent):
+    a = series(8, min(n, count), decay=0.7)
+    found = toeplitz.power(a, exponent, n)
+    assert found.shape == (n,) and found[0] == pytest.approx(a[0] ** exponent)
+    # y = a^p solves a y' = p a' y
+    t = np.arange(n)
+    slopes = toeplitz.product(padded(a, n), found * t, n), toeplitz.product(padded(a, n) * t, found, n)
+    assert np.allclose(slopes[0], exponent * slopes[1], rtol=0, atol=1e-11)
+    if exponent in (0.5, -1.0):
+        other = toeplitz.sqrt(a, n) if exponent == 0.5 else toeplitz.inverse(a, n)
+        assert np.allclose(found, other, rtol=0, atol=1e-12)
+
+
+def test_powers_by_both_ways(monkeypatch):
+    a = series(9, 12, decay=0.8)
+    recursion = toeplitz.power(a, 0.3, 3000)
+    monkeypatch.setattr(toeplitz, "MILLER", 3)
+    assert np.allclose(toeplitz.power(a, 0.3, 3000), recursion, rtol=0, atol=1e-13)
+    # trailing zeros do not count, and a geometric series is a power of two terms
+    assert np.allclose(toeplitz.power(padded(a[:2], 500), -1.0, 700), toeplitz.power(a[:2], -1.0, 700))
+    two = np.array([1.0, -1.0])
+    assert np.allclose(toeplitz.power(np.ones(5000), 0.5, 5000), toeplitz.power(two, -0.5, 5000))
+
+
 @pytest.mark.parametrize("n", [100, 1000])
 def test_longer_series_are_cut_and_shorter_ones_padded(n):
     c = series(6, 700)

@@ -9,7 +9,8 @@
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
 """
 
-from anechoic import accounting, noise, optimize, participation, sampling, strategies, workloads
+from anechoic import accounting, lower_bounds, noise, optimize, participation, sampling, strategies, workloads
+from anechoic.endless import EndlessMechanism
 from anechoic.errors import (
     AnechoicError,
     CheckpointError,
@@ -32,6 +33,7 @@ __all__ = [
     "AnechoicError",
     "CheckpointError",
     "DesynchronizedError",
+    "EndlessMechanism",
     "Error",
     "GuaranteeError",
     "HorizonError",
@@ -48,6 +50,7 @@ __all__ = [
     "calibrate",
     "error",
     "loss",
+    "lower_bounds",
     "noise",
     "optimize",
     "participation",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,14 +15,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
+from anechoic import banded
+from anechoic._decoder_rows import restart_squares, restart_squares_of_rows, scaled_rows
 from anechoic._validate import Array, finite_array, one_of
 from anechoic.errors import PerformanceWarning
+from anechoic.losses_recurrent import squares_with_gains, toeplitz_error
 from anechoic.participation import Participation
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BLT, ColumnScaled, Identity, Output, Restarted, Strategy
+from anechoic.strategies import BLT, ColumnScaled, FullTree, Identity, Output, Restarted, Strategy, Tree
+from anechoic.strategies.banded import columns_of
 from anechoic.strategies.blt_sums import prefix_decoder
-from anechoic.workloads import Workload
+from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads.base import impulse
+from anechoic.workloads.inverses import inverse_columns
 
 LossKind = str | ArrayLike
 KINDS = ("rms", "max", "last")
@@ -31,6 +35,9 @@ KINDS = ("rms", "max", "last")
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.
 SLOW_FROM = 2e10
 CHUNK = 2**22
+
+# Terms of a series with which a recursion over the rows of B beats whole columns.
+SHORT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +54,17 @@ class Error:
     max: float
     rms: float
     _squared: Callable[[], Array] = field(repr=False)
+    _last: float | None = field(default=None, repr=False)
 
     @cached_property
     def per_step(self) -> Array:
         """Error of every step, shape (n,); computed, and O(n) of memory taken, when first asked for."""
         return np.asarray(np.sqrt(self._squared()))
+
+    @property
+    def last(self) -> float:
+        """Error of the last step; without `per_step` where it has a closed form."""
+        return float(self.per_step[-1]) if self._last is None else self._last
 
     def of(self, kind: LossKind) -> float:
         """The error that `kind` asks for: "rms", "max", "last", or weights w >= 0, shape (n,).
@@ -68,7 +81,7 @@ class Error:
                 case "max":
                     return self.max
                 case _:
-                    return float(self.per_step[-1])
+                    return self.last
         return float(np.sqrt(row_weights(kind, self.n) @ np.square(self.per_step)))
 
 
@@ -92,29 +105,31 @@ def row_weights(kind: LossKind, n: int) -> Array:
             f"weights of the steps must be >= 0 with one above 0; the smallest is {weights.min()},"
             f" the largest {weights.max()}."
         )
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def tail_weights(kind: LossKind, n: int) -> Array:
-    """v with squared error sum_s v_s b_s^2 for Toeplitz B of first column b, shape (n,): v_s = sum_{t >= s} w_t.
+    """v with squared error sum_s v_s b_s^2, shape (n,), for Toeplitz B with first column b.
 
-    Errors of a Toeplitz B do not decrease, so that "max" is "last", v = 1.
+    v_s is the sum of the weights from step s on, as b_s is in every row t >= s. Errors of a Toeplitz B do not
+    decrease, so that "max" is "last", v = 1.
     """
     if isinstance(kind, str) and one_of("kind", kind, KINDS) in ("max", "last"):
         return np.ones(n)
     if isinstance(kind, str):
         return (n - np.arange(n, dtype=np.float64)) / n
-    return np.cumsum(row_weights(kind, n)[::-1])[::-1].copy()
+    return np.asarray(np.cumsum(row_weights(kind, n)[::-1])[::-1])
 
 
 def error(workload: Workload, strategy: Strategy) -> Error:
     """Row norms of B = A C^-1.
 
-    Toeplitz C with a Toeplitz workload takes O(n log n) or less; a BLT for prefix sums O(d^2), whatever
-    n is. Where A has learning rates, or C scaled columns, only the rows from the first change of the
-    diagonals on differ from a Toeplitz matrix: each of them takes O(n), so that column-normalised
-    banded Toeplitz takes O(n bands), and n steps of varying rates O(n^2) time and O(n) memory. Anything
-    else is solved in blocks of columns. No n x n array is made.
+    Toeplitz C with a Toeplitz workload takes O(n log n) or less, and so do restart differences of one and
+    restarts of C for prefix sums; a BLT for prefix sums takes O(d^2), whatever n is. Where A has learning
+    rates, or C scaled columns, only the rows from the first change of the diagonals on differ from a Toeplitz
+    matrix: each of them takes O(n), so that column-normalised banded Toeplitz takes O(n bands), and n steps
+    of varying rates O(n^2) time and O(n) memory. Anything else is solved in blocks of columns. No n x n
+    array is made.
 
     Args:
         workload: A, n steps.
@@ -134,13 +149,20 @@ def error(workload: Workload, strategy: Strategy) -> Error:
     _same_steps(workload, strategy)
     n = strategy.n
     if workload.is_prefix_sum and isinstance(strategy, Identity):
-        return Error(n, math.sqrt(n), math.sqrt((n + 1) / 2), lambda: np.arange(1.0, n + 1.0))
+        root = math.sqrt(n)
+        return Error(n, root, math.sqrt((n + 1) / 2), lambda: np.arange(1.0, n + 1.0), root)
+    if isinstance(strategy, Output) and _same(workload, strategy.workload):
+        return Error(n, 1.0, 1.0, lambda: np.ones(n), 1.0)
     if workload.is_prefix_sum and isinstance(strategy, BLT):
         decoder = prefix_decoder(np.asarray(strategy.scale), np.asarray(strategy.decay))
         if decoder is not None:
             largest, mean = decoder.squared_errors(n)
             squares = lambda: np.cumsum(np.square(decoder.coefficients(n)))  # noqa: E731
-            return Error(n, math.sqrt(largest), math.sqrt(mean), squares)
+            return Error(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
+    closed = toeplitz_error(workload, strategy)
+    if closed is not None:
+        largest, mean, squares = closed
+        return Error(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
     return _of_squares(_squared_errors(workload, strategy))
 
 
@@ -178,86 +200,142 @@ def _same_steps(workload: Workload, strategy: Strategy) -> None:
         )
 
 
+def _same(workload: Workload, other: Workload | None) -> bool:
+    """Whether the two are known to be equal, without asking for their entries."""
+    if workload is other or other is None:
+        return other is not None
+    return workload.is_prefix_sum and other.is_prefix_sum
+
+
 def _of_squares(squares: Array) -> Error:
     return Error(len(squares), float(np.sqrt(squares.max())), float(np.sqrt(squares.mean())), lambda: squares)
 
 
 def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
-    """Squared row norms of B, shape (n,), by the cheapest way that the structures allow."""
-    if workload.is_prefix_sum and isinstance(strategy, Restarted):
-        # blocks are independent, and every later prefix sum holds the whole of a finished block
-        block = np.square(error(workload.truncate(strategy.base.n), strategy.base).per_step)
-        finished = np.repeat(np.arange(strategy.times), len(block)) * block[-1]
-        return np.asarray((finished + np.tile(block, strategy.times))[: strategy.n])
-    factors = _toeplitz_factor(strategy)
-    if factors is None:
-        return _by_columns(workload, strategy)
-    c, scales = factors
-    gains = np.ones(1)  # A C^-1 = T diag(gains) C_Toeplitz^-1
-    if workload.rates is not None:
-        gains = workload.rates
-    if scales is not None:
-        gains = gains / scales
-    changes = np.flatnonzero(gains != gains[0])
-    b = gains[0] * toeplitz.solve(c, workload.coefficients)
-    squares = np.cumsum(np.square(b))
-    if not len(changes):
-        return squares
-    first = int(changes[0])
-    past = workload.inverse_coefficients
-    if len(past) > 16:
-        return _by_columns(workload, strategy)
-    _announce((workload.n - first) * workload.n * len(past), strategy)
-    squares[first:] = _scaled_rows(b, toeplitz.inverse(c, workload.n), gains, past, first)
-    return squares
+    """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
+    for way in (_of_tree, _of_restarted, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
+        squares = way(workload, strategy)
+        if squares is not None:
+            return squares
+    return _by_columns(workload, strategy)
 
 
-def _toeplitz_factor(strategy: Strategy) -> tuple[Array, Array | None] | None:
-    """First column of T and diagonal of D for C = T D, or None where C is not of this form."""
-    if strategy.structure.toeplitz:
-        return strategy.coefficients[: strategy.structure.bands], None
-    if isinstance(strategy, Output) and strategy.workload is not None:
-        return strategy.workload.coefficients, strategy.workload.rates
-    if isinstance(strategy, ColumnScaled):
-        inner = _toeplitz_factor(strategy.base)
-        if inner is not None:
-            c, scales = inner
-            own = np.asarray(strategy.scales)
-            return c, own if scales is None else own * scales
+def _of_tree(workload: Workload, strategy: Strategy) -> Array | None:
+    """Trees for prefix sums: variances of nodes, weighted by the digits of the step."""
+    if workload.is_prefix_sum and isinstance(strategy, (Tree, FullTree)):
+        return strategy.prefix_errors_squared()
     return None
 
 
-def _scaled_rows(b: Array, inverse: Array, gains: Array, past: Array, first: int) -> Array:
-    """Squared norms of the rows first, …, n-1 of B = T diag(gains) C^-1, shape (n - first,).
+def _of_restarted(workload: Workload, strategy: Strategy) -> Array | None:
+    """Restarts with a Toeplitz workload: B is block Toeplitz, so that its first block of columns is all."""
+    if not (isinstance(strategy, Restarted) and workload.is_toeplitz):
+        return None
+    length, times = strategy.base.n, strategy.times
+    if workload.is_prefix_sum:
+        # every later prefix sum holds the whole of a finished block
+        block = np.square(error(workload.truncate(length), strategy.base).per_step)
+        finished = np.repeat(np.arange(times), length) * block[-1]
+        return np.asarray((finished + np.tile(block, times))[: strategy.n])
+    squares = np.zeros(times * length)
+    squares[: strategy.n] = _by_columns(workload, strategy, columns=min(strategy.base.rows, strategy.rows))
+    return np.cumsum(squares.reshape(times, length), axis=0).reshape(-1)[: strategy.n]
 
-    T^-1 B = diag(gains) C^-1 gives each row from the len(past) - 1 rows before it. Rows before `first`
-    are those of the Toeplitz matrix with first column `b`.
-    """
-    n = len(b)
-    backwards = inverse[::-1].copy()
-    rows = deque((b[t::-1] for t in range(first - 1, -1, -1)[: len(past) - 1]), maxlen=len(past) - 1)
-    squares = np.empty(n - first)
-    for t in range(first, n):
-        row = gains[t] * backwards[n - 1 - t :]
-        for weight, earlier in zip(past[1:], rows, strict=False):  # latest first
-            row[: len(earlier)] -= weight * earlier
-        row /= past[0]
-        rows.appendleft(row)
-        squares[t - first] = row @ row
+
+def _of_toeplitz(workload: Workload, strategy: Strategy) -> Array | None:
+    """Toeplitz B, or differences of its rows: its first column is enough."""
+    plain, period = _without_restarts(workload)
+    factors = _toeplitz_factors(plain, strategy)
+    if factors is None:
+        return None
+    inverse, rates, gains = factors
+    if (gains != gains[0]).any():
+        return None
+    b = plain.multiply(gains[0] * inverse / rates)
+    return np.cumsum(np.square(b)) if period is None else restart_squares(b, period)
+
+
+def _of_scaled_toeplitz(workload: Workload, strategy: Strategy) -> Array | None:
+    """B = T diag(gains) K with T and K Toeplitz: by a recursion over the rows, if T is short."""
+    plain, period = _without_restarts(workload)
+    factors = _toeplitz_factors(plain, strategy)
+    if factors is None:
+        return None
+    inverse, rates, gains = factors
+    numerator, denominator = plain.fraction
+    terms = int(np.count_nonzero(numerator)) + len(denominator)
+    if terms > SHORT:
+        return None
+    first = int(np.flatnonzero(gains != gains[0])[0]) if period is None else 0
+    _announce((workload.n - first) * workload.n * terms, strategy)
+    b = plain.multiply(gains[0] * inverse / rates)  # the rows before `first` are Toeplitz
+    rows = scaled_rows(b, inverse, gains, numerator, denominator, first)
+    if period is not None:
+        return restart_squares_of_rows(rows, workload.n, period)
+    squares = np.cumsum(np.square(b))
+    squares[first:] = [row @ row for row in rows]
     return squares
 
 
-def _by_columns(workload: Workload, strategy: Strategy) -> Array:
-    """Squared row norms of B from blocks of its columns: B e_j = A (L e_j)."""
+def _toeplitz_factors(workload: Workload, strategy: Strategy) -> tuple[Array, Array, Array] | None:
+    """For B = T diag(gains) K: the first column of K, the rates of the workload, and the gains."""
+    factors = _toeplitz_inverse(strategy) if workload.has_toeplitz_factor else None
+    if factors is None:
+        return None
+    inverse, scales = factors
+    rates = np.ones(workload.n) if workload.rates is None else workload.rates
+    return inverse, rates, rates if scales is None else rates / scales
+
+
+def _of_bands(workload: Workload, strategy: Strategy) -> Array | None:
+    """Few bands of C and of A^-1: those of C A^-1 = B^-1 give the row norms of B in O(n bands^2)."""
+    n, bands = strategy.n, strategy.structure.bands
+    if strategy.rows != n or 4 * bands > n:
+        return None
+    if workload.is_toeplitz and _toeplitz_inverse(strategy) is not None:
+        return None
+    inverse = inverse_columns(workload)
+    if inverse is None or 4 * (bands + inverse.shape[1]) > n:
+        return None
+    return banded.inverse_row_norms_squared(banded.product(columns_of(strategy), inverse))
+
+
+def _without_restarts(workload: Workload) -> tuple[Workload, int | None]:
+    """The workload of which differences are taken, and their period; or the workload itself and None."""
+    if isinstance(workload, RestartDifferences):
+        return workload.base, workload.period
+    return workload, None
+
+
+def _toeplitz_inverse(strategy: Strategy) -> tuple[Array, Array | None] | None:
+    """First column of T^-1 and diagonal of D for C = T D, or None where C is not of this form."""
+    if strategy.structure.toeplitz and strategy.rows == strategy.n:
+        return strategy.correlate(impulse(strategy.n)), None
+    if isinstance(strategy, Output) and strategy.workload is not None:
+        workload = strategy.workload
+        if workload.has_toeplitz_factor and workload.rates is not None:
+            return workload.solve(impulse(workload.n)) * workload.rates, workload.rates
+    if isinstance(strategy, ColumnScaled):
+        inner = _toeplitz_inverse(strategy.base)
+        if inner is not None:
+            inverse, scales = inner
+            own = np.asarray(strategy.scales)
+            return inverse, own if scales is None else own * scales
+    return None
+
+
+def _by_columns(workload: Workload, strategy: Strategy, columns: int | None = None) -> Array:
+    """Squared row norms of the first `columns` columns of B (all of them), in blocks: B e_j = A (L e_j)."""
     n, rows = strategy.n, strategy.rows
-    _announce(n * rows * max(strategy.structure.bands, 16), strategy)
+    count = rows if columns is None else columns
+    _announce(n * count * max(strategy.structure.bands, 16), strategy)
     width = max(1, CHUNK // rows)
     squares = np.zeros(n)
-    for start in range(0, rows, width):
-        block = np.zeros((rows, min(width, rows - start)))
+    for start in range(0, count, width):
+        block = np.zeros((rows, min(width, count - start)))
         block[start + np.arange(block.shape[1]), np.arange(block.shape[1])] = 1.0
-        columns = workload.multiply(strategy.correlate(block))
-        squares += np.einsum("tj,tj->t", columns, columns)
+        found = workload.multiply(strategy.correlate(block))
+        squares += np.einsum("tj,tj->t", found, found)
     return squares
 
 

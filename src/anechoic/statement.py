@@ -67,8 +67,13 @@ def statement_items(mechanism: Mechanism) -> list[tuple[str, str]]:
 
 def statement(mechanism: Mechanism, width: int = 100) -> str:
     """The statement as plain text."""
+    return lay_out(statement_items(mechanism), width)
+
+
+def lay_out(items: list[tuple[str, str]], width: int = 100) -> str:
+    """(heading, text) pairs as plain text."""
     lines = []
-    for heading, text in statement_items(mechanism):
+    for heading, text in items:
         indent = " " * 18
         wrapped = textwrap.wrap(text, width - 18, break_on_hyphens=False) or [""]
         lines.append(f"{heading + ':':<18}{wrapped[0]}")

@@ -12,6 +12,7 @@ from scipy import fft
 from anechoic._validate import Array
 
 FFT_FROM = 256
+MILLER = 16  # terms of a series up to which its powers are made by recursion
 
 
 def product(a: Array, b: Array, n: int) -> Array:
@@ -77,6 +78,51 @@ def sqrt(a: Array, n: int) -> Array:
         padded = np.pad(root, (0, length - len(root)))
         root = 0.5 * (padded + product(a[:length], inverse(padded, length), length))
     return root
+
+
+def power(a: Array, exponent: float, n: int) -> Array:
+    """First n coefficients of a(x)^exponent, a_0 > 0, with positive constant term, for any real exponent.
+
+    Two terms give binomials; up to `MILLER` terms, J. C. P. Miller's recursion takes O(n len(a)); longer
+    series go through exp(exponent log a) in O(n log n).
+    """
+    a = a[:n]
+    kept = int(np.flatnonzero(a)[-1]) + 1
+    a, lead = a[:kept] / a[0], float(a[0]) ** exponent
+    if kept <= 2:
+        ratio = float(a[1]) if kept == 2 else 0.0
+        t = np.arange(1, n, dtype=np.float64)
+        return np.asarray(lead * np.concatenate([[1.0], np.cumprod(ratio * (exponent - t + 1.0) / t)]))
+    if kept > MILLER:
+        return np.asarray(lead * _exp(exponent * _log(a, n), n))
+    # a b' = exponent a' b, coefficient by coefficient
+    lags = np.arange(1, kept, dtype=np.float64)
+    backwards = np.zeros(n + kept - 1)  # b_t stands at n - 1 - t, so that a window runs to the past
+    backwards[n - 1] = 1.0
+    slope, fixed = (exponent + 1.0) * lags * a[1:], a[1:]
+    for step in range(1, n):
+        past = backwards[n - step : n - step + kept - 1]
+        backwards[n - 1 - step] = (slope @ past) / step - fixed @ past
+    return np.asarray(lead * backwards[:n][::-1])
+
+
+def _log(a: Array, n: int) -> Array:
+    """First n coefficients of log a(x), a_0 = 1: the integral of a' / a."""
+    t = np.arange(1, n, dtype=np.float64)
+    slope = np.pad(a[1:], (0, n - len(a))) * t
+    return np.concatenate([[0.0], product(slope, inverse(a, n), n)[: n - 1] / t])
+
+
+def _exp(f: Array, n: int) -> Array:
+    """First n coefficients of exp f(x), f_0 = 0, by Newton's iteration."""
+    result = np.ones(1)
+    while len(result) < n:
+        length = min(2 * len(result), n)
+        padded = np.pad(result, (0, length - len(result)))
+        correction = f[:length] - _log(padded, length)
+        correction[0] += 1.0
+        result = product(padded, correction, length)
+    return result
 
 
 def dense(c: Array, n: int) -> Array:

@@ -183,11 +183,9 @@ def test_m12_at_1024_steps():
 
 
 def test_m13_table_2_2_full_tree_is_not_the_loss_of_its_definition():
-    found = losses.loss(
-        workloads.prefix_sum(8), strategies.Tree(8, estimator="full"), participation.Single(), "max"
-    )
+    found = losses.loss(workloads.prefix_sum(8), strategies.FullTree(8), participation.Single(), "max")
     assert found == pytest.approx(2.0095, abs=5e-5)  # printed 2.382
-    rms = losses.loss(workloads.prefix_sum(8), strategies.Tree(8, estimator="full"), participation.Single())
+    rms = losses.loss(workloads.prefix_sum(8), strategies.FullTree(8), participation.Single())
     assert rms == pytest.approx(1.656, abs=5e-4)  # Table 2.3 has the same mechanism right
 
 

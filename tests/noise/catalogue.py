@@ -5,6 +5,7 @@ import numpy as np
 from anechoic import strategies as s
 from anechoic import workloads
 from anechoic.noise import NoiseStream
+from anechoic.testing import replay
 
 KEY = bytes(range(32))
 BACKENDS = ("numpy", "torch")
@@ -28,14 +29,28 @@ def _plain():
         "output-momentum-rates": s.Output(workloads.momentum(n, 0.5, learning_rates=rates)),
         "toeplitz-root": s.Toeplitz.square_root(workloads.prefix_sum(n)),
         "toeplitz-root-momentum": s.Toeplitz.square_root(workloads.momentum(n, 0.7)),
+        "toeplitz-damped": s.Toeplitz.damped(n, 0.2),
         "banded-1": s.BandedToeplitz(n, [1.7]),
         "banded-2": s.BandedToeplitz(n, [0.8, 0.3]),
         "banded-4-signed": s.BandedToeplitz(n, signed),
         "banded-trailing-zero": s.BandedToeplitz(n, [1.0, 0.5, 0.0]),
         "banded-inner-zero": s.BandedToeplitz(n, [1.0, 0.0, 0.5]),
         "banded-n": s.BandedToeplitz(n, np.linspace(1.0, 0.1, n)),
+        "free-1": s.Banded.from_dense(np.diag(np.linspace(0.5, 3.0, n))),
+        "free-3": s.Banded.from_dense(banded),
+        "free-n": s.Banded.from_dense(_dense(n, seed=1)),
+        "inverse-1": s.BandedInverse(n, [1.3]),
+        "inverse-2": s.BandedInverse.one_parameter(n, 0.8),
+        "inverse-4-signed": s.BandedInverse(n, [1.3, -0.6, 0.2, -0.1]),
+        "inverse-n": s.BandedInverse.square_root(workloads.prefix_sum(n), n),
         "blt-1": s.BLT(n, [0.4], [0.9]),
         "blt-4": s.BLT(n, [0.2, 0.15, 0.1, -0.05], [0.99, 0.7, 0.3, 0.0]),
+        "recurrent": s.ConstantRecurrent(n, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
+        "recurrent-defective": s.ConstantRecurrent(n, [0.2, 0.1], [[0.8, 1.0], [0.0, 0.8]], [0.3, 0.4]),
+        "tree": s.Tree(n),
+        "tree-wide": s.Tree(n, 3),
+        "full-tree": s.FullTree(n),
+        "full-tree-wide": s.FullTree(n, 3, 27),
         "dense": s.Dense(_dense(n)),
         "dense-banded": s.Dense(banded),
         "dense-diagonal": s.Dense(np.diag(np.linspace(0.5, 3.0, n))),
@@ -88,6 +103,11 @@ def emit(stream, state=None, count=None):
         row, state = stream.next(state)
         rows.append(np.asarray(row, dtype=np.float64))
     return np.array(rows).reshape(-1, stream.dimension), state
+
+
+def noise_of(strategy, z):
+    """What a stream makes of fresh rows z, shape (n, m), before its std."""
+    return strategy.solve(z) if strategy.rows == strategy.n else replay(strategy.recurrence(), z)
 
 
 def fresh_rows(stream):

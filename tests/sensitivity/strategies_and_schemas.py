@@ -10,14 +10,17 @@ from anechoic import workloads
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.strategies import (
     BLT,
+    BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     ColumnScaled,
     Dense,
+    FullTree,
     Identity,
     Output,
     Restarted,
     Toeplitz,
+    Tree,
 )
 
 SIGNS = ("nonnegative", "falling", "mixed", "nearly")
@@ -40,9 +43,8 @@ def coefficients(rng, count, signs):
 def base_strategy(rng, n):
     signs = rng.choice(SIGNS)
     bands = int(rng.integers(1, n + 1))
-    match rng.choice(
-        ["identity", "output", "dense", "dense", "toeplitz", "toeplitz", "banded", "banded", "blt"]
-    ):
+    kinds = "identity output dense dense toeplitz toeplitz banded banded inverse inverse blt tree"
+    match rng.choice(kinds.split()):
         case "identity":
             return Identity(n)
         case "output":
@@ -61,6 +63,17 @@ def base_strategy(rng, n):
             return Toeplitz(n, coefficients(rng, n, signs))
         case "banded":
             return BandedToeplitz(n, coefficients(rng, bands, signs))
+        case "inverse":
+            inverse = coefficients(rng, bands, signs)
+            inverse[1:] *= -0.7 / max(0.7, np.abs(inverse[1:]).sum()) * inverse[0]
+            return BandedInverse(n, inverse)
+        case "tree":
+            branching = int(rng.integers(2, 4))
+            return (
+                Tree(n, branching)
+                if signs == "mixed"
+                else FullTree(n, branching, n + int(rng.integers(0, 9)))
+            )
         case _:
             scale = rng.standard_normal(2) * (0.4 if signs == "falling" else 1.0)
             scale = scale if signs == "mixed" else np.abs(scale)

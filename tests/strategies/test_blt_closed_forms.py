@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anechoic import toeplitz
+from anechoic.losses import error
 from anechoic.strategies import BLT
 from anechoic.strategies.blt_sums import (
     geometric,
@@ -17,6 +18,7 @@ from anechoic.strategies.blt_sums import (
     remaining,
     remaining_moment,
 )
+from anechoic.workloads import prefix_sum
 
 
 def sums_of(strategy):
@@ -52,6 +54,9 @@ NASTY = [
     ([0.4], [1 - 2**-53]),
     ([0.1, 0.2, 0.1, 0.05], [1 - 1e-3, 1 - 1e-6, 0.3, 0.01]),
     ([0.1, 0.2], [1e-20, 2e-20]),
+    ([1e-5, 1e-5, 0.2], [1 - 1e-9, 1 - 1.001e-9, 0.3]),  # near 1, and 1e-12 apart
+    ([0.1, 0.1, 0.1], [0.7, 0.7 * (1 + 1e-12), 0.7 * (1 + 1e-15)]),
+    ([1e-12, 0.3, 1e-12], [0.6 + 1e-12, 0.6, 0.6 - 1e-12]),
 ]
 
 
@@ -144,7 +149,7 @@ def exact_sums(scale, decay, n, separation, count):
     return np.array([float(mpmath.sqrt(x)) for x in (column, largest, mean, comb)])
 
 
-@pytest.mark.parametrize(("scale", "decay"), [NASTY[i] for i in (0, 3, 5, 6, 7, 8, 9, 10)])
+@pytest.mark.parametrize(("scale", "decay"), [NASTY[i] for i in (0, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14)])
 @pytest.mark.parametrize(("n", "separation", "count"), [(1001, 100, 11), (10**9, 10**8, 10)])
 def test_no_digits_are_lost_near_one_or_near_coincidence(scale, decay, n, separation, count):
     strategy = BLT(n, scale, decay)
@@ -176,6 +181,33 @@ def test_geometric_sums_at_every_scale(function, term, n):
 def test_mixed_signs_have_no_decoder_of_this_form():
     assert prefix_decoder(np.array([0.5, -0.2]), np.array([0.9, 0.3])) is None
     assert prefix_decoder(np.array([1.7]), np.array([0.5])) is None  # C^-1 grows
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    middle=st.floats(0.01, 0.99),
+    relative=st.floats(-15, -9),
+    scales=st.tuples(st.floats(-9, -0.7), st.floats(-9, -0.7)),
+    n=st.sampled_from([50, 2000, 10**5]),
+)
+def test_any_two_decays_that_nearly_coincide(middle, relative, scales, n):
+    decay = np.array([middle, middle * (1 - 10.0**relative)])
+    if decay[0] == decay[1]:
+        return
+    strategy = BLT(n, 10.0 ** np.array(scales), decay)
+    np.testing.assert_allclose(sums_of(strategy), materialised(strategy), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scale", "decay"), [([0.5, -0.2], [0.9, 0.3]), ([0.3, 0.2, -0.1], [1 - 1e-6, 0.9, 0.89])]
+)
+@pytest.mark.parametrize("n", [1, 2, 1000, 10**5])
+def test_mixed_signs_by_doubling(scale, decay, n):
+    strategy = BLT(n, scale, decay)
+    found = error(prefix_sum(n), strategy)
+    expected = materialised(strategy)
+    assert strategy.largest_column_norm() == pytest.approx(expected[0], rel=1e-9)
+    assert (found.max, found.rms) == pytest.approx(tuple(expected[1:]), rel=1e-9)
 
 
 def test_decoder_coefficients():

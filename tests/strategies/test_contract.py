@@ -1,10 +1,15 @@
 """Every strategy against the shipped contract, and the contract against strategies that break it."""
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from anechoic import _serialize, testing
-from anechoic.strategies import Autoregressive, BandedToeplitz, Dense, Identity, Structure
+from anechoic.participation import FullBatch, MinSep, Single
+from anechoic.sensitivity import Sensitivity
+from anechoic.strategies import Autoregressive, BandedToeplitz, Dense, FullTree, Identity, Structure, Tree
 from anechoic.testing import ContractError, check_strategy
 from tests.zoo import dense, zoo
 
@@ -107,6 +112,100 @@ def test_the_contract_notices_flags_of_a_toeplitz_strategy():
         check_strategy(lying(nonincreasing=True), serialized=False)
     with pytest.raises(ContractError, match="nonincreasing without"):
         check_strategy(lying(nonincreasing=True, toeplitz=False), serialized=False)
+
+
+# A rectangular strategy, broken.
+
+RECTANGULAR = {
+    "left-inverse": (
+        {"correlate": lambda self, z: 1.001 * Tree.correlate(self, z)},
+        r"correlate.to_dense... = identity: off by",
+    ),
+    "few-rows": ({"rows": 5, "to_dense": returning(np.ones((5, 6)))}, "fewer than its 6 columns"),
+    "bands": ({"structure": property(returning(Structure(3, 3, nonnegative=True)))}, "bands=3"),
+    "covariance": (
+        {"recurrence": lambda self: replace(Tree.recurrence(self), row=lambda s: 1.001 * self._row(s))},
+        "covariance of recurrence",
+    ),
+    "truncate": ({"truncate": lambda self, steps: FullTree(steps)}, "leading block of L L"),
+    "norms": (
+        {"column_norms_squared": lambda self: Tree.column_norms_squared(self) - 1.0},
+        "column_norms_squared",
+    ),
+    "toeplitz": (
+        {"structure": property(returning(Structure(6, 6, toeplitz=True, nonnegative=True)))},
+        "toeplitz but C is not square",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECTANGULAR)
+def test_the_contract_notices_in_a_tree(name):
+    replaced, words = RECTANGULAR[name]
+    with pytest.raises(ContractError, match=words):
+        check_strategy(type("Broken", (Tree,), replaced)(6), serialized=False)
+
+
+# What only the checks of the guarantee can notice.
+
+
+def test_the_contract_notices_a_sensitivity_that_is_too_low():
+    lying = type("Lying", (Dense,), {"structure": flags(bands=6, gram_bands=6, nonnegative=True)})
+    with pytest.raises(
+        ContractError, match=r"sensitivity = .* under FullBatch.* is below .*, which is attained"
+    ):
+        testing.check_sensitivity(lying(dense(6).to_dense()))
+
+
+def test_the_contract_notices_a_sensitivity_that_is_not_exact(monkeypatch):
+    guess = Sensitivity(9.0, True, "a guess")
+    monkeypatch.setattr(sys.modules["anechoic.sensitivity"], "sensitivity", lambda strategy, schema: guess)
+    with pytest.raises(ContractError, match="is called exact, but the supremum is"):
+        testing.check_sensitivity(Identity(4))
+
+
+def test_the_contract_notices_a_wrong_error():
+    lying = type("Lying", (Dense,), {"structure": flags(toeplitz=True)})
+    with pytest.raises(ContractError, match=r"error for PrefixSum, per step: off by"):
+        testing.check_error(lying(dense(6, bands=3).to_dense()))
+
+
+def test_the_contract_notices_a_wrong_decoder():
+    with pytest.raises(ContractError, match=r"B C = A for PrefixSum"):
+        testing.check_decoder(broken(solve=halved("solve")))
+
+
+def test_the_contract_notices_a_wrong_stream(monkeypatch):
+    from anechoic.noise.tree_filter import NestedFilter
+
+    monkeypatch.setattr(NestedFilter, "used", lambda self, t: 0)  # a restored stream forgets its past
+    for tree in (Tree(6), FullTree(6)):
+        with pytest.raises(ContractError, match="rows of a stream"):
+            testing.check_stream(tree)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "participation", "truth"),
+    [
+        # best signs 2.0008, supremum over dimensions 2.1220
+        (Dense([[0.0547, 0, 0], [-0.865, 0.8667, 0], [-0.4998, -0.4998, 1.0005]]), FullBatch(), 2.1220),
+        (Identity(12), MinSep(3), 2.0),
+        (Tree(8), Single(), 2.0),
+    ],
+    ids=str,
+)
+def test_supremum(strategy, participation, truth):
+    assert testing.supremum(strategy, participation)[0] == pytest.approx(truth, abs=5e-5)
+
+
+class TestTheContractAsAClass(testing.StrategyContract):
+    def strategies(self):
+        return [ZOO["tree-13"], ZOO["banded-mixed"], ZOO["restarted-full-tree"], Identity(1)]
+
+
+def test_the_contract_as_a_class_wants_strategies():
+    with pytest.raises(NotImplementedError, match="give strategies"):
+        testing.StrategyContract().test_the_structure_is_true()
 
 
 def test_the_contract_notices_accepted_nonsense():

@@ -33,6 +33,9 @@ class Arrays(Protocol):
     def fill_normal(self, row: Any, scale: float, key: bytes, step: int, shard: int) -> None:
         """row = scale * z, with z the fresh row at (key, step, shard)."""
 
+    def fill_sum(self, row: Any, weights: Array, key: bytes, step: int, shard: int) -> None:
+        """row = sum_j weights[j] z_j, with z_j the fresh row at (key, step - j, shard); weights[0] > 0."""
+
     def combine(self, weights: Array, rows: Any, out: Any) -> None:
         """out = weights @ rows; `out` does not overlap `rows`."""
 
@@ -41,6 +44,9 @@ class Arrays(Protocol):
 
     def feed_back(self, row: Any, rows: Any, weights: Array, decays: Array) -> None:
         """row += weights @ rows, and then rows = decays * rows + row."""
+
+    def feed_state(self, row: Any, rows: Any, weights: Array, transition: Array, entry: Array) -> None:
+        """row += weights @ rows, and then rows = transition @ rows + entry[:, None] * row."""
 
     def export(self, rows: Any, *, copy: bool) -> Any:
         """Plain array on the CPU with the contents of `rows`."""
@@ -115,19 +121,32 @@ class NumpyArrays:
         return row
 
     def fill_normal(self, row: NDArray[Any], scale: float, key: bytes, step: int, shard: int) -> None:
-        bits = 8 * self._dtype.itemsize
-        factor = self._dtype.type(scale)
-
         def fill(block: int, part: slice) -> None:
-            words = np.frombuffer(seed_of(key, step, shard, block, bits=bits, size=32), dtype="<u8")
-            # the low half of the counter counts the outputs, the high half is part of the address
-            counter = np.concatenate([np.zeros(2, np.uint64), words[2:].astype(np.uint64)])
-            source = np.random.Philox(key=words[:2].astype(np.uint64), counter=counter)
-            np.random.Generator(source).standard_normal(out=row[part], dtype=self._dtype.type)
-            if scale != 1.0:
-                row[part] *= factor
+            self._draw(row[part], scale, key, step, shard, block)
 
         in_blocks(fill, len(row), available_threads())
+
+    def fill_sum(self, row: NDArray[Any], weights: Array, key: bytes, step: int, shard: int) -> None:
+        def fill(block: int, part: slice) -> None:
+            here = row[part]
+            self._draw(here, weights[0], key, step, shard, block)
+            other = aligned_empty(here.shape, self.precision)
+            for j in np.flatnonzero(weights[1:]).tolist():
+                self._draw(other, weights[j + 1], key, step - j - 1, shard, block)
+                here += other
+
+        in_blocks(fill, len(row), available_threads())
+
+    def _draw(self, out: NDArray[Any], scale: float, key: bytes, step: int, shard: int, block: int) -> None:
+        """out = scale times one block of a fresh row."""
+        bits = 8 * self._dtype.itemsize
+        words = np.frombuffer(seed_of(key, step, shard, block, bits=bits, size=32), dtype="<u8")
+        # the low half of the counter counts the outputs, the high half is part of the address
+        counter = np.concatenate([np.zeros(2, np.uint64), words[2:].astype(np.uint64)])
+        source = np.random.Philox(key=words[:2].astype(np.uint64), counter=counter)
+        np.random.Generator(source).standard_normal(out=out, dtype=self._dtype.type)
+        if scale != 1.0:
+            out *= self._dtype.type(scale)
 
     def combine(self, weights: Array, rows: NDArray[Any], out: NDArray[Any]) -> None:
         np.dot(weights.astype(self._dtype), rows, out=out)
@@ -144,6 +163,19 @@ class NumpyArrays:
             here += np.einsum("i,ij->j", factors, past)
             past *= fades
             past += here
+
+        in_blocks(feed, len(row), available_threads())
+
+    def feed_state(
+        self, row: NDArray[Any], rows: NDArray[Any], weights: Array, transition: Array, entry: Array
+    ) -> None:
+        factors = weights.astype(self._dtype)
+        both = np.column_stack([transition, entry]).astype(self._dtype)
+
+        def feed(_: int, part: slice) -> None:
+            here, past = row[part], rows[:, part]
+            here += np.einsum("i,ij->j", factors, past)
+            past[...] = np.einsum("ik,kj->ij", both, np.concatenate([past, here[None]]))
 
         in_blocks(feed, len(row), available_threads())
 

@@ -8,18 +8,33 @@ row is passed over only to be scaled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from anechoic._validate import Array
+from anechoic._validate import Array, one_of
 from anechoic.errors import GuaranteeError
 from anechoic.noise.arrays import Arrays
-from anechoic.strategies.recurrence import Autoregressive, Buffered, MovingAverage, Recurrence
+from anechoic.strategies.recurrence import (
+    Autoregressive,
+    Buffered,
+    MovingAverage,
+    Nested,
+    Recurrence,
+    StateSpace,
+)
 
-# Fills a row with scale * z_t.
-Fresh = Callable[[Any, float], None]
+MEMORY = ("store", "regenerate")
+
+
+class Fresh(Protocol):
+    """The fresh row z_t of step t, and those before it."""
+
+    def __call__(self, target: Any, scale: float) -> None:
+        """target = scale * z_t."""
+
+    def combine(self, target: Any, weights: Array) -> None:
+        """target = sum_j weights[j] z_{t-j}, weights[0] > 0; all rows are made from the key."""
 
 
 class Filter(Protocol):
@@ -38,12 +53,27 @@ class Filter(Protocol):
         """Hash of the coefficients, to tell streams of different strategies apart."""
 
 
-def make_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
+def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str = "store") -> Filter:
     """The filter of a recurrence.
 
     Raises:
-        ValueError: if the recurrence is of none of the three kinds.
+        ValueError: if the recurrence is of none of the kinds known, or needs memory that is not wanted.
     """
+    if one_of("memory", memory, MEMORY) == "regenerate":
+        if not isinstance(recurrence, MovingAverage):
+            raise ValueError(
+                f"memory='regenerate' needs noise that is a moving average of fresh rows, as that of a"
+                f" BandedInverse is, but this strategy's is {type(recurrence).__name__}: use memory='store'."
+            )
+        return RegeneratedFilter(recurrence, std, precision)
+    if isinstance(recurrence, StateSpace):
+        from anechoic.noise.state_filter import StateSpaceFilter
+
+        return StateSpaceFilter(recurrence, std, precision)
+    if isinstance(recurrence, Nested):
+        from anechoic.noise.tree_filter import NestedFilter
+
+        return NestedFilter(recurrence, std, precision)
     if isinstance(recurrence, Buffered):
         return BufferedFilter(recurrence, std, precision)
     if isinstance(recurrence, Autoregressive):
@@ -52,7 +82,7 @@ def make_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
         return MovingAverageFilter(recurrence, std, precision)
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive, "
-        "MovingAverage or Buffered from recurrence()."
+        "MovingAverage, Buffered, StateSpace or Nested from recurrence()."
     )
 
 
@@ -124,6 +154,35 @@ class MovingAverageFilter:
         weights[(local - np.arange(len(row))) % self.rows] = row
         fresh(memory[local % self.rows], 1.0)
         arrays.combine(weights, memory[: len(weights)], out)
+
+    def digest(self) -> str:
+        return _digest(
+            self.kind, self._recurrence, self._std, self._recurrence.row(_horizon(self._recurrence) - 1)
+        )
+
+
+class RegeneratedFilter:
+    """No memory: the fresh rows of earlier steps are made again from the key.
+
+    Its rows differ from those of `MovingAverageFilter` by rounding, so that neither can resume the other.
+    """
+
+    kind = "MovingAverage, regenerated"
+    rows = 0
+
+    def __init__(self, recurrence: MovingAverage, std: float, precision: str) -> None:
+        self._recurrence = recurrence
+        self._std = std
+        self._precision = precision
+
+    def used(self, t: int) -> int:
+        return 0
+
+    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+        local = self._recurrence.local(t)
+        row = self._recurrence.row(local) * (self._std * self._recurrence.gain(t))
+        _checked_scale(row[0], t, self._precision)
+        fresh.combine(out, row)
 
     def digest(self) -> str:
         return _digest(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
 
-from anechoic._validate import positive_float, positive_int
+from anechoic._validate import Array, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
-from anechoic.noise.arrays import make_arrays
+from anechoic.noise.arrays import Arrays, make_arrays
 from anechoic.noise.filters import make_filter
 from anechoic.noise.keys import checked_key, derive, new_key
 from anechoic.strategies.base import Strategy
@@ -78,6 +79,10 @@ class NoiseState:
 class NoiseStream:
     """Rows of std * C^-1 Z one after another, Z of shape (n, m) with i.i.d. standard normal entries.
 
+    Where C is rectangular with left inverse L, C^-1 stands for the lower-triangular R with R R^T = L L^T that
+    `strategy.recurrence()` describes: R Z and L Z are the same noise (docs/guarantees.md), and one fresh row
+    a step is enough.
+
     Z[t] is a function of (key, t, shard), the backend and the dtype; see `anechoic.noise.gaussian`. The
     stream does not change; what changes is the state:
 
@@ -98,8 +103,11 @@ class NoiseStream:
         dtype: float32 (default) or float64 of the backend.
         device: torch device of the rows, by default the CPU. Noise is drawn on the CPU whatever the device.
         shard: >= 0. Streams of different shards are independent under one key.
+        memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
+            earlier steps again, block by block in the cache: each row then takes as many fresh rows as
+            the inverse has bands. For moving averages (`BandedInverse`, `Output`) only.
 
-    Memory: bands, window or buffers of the strategy times m numbers; see `memory_bytes`.
+    Memory: bands, window or buffers of the strategy times m numbers, or none; see `memory_bytes`.
 
     Raises:
         ValueError: if an argument is out of range, or the dtype is below float32.
@@ -132,6 +140,7 @@ class NoiseStream:
         dtype: Any = None,
         device: Any = None,
         shard: int = 0,
+        memory: str = "store",
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
@@ -141,7 +150,7 @@ class NoiseStream:
         self.std = positive_float("std", std, remedy="A run without noise needs no stream.")
         self.shard = positive_int("shard", shard, minimum=0)
         self.arrays = make_arrays(backend, dtype, device)
-        self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision)
+        self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
         self._key = new_key() if key is None else checked_key(key)
 
     @property
@@ -182,10 +191,7 @@ class NoiseStream:
         row = self.arrays.empty(self.dimension) if out is None else self.arrays.check_row(out, self.dimension)
         state._memory = None  # from here on the memory is between two steps, whatever happens
 
-        def fresh(target: Any, scale: float) -> None:
-            self.arrays.fill_normal(target, scale, self._key, t, self.shard)
-
-        self.filter.advance(t, self.arrays, memory, fresh, row)
+        self.filter.advance(t, self.arrays, memory, _FreshRows(self.arrays, self._key, t, self.shard), row)
         return row, NoiseState(self, t + 1, memory)
 
     def fresh(self, step: int) -> Any:
@@ -248,6 +254,22 @@ class NoiseStream:
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
             f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}, shard={self.shard})"
         )
+
+
+@dataclass(frozen=True)
+class _FreshRows:
+    """The fresh rows up to one step, made from the key into memory of others."""
+
+    arrays: Arrays
+    key: bytes = field(repr=False)
+    step: int
+    shard: int
+
+    def __call__(self, target: Any, scale: float) -> None:
+        self.arrays.fill_normal(target, scale, self.key, self.step, self.shard)
+
+    def combine(self, target: Any, weights: Array) -> None:
+        self.arrays.fill_sum(target, weights, self.key, self.step, self.shard)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

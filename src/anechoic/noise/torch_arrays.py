@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 WORDS = 624
+STATE_BLOCK = 2**20  # numbers of a row that are fed to the state at once
 
 # at::CPUGeneratorImplState. "left" = 1 and "next" = 0 make the first draw start with a twist, as after
 # seeding; the fields of cached normals stay zero, which marks them as absent.
@@ -76,14 +77,29 @@ class TorchArrays:
         return row
 
     def fill_normal(self, row: torch.Tensor, scale: float, key: bytes, step: int, shard: int) -> None:
+        self.fill_sum(row, np.array([scale]), key, step, shard)
+
+    def fill_sum(self, row: torch.Tensor, weights: Array, key: bytes, step: int, shard: int) -> None:
         import torch
 
         target = row if self._on_cpu else torch.from_numpy(aligned_empty(tuple(row.shape), self.precision))
         bits = 8 * target.element_size()
 
+        def draw(out: torch.Tensor, scale: float, j: int, block: int) -> None:
+            generator = seeded_generator(seed_of(key, step - j, shard, block, bits=bits, size=4 * WORDS))
+            out.normal_(0.0, scale, generator=generator)
+
         def fill(block: int, part: slice) -> None:
-            generator = seeded_generator(seed_of(key, step, shard, block, bits=bits, size=4 * WORDS))
-            target[part].normal_(0.0, scale, generator=generator)
+            draw(target[part], float(weights[0]), 0, block)
+            others = np.flatnonzero(weights[1:]).tolist()
+            if not others:
+                return
+            # added by NumPy: PyTorch's own sum would ask for all threads again in each of these
+            here = target[part].numpy()
+            other = aligned_empty(here.shape, self.precision)
+            for j in others:
+                draw(torch.from_numpy(other), abs(float(weights[j + 1])), j + 1, block)
+                (np.add if weights[j + 1] > 0 else np.subtract)(here, other, out=here)
 
         with torch.inference_mode(False):
             in_blocks(fill, target.shape[0], torch.get_num_threads())
@@ -110,6 +126,18 @@ class TorchArrays:
         with torch.inference_mode(False):
             row.addmv_(rows.t(), self._vector(weights))
             torch.addcmul(row, rows, self._vector(decays)[:, None], out=rows)
+
+    def feed_state(
+        self, row: torch.Tensor, rows: torch.Tensor, weights: Array, transition: Array, entry: Array
+    ) -> None:
+        import torch
+
+        matrix, column = self._vector(transition), self._vector(entry)[:, None]
+        with torch.inference_mode(False):
+            row.addmv_(rows.t(), self._vector(weights))
+            for start in range(0, row.shape[0], STATE_BLOCK):  # so that the copy of the state stays small
+                here, past = row[start : start + STATE_BLOCK], rows[:, start : start + STATE_BLOCK]
+                past.copy_(torch.addcmul(matrix @ past, column, here))
 
     def export(self, rows: torch.Tensor, *, copy: bool) -> torch.Tensor:
         import torch

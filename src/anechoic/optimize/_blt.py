@@ -1,21 +1,26 @@
-"""The best BLT for prefix sums: 2 d parameters, closed forms, exact gradients (monograph, Section 4.3.2).
+"""The best BLT: 2 d parameters, closed forms, exact gradients (monograph, Section 4.3.2).
 
 With decays lambda = exp(-mu) of C and exp(-nu) of C^-1, the interlacing 0 < mu_1 < nu_1 < mu_2 < … < nu_d
 (Lemma 4.14) is a sequence of 2 d positive gaps, and their logarithms are free parameters. The scales of C
-and the weights of B = A C^-1 are then products of differences of these points (Lemma 4.13), all positive,
-and every norm is a double sum of geometric series without cancellation (`strategies.blt_sums`).
+and, for prefix sums, the weights of B = A C^-1 are then products of differences of these points (Lemma 4.13),
+all positive, and every norm is a double sum of geometric series without cancellation (`strategies.blt_sums`).
+The errors of other workloads are in `_blt_errors`.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-from anechoic._validate import Array, one_of, positive_int
+from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.errors import UnsupportedError
+from anechoic.losses import KINDS, LossKind, tail_weights
+from anechoic.optimize._blt_errors import MaterialisedError, RecurrentError, SquaredError
 from anechoic.optimize._blt_objective import BLTObjective, parameters
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE, comb_of
@@ -25,36 +30,54 @@ from anechoic.workloads import Workload
 
 # Gaps between neighbouring -log decays: the smallest keeps decays near 1 distinct as float64.
 SMALLEST, LARGEST = 4e-16, 40.0
-# Relative change of the loss that is not worth a buffer.
+# Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
+MOST = 16
+# Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
+SHORT, MATERIALISED = 9, 2 * 10**6
 
 
 def blt(
-    workload: Workload, *, buffers: int, participation: Participation = SINGLE, loss: str = "max"
+    workload: Workload,
+    *,
+    buffers: int | None = None,
+    gain: float = 1e-4,
+    participation: Participation = SINGLE,
+    loss: LossKind = "max",
+    progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The BLT with at most `buffers` buffers that has the smallest loss for prefix sums.
+    """The BLT with at most `buffers` buffers that has the smallest loss.
 
-    Time does not depend on n; each evaluation costs O(k d^2) for k participations. The class grows one
-    buffer at a time, each added at the place that lowers the loss most; a buffer that gains less than
-    1e-9 is left out, so that fewer than asked for may come back. Deterministic.
+    The class grows one buffer at a time, each added at the place that lowers the loss most, started from
+    the smaller optimum; a buffer that gains less than 1e-9 is left out, so that fewer than asked for may come
+    back. Deterministic. One evaluation costs
 
-    Guarantee: scales are positive with a sum below 1, so that the coefficients of C are positive and do
+    - for prefix sums O(k d^2), k participations, whatever n is;
+    - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
+      O(k d^2 + d^4 log n);
+    - for any other Toeplitz workload, and for weights of the steps, O(n d), up to 2 * 10**6 steps.
+
+    Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
     not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
     the BLTs whose inverse has positive decays too (Lemma 4.14); a negative one can gain a few parts in
     10^5 where the steps, or those between participations, are few.
 
     Args:
-        workload: prefix sums, n steps; 10**9 costs what 10**3 costs.
-        buffers: d >= 1, rows of memory that the noise stream needs.
+        workload: A, Toeplitz.
+        buffers: d, >= 1, at most; None for as many as pay: growth ends with the first buffer that lowers the
+            loss by less than the part `gain` (that buffer is left out), at 16 at the latest.
+        gain: in (0, 1); used where buffers is None.
         participation: Single (default), Cyclic, MinSep or FullBatch.
-        loss: "max" or "rms" over the steps.
+        loss: "max" (default; the last step has it), "rms", "last", or weights >= 0 of the steps, shape (n,).
+        progress: called after every evaluation with their number and the loss there.
 
     Returns:
-        The strategy (c_0 = 1), its loss, and for one participation a lower bound for all strategies.
+        The strategy (c_0 = 1), its loss, and a lower bound where one is known.
 
     Raises:
         ValueError: for bad arguments.
-        UnsupportedError: for other workloads and schemas (it is a ValueError too).
+        UnsupportedError: for workloads that are not Toeplitz, too many steps of one without a short
+            recursion, and other schemas (it is a ValueError too).
 
     Example:
         >>> from anechoic import workloads
@@ -65,25 +88,50 @@ def blt(
         Monograph, Sections 2.5, 2.10 and 4.3.2, Lemmas 4.13 and 4.14; arXiv 2408.08868.
     """
     started = time.perf_counter()
-    kind = one_of("loss", loss, ("max", "rms"))
-    buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
+    if isinstance(loss, str):
+        one_of("loss", loss, KINDS)
+    if buffers is not None:
+        buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
+    gain = fraction("gain", gain)
     if not isinstance(workload, Workload):
         raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
-    if not workload.is_prefix_sum:
-        raise UnsupportedError(
-            f"workload={type(workload).__name__} is not prefix_sum: BLTs are optimised in closed form for"
-            " prefix sums. Design for prefix_sum(n), or use optimize.banded_toeplitz."
-        )
     separation, count = comb_of(participation, workload.n)
-    objective = BLTObjective(workload.n, separation, count, kind)
+    kind, squared_error = _error_of(workload, loss)
+    objective = BLTObjective(workload.n, separation, count, kind, squared_error, progress)
     best = _grow(objective, None, 1)
-    for order in range(2, buffers + 1):
+    # values are logarithms of the loss
+    worth = -math.log1p(-gain) if buffers is None else NEGLIGIBLE
+    for order in range(2, (MOST if buffers is None else buffers) + 1):
         found = _grow(objective, best, order)
-        if found.value > best.value - NEGLIGIBLE:
+        if found.value > best.value - worth:
             break
         best = found
     strategy = BLT(workload.n, *parameters(best.gaps))
-    return finish(strategy, workload, participation, kind, evaluations=objective.evaluations, started=started)
+    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+
+
+def _error_of(workload: Workload, loss: LossKind) -> tuple[str, SquaredError | None]:
+    """The kind of error for prefix sums in closed form, and its replacement for anything else."""
+    named = isinstance(loss, str)
+    kind = "rms" if named and loss == "rms" else "max"
+    if workload.is_prefix_sum and named:
+        return kind, None
+    if not workload.is_toeplitz:
+        raise UnsupportedError(
+            f"workload={type(workload).__name__} is not Toeplitz, and BLTs are optimised for Toeplitz ones:"
+            " design for the workload without learning rates or restarts, and use that strategy."
+        )
+    if named:
+        short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
+        if short is not None:
+            return kind, short
+    if workload.n > MATERIALISED:
+        what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+        raise UnsupportedError(
+            f"{what}, so that all n={workload.n} coefficients would be needed: at most {MATERIALISED} are"
+            " made. Design for fewer steps, or for a workload with a short recursion and a named loss."
+        )
+    return kind, MaterialisedError(workload.coefficients, tail_weights(loss, workload.n))
 
 
 class _Point(NamedTuple):
@@ -109,15 +157,24 @@ def _spread(smallest: float, order: int) -> Array:
 
 def _with_one_more(objective: BLTObjective, gaps: Array) -> list[Array]:
     """The two best ways, on a coarse grid, to add a pole and a zero; close together they change little."""
-    points = np.cumsum(gaps)
     trials = []
     for place in np.geomspace(0.03 / objective.n, 20.0, 24):
         for ratio in (1.2, 2.0):
-            candidate = np.diff(np.sort([*points, place, ratio * place]), prepend=0.0)
+            candidate = _inserted(_inserted(gaps, place), ratio * place)
             if candidate.min() >= SMALLEST:
                 trials.append(_Point(objective(candidate)[0], candidate))
     trials.sort(key=lambda point: point.value)
     return [point.gaps for point in trials[:2]]
+
+
+def _inserted(gaps: Array, place: float) -> Array:
+    """The gaps with one more point; the gaps elsewhere keep all their digits."""
+    points = np.cumsum(gaps)
+    m = int(np.searchsorted(points, place))
+    before = place - (points[m - 1] if m else 0.0)
+    if m == len(gaps):
+        return np.append(gaps, before)
+    return np.concatenate([gaps[:m], [before, gaps[m] - before], gaps[m + 1 :]])
 
 
 def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
@@ -138,10 +195,10 @@ def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
 def _prune(objective: BLTObjective, point: _Point) -> _Point:
     """Remove pole-zero pairs as long as that costs nothing: they cancel, or have faded after one step."""
     while len(point.gaps) > 2:
-        points = np.cumsum(point.gaps)
         trials = []
-        for m in range(len(points) - 1):
-            gaps = np.diff(np.delete(points, [m, m + 1]), prepend=0.0)
+        for m in range(len(point.gaps) - 1):  # without points m and m + 1 three gaps are one
+            gaps = np.concatenate([point.gaps[:m], [point.gaps[m : m + 3].sum()], point.gaps[m + 3 :]])
+            gaps = gaps[: len(point.gaps) - 2]
             trials.append(_Point(objective(gaps)[0], gaps))
         lightest = min(trials, key=lambda trial: trial.value)
         if lightest.value > point.value + NEGLIGIBLE / 10:

@@ -1,4 +1,4 @@
-"""The loss of a BLT for prefix sums as a function of 2 d positive gaps, with its exact gradient.
+"""The loss of a BLT as a function of 2 d positive gaps, with its exact gradient.
 
 Let y_0 = 0 and y_1 < y_2 < … < y_2d be the running sums of the gaps. The odd points are -log of the decays
 of C, the even ones from y_2 on those of C^-1, and y_0 is the 1 of the prefix sum. By Lemma 4.13 of the
@@ -12,12 +12,14 @@ their logarithms are differentiated with respect to the gaps without differences
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
+from anechoic.optimize._blt_errors import SquaredError
 from anechoic.strategies.blt_sums import (
     LARGEST,
     geometric,
@@ -36,14 +38,25 @@ class BLTObjective:
     Args:
         n: steps.
         separation, count: worst pattern of the participation schema.
-        kind: "max" or "rms".
+        kind: "max" or "rms", of prefix sums.
+        squared_error: of another workload or other weights, in place of `kind`.
+        progress: called with the evaluations so far and the loss, after each.
 
     Attributes:
         evaluations: calls so far.
     """
 
-    def __init__(self, n: int, separation: int, count: int, kind: str) -> None:
+    def __init__(
+        self,
+        n: int,
+        separation: int,
+        count: int,
+        kind: str,
+        squared_error: SquaredError | None = None,
+        progress: Callable[[int, float], None] | None = None,
+    ) -> None:
         self.n, self.separation, self.count, self.kind = n, separation, count, kind
+        self.squared_error, self.progress = squared_error, progress
         self.evaluations = 0
 
     def __call__(self, gaps: Array) -> tuple[float, Array]:
@@ -51,19 +64,26 @@ class BLTObjective:
         self.evaluations += 1
         y, distance, residues = _residues(gaps)
         sensitivity, scale_part, mu_part = self._sensitivity(residues[1::2], y[1::2])
-        error, weight_part, nu_part = self._error(residues[0::2], y[0::2])
 
-        # derivatives of the logarithm by log residues and directly by the points
-        by_residue, by_point = np.empty(len(y)), np.empty(len(y))
-        by_residue[1::2], by_residue[0::2] = scale_part / sensitivity, weight_part / error
-        by_point[1::2], by_point[0::2] = mu_part / sensitivity, nu_part / error
+        # derivatives of the logarithm by log residues, by the points and by the gaps themselves
+        by_residue, by_point, by_gap = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(gaps))
+        by_residue[1::2], by_point[1::2] = scale_part / sensitivity, mu_part / sensitivity
+        if self.squared_error is None:
+            error, weight_part, nu_part = self._error(residues[0::2], y[0::2])
+            by_residue[0::2], by_point[0::2] = weight_part / error, nu_part / error
+        else:
+            error, by_gap = self.squared_error(gaps)
+            by_gap = 0.5 * by_gap / error
 
         signs, later, _ = _masks(len(y))
         by_pair = np.where(later, by_residue[:, None] * signs + (by_residue[:, None] * signs).T, 0.0)
         # log|p_a - p_b| = -y_a + log(1 - exp(-distance)) for a < b; gap m is in the distance if a < m <= b
         slopes = np.cumsum(np.cumsum((by_pair / np.expm1(distance))[:, ::-1], axis=1)[:, ::-1], axis=0)
         moved = np.cumsum((by_point - by_pair.sum(axis=1))[::-1])[::-1]
-        return 0.5 * float(np.log(sensitivity * error)), slopes.diagonal(1) + moved[1:]
+        value = 0.5 * float(np.log(sensitivity * error))
+        if self.progress is not None:
+            self.progress(self.evaluations, float(np.exp(value)))
+        return value, slopes.diagonal(1) + moved[1:] + by_gap
 
     def _sensitivity(self, scale: Array, mu: Array) -> tuple[float, Array, Array]:
         """Half the squared norm's derivatives by log scale and by mu, after the norm itself."""

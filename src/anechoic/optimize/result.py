@@ -26,6 +26,7 @@ class Optimized:
         seconds: wall-clock time of the call.
         bound_name: the theorem of `lower_bound`, or None.
         bound_covers: the class of strategies that it covers, or None.
+        gradient: norm of the projected gradient at `strategy`, as the optimiser defines it, or None.
     """
 
     strategy: Strategy
@@ -36,6 +37,7 @@ class Optimized:
     seconds: float
     bound_name: str | None = None
     bound_covers: str | None = None
+    gradient: float | None = None
 
 
 def finish(
@@ -47,6 +49,7 @@ def finish(
     evaluations: int,
     started: float,
     bound: Bound | None = None,
+    gradient: float | None = None,
 ) -> Optimized:
     """The record of an optimisation that began at `started` (time.perf_counter) and ended in `strategy`.
 
@@ -58,6 +61,8 @@ def finish(
         bound = general
     seconds = time.perf_counter() - started
     if bound is None:
-        return Optimized(strategy, reached, None, None, evaluations, seconds)
+        return Optimized(strategy, reached, None, None, evaluations, seconds, gradient=gradient)
     gap = reached / bound.value - 1.0
-    return Optimized(strategy, reached, bound.value, gap, evaluations, seconds, bound.theorem, bound.covers)
+    return Optimized(
+        strategy, reached, bound.value, gap, evaluations, seconds, bound.theorem, bound.covers, gradient
+    )

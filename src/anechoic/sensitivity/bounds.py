@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.sensitivity import comb
+from anechoic.sensitivity import comb, nodes
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import ColumnScaled, Restarted, Strategy
+from anechoic.strategies import ColumnScaled, FullTree, Restarted, Strategy, Tree
 
 WORK = 3_000_000_000  # additions that one bound may take
 CHUNK = 500_000  # numbers in one chunk of rows
@@ -31,6 +31,9 @@ def min_sep_bounds(
     if structure.toeplitz and n <= ENTRIES:
         squared = comb.majorant(strategy).comb_norm_squared(separation, count)
         yield Sensitivity.of_squared(squared, False, "Lemma 3.16(c) of the non-increasing majorant")
+    if isinstance(strategy, (Tree, FullTree)):
+        squared = nodes.by_heights(strategy, separation, count)
+        yield Sensitivity.of_squared(squared, False, "most participations that nodes of each height can hold")
     if gram is not None and gram.fits_band:
         band = gram.band()
         squared = by_lags(band, separation, count)

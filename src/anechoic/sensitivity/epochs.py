@@ -35,10 +35,10 @@ def once_per_epoch(strategy: Strategy, period: int) -> Sensitivity:
 
 
 def _separate(strategy: Strategy, period: int) -> bool:
-    """Whether C is block-diagonal in epochs, for C >= 0.
+    """Whether no two epochs interact, for C >= 0: no row of C touches both.
 
-    Two epochs differ in a binary digit of their numbers. For each digit, the image of the epochs that have
-    it must vanish on the others, and the other way round; sums of non-negative entries cannot cancel.
+    Two epochs differ in a binary digit of their numbers. For each digit, the images of the epochs that have
+    it and of the others must have no row in common; sums of non-negative entries cannot cancel.
     """
     structure = strategy.structure
     if not structure.nonnegative or structure.toeplitz:  # a Toeplitz C that is not diagonal couples epochs
@@ -47,7 +47,7 @@ def _separate(strategy: Strategy, period: int) -> bool:
     for digit in range(int(epoch[-1]).bit_length()):
         has = (epoch >> digit) & 1 == 1
         image = strategy.multiply(np.stack([has, ~has], axis=1).astype(np.float64))
-        if image[~has, 0].any() or image[has, 1].any():
+        if ((image[:, 0] > 0) & (image[:, 1] > 0)).any():
             return False
     return True
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import ColumnScaled, Restarted, Strategy
+from anechoic.strategies import Banded, ColumnScaled, FullTree, Restarted, Strategy, Tree
+from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import warn_dense
 
 ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745
@@ -68,10 +69,14 @@ def gram_of(strategy: Strategy) -> Gram | None:
         return _scaled(strategy)
     if isinstance(strategy, Restarted):
         return _restarted(strategy)
+    if isinstance(strategy, (Tree, FullTree)):  # nodes in common are counted
+        return Gram(n, structure.gram_bands, strategy.gram_diagonal)
     if structure.toeplitz:
         return Gram(n, structure.gram_bands, _toeplitz_diagonal(strategy.coefficients[: structure.bands], n))
-    if n * structure.bands <= ENTRIES and 8 * structure.bands <= n:
-        return Gram(n, structure.gram_bands, _banded_diagonal(_columns(strategy)))
+    if isinstance(strategy, Banded) and n * structure.bands <= ENTRIES:
+        return Gram(n, structure.gram_bands, _banded_diagonal(columns_of(strategy)))
+    if strategy.rows == n and n * structure.bands <= ENTRIES and 8 * structure.bands <= n:
+        return Gram(n, structure.gram_bands, _banded_diagonal(columns_of(strategy)))
     if n * n <= ENTRIES:
         warn_dense(n, "this sensitivity bound")
         dense = strategy.to_dense()
@@ -115,16 +120,6 @@ def _toeplitz_diagonal(c: Array, n: int) -> Callable[[int], Array]:
         return np.concatenate([np.full(n - lag - len(sums), sums[-1]), sums[::-1]])
 
     return diagonal
-
-
-def _columns(strategy: Strategy) -> Array:
-    """C by columns, array[j, i] = C[j + i, j], shape (n, bands): from `bands` combs of disjoint columns."""
-    n, bands = strategy.n, strategy.structure.bands
-    comb = np.zeros((n, bands))
-    comb[np.arange(n), np.arange(n) % bands] = 1.0
-    images = np.pad(strategy.multiply(comb), ((0, bands), (0, 0)))
-    j = np.arange(n)
-    return np.stack([images[j + i, j % bands] for i in range(bands)], axis=1)
 
 
 def _banded_diagonal(columns: Array) -> Callable[[int], Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anechoic.sensitivity import bounds, chain, comb, cyclic, scheduling
+from anechoic.sensitivity import bounds, chain, comb, cyclic, falling_gram, nodes, scheduling
 from anechoic.sensitivity.gram import Gram, gram_of
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
@@ -12,18 +12,28 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
     """sens(C, min-sep) with at most `count` participations, (count - 1) separation < n, 2 <= count.
 
     Exact where C is Toeplitz and non-increasing (Lemma 3.16 c), where C^T C vanishes at lags >= separation
-    (Algorithm 3.2), and where it vanishes at lags >= 2 separation or count = 2 (`chain`); otherwise a bound.
+    (Algorithm 3.2), where C >= 0 is Toeplitz and C^T C falls from lag = separation on (`falling_gram`), for
+    whole trees (`nodes`), and where C^T C vanishes at lags >= 2 separation or count = 2 (`chain`), unless the
+    programme is too long; otherwise a bound.
     """
     structure = strategy.structure
     if structure.nonincreasing:
         return comb.early_and_often(strategy, separation, count)
     if structure.gram_bands <= separation:
         return scheduling.scheduled(strategy, separation, count)
+    squared = nodes.best_pattern(strategy, separation, count)
+    if squared is not None:
+        return Sensitivity.of_squared(squared, True, "Lemma 3.15(b) (dynamic programme over nodes of a tree)")
+    known: list[Sensitivity] = []
+    if structure.toeplitz and falling_gram.work(strategy, separation, count) <= bounds.WORK // 4:
+        known = [falling_gram.later_and_farther(strategy, separation, count)]
+        if known[0].exact:
+            return known[0]
     gram = gram_of(strategy)
     if gram is not None and (squared := _neighbours_only(gram, separation, count)) is not None:
         method = "dynamic programme (only neighbouring participations interact)"
         return Sensitivity.of_squared(squared, True, method)
-    best = min(bounds.min_sep_bounds(strategy, gram, separation, count), key=float)
+    best = min([*known, *bounds.min_sep_bounds(strategy, gram, separation, count)], key=float)
     if structure.nonnegative and count * separation >= strategy.n:  # every cycle is one of the patterns
         lower = cyclic.cyclic(strategy, separation, gram)
         if lower.exact and lower.value >= (1 - cyclic.TIGHT) * best.value:

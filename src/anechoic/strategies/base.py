@@ -23,7 +23,8 @@ class Structure:
     """Properties of C that were derived from its numbers. Theorems are chosen by these, never by type.
 
     Attributes:
-        bands: C[i, j] = 0 wherever i - j >= bands (1 is a diagonal, n says nothing).
+        bands: C[i, j] = 0 wherever i - j >= bands (1 is a diagonal, n says nothing). Of a rectangular C it is
+            said of the square, lower-triangular one that makes the same noise (see `Strategy.recurrence`).
         gram_bands: (C^T C)[i, j] = 0 wherever |i - j| >= gram_bands; at most `bands`.
         toeplitz: C is constant along diagonals; `coefficients` gives its first column.
         nonnegative: every entry of C is >= 0, hence every entry of C^T C.
@@ -70,7 +71,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def recurrence(self) -> Recurrence:
-        """How row t of C^-1 Z follows from the past."""
+        """How row t of C^-1 Z follows from the past.
+
+        Of a rectangular C: how row t of R Z does, with R n x n, lower-triangular, and R R^T = L L^T. That
+        noise is distributed as L Z, and R^-1 has no larger sensitivity than C (docs/guarantees.md).
+        """
 
     @abstractmethod
     def truncate(self, steps: int) -> Strategy:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from anechoic import toeplitz
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic.errors import UnsupportedError
 from anechoic.strategies import blt_sums
 from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.recurrence import Buffered, Recurrence
@@ -43,6 +44,75 @@ class BLT(SquareStrategy):
         object.__setattr__(self, "n", positive_int("n", self.n))
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "decay", decay)
+
+    @classmethod
+    def from_poles(cls, n: int, decay: ArrayLike, inverse_decay: ArrayLike) -> BLT:
+        """The BLT with these decays whose inverse has those decays (Lemma 4.13).
+
+        Where they interlace, decay_1 > inverse_1 > decay_2 > … > inverse_d, all scales are positive
+        (Lemma 4.14, which also asks for inverse_d > 0; here it may be negative).
+
+        Args:
+            n: steps.
+            decay: of C, shape (d,), in [0, 1), pairwise distinct.
+            inverse_decay: of C^-1, shape (d,), finite, pairwise distinct and distinct from every decay.
+
+        Raises:
+            ValueError: if a condition above fails.
+
+        Example:
+            >>> BLT.from_poles(8, [0.9, 0.5], [0.7, 0.2]).scale.round(4).tolist()
+            [0.35, 0.15]
+        """
+        lam = finite_array("decay", decay)
+        hat = finite_array("inverse_decay", inverse_decay, length=len(lam))
+        if len(np.unique(np.concatenate([lam, hat]))) < 2 * len(lam):
+            raise ValueError(
+                f"decay={lam.tolist()} and inverse_decay={hat.tolist()} must be pairwise distinct: a decay"
+                " that both have cancels, so leave it out of both."
+            )
+        return cls(n, blt_sums.interlaced_scales(lam, hat), lam)
+
+    @cached_property
+    def inverse_decay(self) -> Array:
+        """Decays of C^-1, falling, one for each scale that is not 0 (Lemma 2.16; Lemma 4.14 backwards).
+
+        Raises:
+            UnsupportedError: if they are complex, which takes a negative scale.
+        """
+        kept = self._alpha != 0
+        alpha, lam = self._alpha[kept], self._lambda[kept]
+        if (alpha >= 0).all():
+            return 1.0 - blt_sums.inverse_poles(alpha, lam)[1]
+        values = np.linalg.eigvals(np.diag(lam) - alpha)  # every row of 1 alpha^T is alpha
+        if np.iscomplexobj(values):
+            raise UnsupportedError(
+                f"C^-1 has the complex decays {values.tolist()}, so it is no BLT: use"
+                " ConstantRecurrent.from_blt(strategy).inverse()."
+            )
+        return np.asarray(np.sort(values)[::-1])
+
+    def inverse(self) -> BLT:
+        """The BLT whose matrix is C^-1, in O(d^3) (Lemma 2.16).
+
+        Decays nearer to 1 than about 1e-9 lose digits of their distance to it, as any float does.
+
+        Raises:
+            UnsupportedError: if the decays of C^-1 are complex, coincide, or do not all lie in [0, 1).
+        """
+        hat = self.inverse_decay
+        if not len(hat):
+            return BLT(self.n, np.zeros(1), np.zeros(1))
+        if hat.min() < 0 or hat.max() >= 1 or len(np.unique(hat)) < len(hat):
+            raise UnsupportedError(
+                f"C^-1 has the decays {hat.tolist()}: a BLT has distinct ones in [0, 1). For those in (-1, 1)"
+                " use ConstantRecurrent.from_blt(strategy).inverse()."
+            )
+        kept = self._alpha != 0
+        alpha, lam = self._alpha[kept], self._lambda[kept]
+        if (alpha >= 0).all():
+            return BLT(self.n, -blt_sums.inverse_poles(alpha, lam)[0], hat)
+        return BLT(self.n, -1.0 / (alpha / np.square(hat[:, None] - lam)).sum(axis=1), hat)
 
     @property
     def _alpha(self) -> Array:

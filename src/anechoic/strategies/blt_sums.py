@@ -151,17 +151,35 @@ def prefix_decoder(scale: Array, decay: Array) -> PrefixDecoder | None:
     """
     if (scale < 0).any():
         return None
+    residues, gaps = inverse_poles(scale, decay)
+    if not len(gaps):
+        return PrefixDecoder(np.ones(1), np.zeros(1))
+    if gaps.max() >= 2.0:
+        return None
+    limit = 1.0 / (1.0 + (scale / (1.0 - decay)).sum())
+    return PrefixDecoder(np.concatenate([[limit], residues / gaps]), np.concatenate([[0.0], gaps]))
+
+
+def inverse_poles(scale: Array, decay: Array) -> tuple[Array, Array]:
+    """C^-1 = BLT(-residues, 1 - gaps) for scales >= 0 (Lemma 2.16): residues > 0 and gaps, rising.
+
+    Scales of 0 are left out, so that there are as many as scales above 0.
+    """
     order = np.argsort(-decay)
     order = order[scale[order] > 0]
     alpha, lam = scale[order], decay[order]
     if not len(alpha):
-        return PrefixDecoder(np.ones(1), np.zeros(1))
+        return np.zeros(0), np.zeros(0)
     offsets, gaps = _zeros(alpha, lam)
-    if gaps.max() >= 2.0:
-        return None
-    residues = 1.0 / (alpha / np.square(offsets)).sum(axis=1)
-    limit = 1.0 / (1.0 + (alpha / (1.0 - lam)).sum())
-    return PrefixDecoder(np.concatenate([[limit], residues / gaps]), np.concatenate([[0.0], gaps]))
+    return 1.0 / (alpha / np.square(offsets)).sum(axis=1), gaps
+
+
+def interlaced_scales(decay: Array, inverse_decay: Array) -> Array:
+    """alpha_i = prod_j (lambda_i - lambda^_j) / prod_{j != i} (lambda_i - lambda_j) (Lemma 4.13)."""
+    above = decay[:, None] - inverse_decay[None, :]
+    below = decay[:, None] - decay[None, :]
+    np.fill_diagonal(below, 1.0)
+    return np.asarray(np.prod(above / below, axis=1))
 
 
 def _zeros(alpha: Array, lam: Array) -> tuple[Array, Array]:

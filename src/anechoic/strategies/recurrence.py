@@ -1,6 +1,6 @@
 """How row t of C^-1 Z follows from a bounded past: what a noise stream needs to know of a strategy.
 
-Three kinds cover the literature. In all of them the emitted row may be multiplied by a gain
+Five kinds cover the literature. In all of them the emitted row may be multiplied by a gain
 (column scaling of C), and the past may be forgotten every `period` steps (restarts).
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from anechoic._validate import Array
+from anechoic.strategies._nodes import height_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,3 +80,50 @@ class Buffered(Recurrence):
     @property
     def rows(self) -> int:
         return len(self.scale)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StateSpace(Recurrence):
+    """x_t = (z_t - readout^T M) / first, then M <- transition M + input x_t, from M = 0 (Theorem 2.28 c)."""
+
+    readout: Array
+    transition: Array
+    input: Array
+    first: float = 1.0
+
+    @property
+    def rows(self) -> int:
+        return len(self.readout)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Nested(Recurrence):
+    """x_t = row_0 z_t + sum_g row_{1+g} M_g over the heights g of the tree that step t is a leaf of.
+
+    The steps are the leaves of `branching`-ary trees, the complete ones within `horizon` steps. Exactly one
+    node of height g + 1 is open at step t; M_g is the sum of x over the children that it has finished.
+
+    `row(s)`, for s = local(t), gives 1 + height(s) entries.
+    """
+
+    branching: int
+    horizon: int
+    row: Callable[[int], Array]
+
+    def height(self, s: int) -> int:
+        """Height of the tree of step s = local(t)."""
+        return height_at(s, self.branching, self.horizon)
+
+    def open_heights(self, s: int) -> list[int]:
+        """The g with a finished child, where M_g is not empty, largest first."""
+        k = self.branching
+        return [g for g in range(self.height(s) - 1, -1, -1) if s // k**g % k]
+
+    @property
+    def rows(self) -> int:
+        """Non-empty M_g at most, and one row to work in; none where no two steps share a node."""
+        steps = self.n if self.period is None else min(self.n, self.period)
+        most, width = 0, 1
+        while width < steps and width * self.branching <= self.horizon:
+            most, width = most + 1, width * self.branching
+        return most + 1 if most else 0

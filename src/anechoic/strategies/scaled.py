@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,14 +11,33 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows, steps_within
-from anechoic.strategies.base import SquareStrategy, Strategy, Structure
+from anechoic.errors import UnsupportedError
+from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Recurrence
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Wrapper(Strategy):
+    """A strategy made from another, square or rectangular as that one is."""
+
+    def solve(self, z: ArrayLike) -> Array:
+        """C^-1 z along axis 0, where C is square; z has shape (n, ...).
+
+        Raises:
+            UnsupportedError: if C has more rows than columns, and therefore no inverse.
+        """
+        if self.rows != self.n:
+            raise UnsupportedError(
+                f"{self.describe()} has {self.rows} rows for {self.n} steps and no inverse: use correlate, or"
+                " turn it into a square one with strategies.from_factorization."
+            )
+        return self.correlate(z)
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnScaled(SquareStrategy):
-    """C D for a strategy C and a positive diagonal D. (C D)^-1 = D^-1 C^-1: one factor per noise row.
+class ColumnScaled(_Wrapper):
+    """C D for a strategy C and a positive diagonal D; its left inverse D^-1 L is one factor per noise row.
 
     Args:
         base: C.
@@ -45,6 +65,10 @@ class ColumnScaled(SquareStrategy):
     def _d(self) -> Array:
         return self.scales  # type: ignore[return-value]
 
+    @property
+    def rows(self) -> int:
+        return self.base.rows
+
     @cached_property
     def structure(self) -> Structure:
         inner = self.base.structure
@@ -53,7 +77,7 @@ class ColumnScaled(SquareStrategy):
     def multiply(self, x: ArrayLike) -> Array:
         return self.base.multiply(scale_rows(self._d, rows_of(self.n, x)))
 
-    def solve(self, z: ArrayLike) -> Array:
+    def correlate(self, z: ArrayLike) -> Array:
         return scale_rows(1.0 / self._d, self.base.correlate(z))
 
     def to_dense(self) -> Array:
@@ -85,7 +109,7 @@ def ColumnNormalized(base: Strategy) -> ColumnScaled:
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Restarted(SquareStrategy):
+class Restarted(_Wrapper):
     """`base` started afresh every base.n steps: C is block-diagonal, I (x) base (Definition 3.18).
 
     Args:
@@ -111,21 +135,36 @@ class Restarted(SquareStrategy):
         object.__setattr__(self, "times", times)
 
     @cached_property
+    def _last(self) -> Strategy:
+        """The strategy of the last block, which may be cut short."""
+        steps = self.n - (self.times - 1) * self.base.n
+        return self.base if steps == self.base.n else self.base.truncate(steps)
+
+    @property
+    def rows(self) -> int:
+        return (self.times - 1) * self.base.rows + self._last.rows
+
+    @cached_property
     def structure(self) -> Structure:
         inner = self.base.structure
         bands, gram_bands = min(inner.bands, self.n), min(inner.gram_bands, self.n)
         return Structure(bands, gram_bands, nonnegative=inner.nonnegative)
 
     def multiply(self, x: ArrayLike) -> Array:
-        return self._blockwise(rows_of(self.n, x), solve=False)
+        x = rows_of(self.n, x)
+        split = (self.times - 1) * self.base.n
+        whole = _blockwise(self.base.multiply, x[:split], self.times - 1)
+        return np.concatenate([whole, self._last.multiply(x[split:])])
 
-    def solve(self, z: ArrayLike) -> Array:
-        return self._blockwise(rows_of(self.n, z), solve=True)
+    def correlate(self, z: ArrayLike) -> Array:
+        z = rows_of(self.rows, z)
+        split = (self.times - 1) * self.base.rows
+        whole = _blockwise(self.base.correlate, z[:split], self.times - 1)
+        return np.concatenate([whole, self._last.correlate(z[split:])])
 
     def column_norms_squared(self) -> Array:
-        last = self.n - (self.times - 1) * self.base.n
         whole = np.tile(self.base.column_norms_squared(), self.times - 1)
-        return np.concatenate([whole, self.base.truncate(last).column_norms_squared()])
+        return np.concatenate([whole, self._last.column_norms_squared()])
 
     def recurrence(self) -> Recurrence:
         inner = self.base.recurrence()
@@ -142,10 +181,11 @@ class Restarted(SquareStrategy):
     def describe(self) -> str:
         return f"Restarted({self.base.describe()}, times={self.times})"
 
-    def _blockwise(self, x: Array, *, solve: bool) -> Array:
-        padded = np.zeros((self.times * self.base.n, *x.shape[1:]))
-        padded[: self.n] = x
-        blocks = np.moveaxis(padded.reshape(self.times, self.base.n, *x.shape[1:]), 0, -1)
-        # lower-triangular blocks: rows of the padding influence nothing that is kept
-        out = self.base.correlate(blocks) if solve else self.base.multiply(blocks)
-        return np.moveaxis(out, -1, 0).reshape(padded.shape)[: self.n]
+
+def _blockwise(act: Callable[[Array], Array], x: Array, times: int) -> Array:
+    """`act` on each of `times` blocks of axis 0, all at once."""
+    if times == 0:
+        return x
+    blocks = np.moveaxis(x.reshape(times, len(x) // times, *x.shape[1:]), 0, -1)
+    images = np.moveaxis(act(blocks), -1, 0)
+    return images.reshape(times * images.shape[1], *x.shape[1:])

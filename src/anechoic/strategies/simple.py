@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SquareStrategy, Structure, warn_dense
 from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.workloads import Workload
 
@@ -81,13 +81,22 @@ class Output(SquareStrategy):
         return self.workload  # type: ignore[return-value]
 
     @cached_property
+    def _as_dense(self) -> Dense:
+        """C written out, for workloads without a Toeplitz factor."""
+        warn_dense(self.n, "Output of a workload without a Toeplitz factor")
+        return Dense(self._a.to_dense())
+
+    @cached_property
     def structure(self) -> Structure:
         if self._a.is_prefix_sum:
             return Structure(self.n, self.n, toeplitz=True, nonnegative=True, nonincreasing=True)
+        if not self._a.has_toeplitz_factor:
+            return self._as_dense.structure
         c, rates = self._a.coefficients, self._a.rates
         nonnegative = bool((c >= 0).all()) and (rates is None or bool((rates > 0).all()))
         falling = self._a.is_toeplitz and nonnegative and bool((np.diff(c) <= 0).all())
-        return Structure(self.n, self.n, self._a.is_toeplitz, nonnegative, falling)
+        bands = int(np.flatnonzero(c)[-1]) + 1
+        return Structure(bands, bands, self._a.is_toeplitz, nonnegative, falling)
 
     @property
     def coefficients(self) -> Array:
@@ -103,14 +112,21 @@ class Output(SquareStrategy):
         return self._a.to_dense()
 
     def column_norms_squared(self) -> Array:
+        if not self._a.has_toeplitz_factor:
+            return self._as_dense.column_norms_squared()
         norms = np.cumsum(np.square(self._a.coefficients))[::-1]
         return norms.copy() if self._a.rates is None else norms * np.square(self._a.rates)
 
     def recurrence(self) -> Recurrence:
+        if not self._a.has_toeplitz_factor:
+            return self._as_dense.recurrence()
         inverse = self._a.inverse_coefficients
-        window = len(inverse)
+        window, bands = len(inverse), self.structure.bands
         rates = self._a.rates
-        rows = MovingAverage(self.n, window=window, row=lambda t: inverse[: min(window, t + 1)])
+        rows: Recurrence = MovingAverage(self.n, window=window, row=lambda t: inverse[: min(window, t + 1)])
+        if bands < window:  # sliding windows, whose inverse never ends
+            c = self._a.coefficients
+            rows = Autoregressive(self.n, window=bands, row=lambda t: c[: min(bands, t + 1)])
         return rows if rates is None else rows.with_gains(1.0 / rates)
 
     def truncate(self, steps: int) -> Output:

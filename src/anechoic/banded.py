@@ -1,0 +1,193 @@
+"""Algebra of banded lower-triangular matrices C, stored by columns, and selected entries of (C^T C)^-1.
+
+`columns` has shape (n, bands): columns[j, i] = C[j + i, j], zero where j + i >= n. Where a recursion runs
+over the steps, it runs over blocks of at least bands - 1 of them: C is then block bidiagonal, and the work
+is O(n bands^2) in products of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from anechoic._validate import Array
+
+# Steps in a block at least, and numbers in the arrays of one stretch of blocks (128 MB).
+SMALLEST = 24
+STRETCH = 2**24
+
+
+def multiply(columns: Array, x: Array) -> Array:
+    """C x along axis 0; x has shape (n, ...)."""
+    n, bands = columns.shape
+    shape = (-1,) + (1,) * (x.ndim - 1)
+    y = columns[:, 0].reshape(shape) * x
+    for lag in range(1, bands):
+        y[lag:] += columns[: n - lag, lag].reshape(shape) * x[: n - lag]
+    return np.asarray(y)
+
+
+def solve(columns: Array, z: Array) -> Array:
+    """C^-1 z along axis 0, by forward substitution; z has shape (n, ...)."""
+    from scipy.linalg.lapack import dtbtrs
+
+    # the transpose of `columns` is the band storage of LAPACK; its diagonal is positive, so that info is 0
+    solved, _ = dtbtrs(columns.T, z.reshape(len(z), -1), uplo="L")
+    return np.ascontiguousarray(solved).reshape(z.shape)
+
+
+def of_toeplitz(coefficients: Array, n: int) -> Array:
+    """The columns of a Toeplitz matrix, shape (n, coefficients)."""
+    return inside(np.tile(coefficients, (n, 1)))
+
+
+def inside(columns: Array) -> Array:
+    """`columns` itself, with zeros where a column would go on under the last row."""
+    n, bands = columns.shape
+    for lag in range(1, bands):
+        columns[max(0, n - lag) :, lag] = 0.0
+    return columns
+
+
+def dense(columns: Array) -> Array:
+    """C as an (n, n) array."""
+    n, bands = columns.shape
+    matrix = np.zeros((n, n))
+    for lag in range(bands):
+        np.fill_diagonal(matrix[lag:], columns[: n - lag, lag])
+    return matrix
+
+
+def from_dense(matrix: Array, bands: int) -> Array:
+    """The columns of the first `bands` bands of an (n, n) array, shape (n, bands)."""
+    n = len(matrix)
+    columns = np.zeros((n, bands))
+    for lag in range(bands):
+        columns[: n - lag, lag] = matrix.diagonal(-lag)
+    return columns
+
+
+def rows(columns: Array) -> Array:
+    """C by rows: array[t, i] = C[t, t - i], zero where i > t; shape (n, bands)."""
+    n, bands = columns.shape
+    array = np.zeros((n, bands))
+    for lag in range(bands):
+        array[lag:, lag] = columns[: n - lag, lag]
+    return array
+
+
+def product(left: Array, right: Array) -> Array:
+    """The columns of the product of two such matrices: one band fewer than they have together, at most n."""
+    n, bands = left.shape
+    out = np.zeros((n, bands + right.shape[1] - 1))
+    for lag in range(right.shape[1]):
+        out[: n - lag, lag : lag + bands] += left[lag:] * right[: n - lag, lag, None]
+    return out[:, :n]
+
+
+def product_adjoint(image: Array, right: Array, bands: int) -> Array:
+    """The adjoint of `product` in its left argument: from derivatives by the product to those by `left`."""
+    n = len(image)
+    out = np.zeros((n, bands))
+    for lag in range(right.shape[1]):
+        part = image[: n - lag, lag : lag + bands]
+        out[lag:, : part.shape[1]] += part * right[: n - lag, lag, None]
+    return out
+
+
+class Blocks(NamedTuple):
+    """C cut into blocks of `size` steps, the last filled up by an identity; each array (blocks, size, size).
+
+    Attributes:
+        diagonal: the blocks on the diagonal.
+        below: those under them; below[k] stands in the rows of block k and the columns of block k - 1.
+    """
+
+    diagonal: Array
+    below: Array
+
+
+def block_size(bands: int, n: int) -> int:
+    """Steps of a block, so that only neighbouring blocks touch; small ones cost overhead, large ones work."""
+    return min(n, max(bands - 1, SMALLEST))
+
+
+def split(columns: Array, size: int) -> Blocks:
+    """Blocks of `size` >= bands - 1 steps."""
+    n, bands = columns.shape
+    count = -(-n // size)
+    filled = np.zeros((count * size, bands))
+    filled[:n] = columns
+    filled[n:, 0] = 1.0
+    filled = filled.reshape(count, size, bands)
+    diagonal, below = np.zeros((2, count, size, size))
+    for j in range(size):
+        own = min(bands, size - j)
+        diagonal[:, j : j + own, j] = filled[:, j, :own]
+        below[1:, : bands - own, j] = filled[:-1, j, own:]
+    return Blocks(diagonal, below)
+
+
+def join(blocks: Blocks, n: int, bands: int) -> Array:
+    """The columns, shape (n, bands), of a block matrix whose entries outside of the bands are left out."""
+    count, size, _ = blocks.diagonal.shape
+    columns = np.zeros((count, size, bands))
+    for j in range(size):
+        own = min(bands, size - j)
+        columns[:, j, :own] = blocks.diagonal[:, j : j + own, j]
+        columns[:-1, j, own:] = blocks.below[1:, : bands - own, j]
+    return inside(columns.reshape(-1, bands)[:n])
+
+
+class Propagation(NamedTuple):
+    """y = C^-1 z for white z, block by block: y_k = transfer_k y_{k-1} + inverse_k z_k.
+
+    Attributes:
+        inverse: inverses of the diagonal blocks.
+        transfer: - inverse times the block below the diagonal.
+        covariance: of y_k: the diagonal blocks of (C^T C)^-1.
+    """
+
+    inverse: Array
+    transfer: Array
+    covariance: Array
+
+
+def propagate(blocks: Blocks, before: Array | None = None) -> Propagation:
+    """The block form of Takahashi's selected inverse.
+
+    `before` is the covariance of the block before the first one, where these are not the first of all.
+    """
+    inverse = np.asarray(np.linalg.inv(blocks.diagonal), dtype=np.float64)
+    transfer: Array = -(inverse @ blocks.below)
+    covariance: Array = inverse @ inverse.transpose(0, 2, 1)
+    for k in range(len(covariance)):
+        earlier = before if k == 0 else covariance[k - 1]
+        if earlier is not None:
+            covariance[k] += transfer[k] @ earlier @ transfer[k].T
+    return Propagation(inverse, transfer, covariance)
+
+
+def variances(covariance: Array) -> Array:
+    """The diagonals of the blocks, one after the other."""
+    return np.asarray(np.einsum("kii->ki", covariance)).reshape(-1)
+
+
+def inverse_row_norms_squared(columns: Array) -> Array:
+    """Squared norms of the rows of C^-1, shape (n,): O(n bands^2), whatever their entries."""
+    n, bands = columns.shape
+    size = block_size(bands, n)
+    squares = np.empty(n)
+    stretch = max(1, STRETCH // size**2) * size
+    before, carried = None, np.zeros((0, bands))
+    for start in range(0, n, stretch):
+        # the block before is cut along, for what its columns put into this stretch
+        kept = len(carried)
+        blocks = split(np.concatenate([carried, columns[start : start + stretch]]), size)
+        if kept:
+            blocks = Blocks(blocks.diagonal[1:], blocks.below[1:])
+        covariance = propagate(blocks, before).covariance
+        squares[start : start + stretch] = variances(covariance)[: n - start]
+        before, carried = covariance[-1], columns[start + stretch - size : start + stretch]
+    return squares

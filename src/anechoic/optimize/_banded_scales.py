@@ -1,0 +1,175 @@
+"""How long the columns of a banded C may be: sensitivity 1 under a participation schema, and its price.
+
+The columns that one unit can touch are orthogonal where they are at least `bands` apart, so the squared
+sensitivity is the largest sum of squared column norms over a pattern (monograph, Lemma 3.16 b). Every class
+here maps free variables to columns whose sensitivity is exactly 1.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.errors import UnsupportedError
+from anechoic.optimize.schema import comb_of
+from anechoic.participation import Cyclic, FullBatch, Participation
+
+
+class Scales(Protocol):
+    """Free variables for columns of sensitivity 1.
+
+    Attributes:
+        units: sizes of the variables of each column, shape (n, 1).
+        bounded: how many variables at the end must be >= 0.
+    """
+
+    units: Array
+    bounded: int
+
+    def variables(self, columns: Array) -> Array:
+        """Variables, shape (anything,), whose columns have the directions of `columns`, shape (n, bands)."""
+
+    def columns(self, variables: Array) -> Array:
+        """C by columns, shape (n, bands)."""
+
+    def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
+        """From derivatives by C, at these variables, to those by the variables; and the projected gradient.
+
+        The latter is ||C||_F times the norm of what is left of `gradient` where the sensitivity is fixed.
+        """
+
+    def price(self, multipliers: Array) -> float:
+        """The smallest V >= sum_t multipliers_t ||C_t||^2 for every C of sensitivity 1; they are >= 0."""
+
+
+def scales_of(participation: Participation, weight: Array, bands: int) -> Scales:
+    """The scales of a schema. `weight`, shape (n, 1), is about the size of second derivatives, > 0.
+
+    Raises:
+        UnsupportedError: if columns that one unit can touch would not be orthogonal.
+    """
+    n = len(weight)
+    separation, count = comb_of(participation, n)
+    if bands > separation and count > 1:
+        raise UnsupportedError(
+            f"bands={bands} exceeds the {separation} steps between participations of one unit: columns that"
+            f" it touches would interact. Use bands <= {separation}, or optimize.dense."
+        )
+    units = np.sqrt(weight)
+    match participation:
+        case _ if count == 1:
+            return CycleScales(units, bands, n)
+        case Cyclic() | FullBatch():
+            return CycleScales(units, bands, separation)
+    return FallingScales(units, bands, separation, count)
+
+
+class CycleScales:
+    """The squared norms over every cycle l, l + period, … sum to 1; a period of n is one participation.
+
+    Args:
+        units: sizes of the variables of each column, shape (n, 1).
+        bands: of C.
+        period: >= 1.
+    """
+
+    bounded = 0
+
+    def __init__(self, units: Array, bands: int, period: int) -> None:
+        self.units, self._bands, self._period = units, bands, period
+        self._n = len(units)
+
+    def variables(self, columns: Array) -> Array:
+        return (columns * self.units).reshape(-1)
+
+    def columns(self, variables: Array) -> Array:
+        free = self._free(variables)
+        return np.asarray(free / self._lengths(free))
+
+    def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
+        free = self._free(variables)
+        lengths = self._lengths(free)
+        columns = free / lengths
+        along = self._over_cycles(np.einsum("ji,ji->j", gradient, columns))
+        projected = gradient - columns * along
+        size = float(np.sqrt(np.square(columns).sum() * np.square(projected).sum()))
+        return (projected / (lengths * self.units)).reshape(-1), size
+
+    def price(self, multipliers: Array) -> float:
+        return float(self._by_cycle(multipliers).max(axis=0).sum())
+
+    def _free(self, variables: Array) -> Array:
+        return np.asarray(variables.reshape(self._n, self._bands) / self.units)
+
+    def _lengths(self, free: Array) -> Array:
+        return np.sqrt(self._over_cycles(np.einsum("ji,ji->j", free, free)))
+
+    def _by_cycle(self, values: Array) -> Array:
+        times = -(-self._n // self._period)
+        return np.pad(values, (0, times * self._period - self._n)).reshape(times, self._period)
+
+    def _over_cycles(self, values: Array) -> Array:
+        """The sum over its cycle for every step, shape (n, 1)."""
+        cycles = self._by_cycle(values)
+        return np.tile(cycles.sum(axis=0), len(cycles))[: self._n, None]
+
+
+class FallingScales:
+    """Squared norms d that are constant on blocks of `separation` steps and do not rise from block to block.
+
+    Two participations are never in one block, so that the first `count` blocks are the worst pattern: their
+    d sum to 1. Among norms that do not rise, constant ones are the best: all larger ones cost nothing.
+
+    Args:
+        units: sizes of the variables of each column, shape (n, 1).
+        bands: of C.
+        separation, count: of the min-sep schema; count >= 2.
+    """
+
+    def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
+        self.units, self._bands = units, bands
+        self._n, self._separation, self._count = len(units), separation, count
+        self._block = np.minimum(np.arange(self._n) // separation, count - 1)
+        self.bounded = count - 1
+
+    def variables(self, columns: Array) -> Array:
+        levels = np.square(columns[:: self._separation]).sum(axis=1)[: self._count]
+        drops = np.maximum(-np.diff(np.log(levels)), 0.0)
+        return np.concatenate([(columns * self.units).reshape(-1), drops])
+
+    def columns(self, variables: Array) -> Array:
+        free, norms = self._parts(variables)
+        return np.asarray(free * norms / np.sqrt(np.einsum("ji,ji->j", free, free))[:, None])
+
+    def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
+        free, norms = self._parts(variables)
+        lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]
+        columns = free * norms / lengths
+        along = np.einsum("ji,ji->j", gradient, columns)
+        projected = gradient - columns * (along[:, None] / np.square(norms))
+        by_logarithm = 0.5 * np.bincount(self._block, along, self._count)
+        shares = np.square(norms[:: self._separation, 0])[: self._count]
+        by_level = by_logarithm - shares * by_logarithm.sum()
+        by_drop = -np.cumsum(by_level[::-1])[::-1][1:]
+        drops = variables[len(variables) - self.bounded :]
+        held = (drops <= 0) & (by_drop > 0)
+        rest = float(np.square(by_drop[~held]).sum())
+        size = float(np.sqrt(np.square(columns).sum() * np.square(projected).sum() + rest))
+        by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
+        return np.concatenate([by_variable, by_drop]), size
+
+    def price(self, multipliers: Array) -> float:
+        # the convex hull of the patterns: windows of `separation` steps hold at most 1, all steps `count`;
+        # the matrix of these inequalities has consecutive ones and is totally unimodular
+        sums = np.concatenate([[0.0], np.cumsum(multipliers)])
+        width = min(self._separation, self._n)
+        return float(max((sums[width:] - sums[:-width]).max(), sums[-1] / self._count))
+
+    def _parts(self, variables: Array) -> tuple[Array, Array]:
+        """The free columns, shape (n, bands), and the norms that they get, shape (n, 1)."""
+        size = self._n * self._bands
+        free = variables[:size].reshape(self._n, self._bands) / self.units
+        levels = np.exp(-np.concatenate([[0.0], np.cumsum(np.maximum(variables[size:], 0.0))]))
+        return free, np.sqrt(levels / levels.sum())[self._block][:, None]

@@ -1,0 +1,104 @@
+"""The whole contract: as one function, and as a class for your own tests to inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from anechoic.strategies import Strategy
+from anechoic.testing import guarantee, matrix, noise
+
+
+def check_strategy(strategy: Strategy, *, serialized: bool = True, seed: int = 0) -> None:
+    """Every check of this package, on one strategy.
+
+    Args:
+        strategy: C, with n small enough for dense algebra.
+        serialized: whether C must survive a round trip through JSON (register its class with
+            `anechoic.strategies.serializable`).
+        seed: of the random vectors compared.
+
+    Raises:
+        ContractError: naming the first rule that is broken.
+    """
+    rng = np.random.default_rng(seed)
+    matrix.check_dense(strategy)
+    matrix.check_algebra(strategy, rng)
+    matrix.check_structure(strategy)
+    matrix.check_norms(strategy)
+    matrix.check_truncate(strategy, rng)
+    noise.check_recurrence(strategy, rng)
+    matrix.check_refusals(strategy)
+    if serialized:
+        matrix.check_serialized(strategy)
+    noise.check_stream(strategy)
+    guarantee.check_decoder(strategy)
+    guarantee.check_error(strategy)
+    guarantee.check_sensitivity(strategy, seed=seed)
+
+
+class StrategyContract:
+    """Tests of a strategy class, for pytest: inherit it in a class named Test…, and give `strategies`.
+
+        class TestMine(StrategyContract):
+            def strategies(self):
+                return [Mine(1), Mine(2), Mine(9), Mine(16)]
+
+    Give at least n = 1, an odd n, and one of every kind that your constructor can make.
+
+    Attributes:
+        serialized: whether strategies must survive a round trip through JSON.
+        seed: of the random vectors compared.
+    """
+
+    serialized = True
+    seed = 0
+
+    def strategies(self) -> Iterable[Strategy]:
+        """The strategies to test, small enough for dense algebra."""
+        raise NotImplementedError("give strategies(): the strategies to test, n = 1 and an odd n among them.")
+
+    def test_the_matrix_is_lower_triangular_or_has_a_left_inverse(self) -> None:
+        self._each(matrix.check_dense)
+
+    def test_multiply_and_solve_agree_with_dense_algebra(self) -> None:
+        self._each(lambda strategy: matrix.check_algebra(strategy, self._rng()))
+
+    def test_the_structure_is_true(self) -> None:
+        self._each(matrix.check_structure)
+
+    def test_norms_of_columns_and_combs(self) -> None:
+        self._each(matrix.check_norms)
+
+    def test_truncate_is_the_strategy_of_the_first_steps(self) -> None:
+        self._each(lambda strategy: matrix.check_truncate(strategy, self._rng()))
+
+    def test_wrong_arguments_are_refused(self) -> None:
+        self._each(matrix.check_refusals)
+
+    def test_json_and_back_changes_nothing(self) -> None:
+        if self.serialized:
+            self._each(matrix.check_serialized)
+
+    def test_the_recurrence_makes_the_noise(self) -> None:
+        self._each(lambda strategy: noise.check_recurrence(strategy, self._rng()))
+
+    def test_the_stream_emits_the_noise(self) -> None:
+        self._each(noise.check_stream)
+
+    def test_the_decoder_times_the_strategy_is_the_workload(self) -> None:
+        self._each(guarantee.check_decoder)
+
+    def test_error_agrees_with_dense_algebra(self) -> None:
+        self._each(guarantee.check_error)
+
+    def test_sensitivity_is_never_below_the_supremum(self) -> None:
+        self._each(lambda strategy: guarantee.check_sensitivity(strategy, seed=self.seed))
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)
+
+    def _each(self, check: Callable[[Strategy], None]) -> None:
+        for strategy in self.strategies():
+            check(strategy)

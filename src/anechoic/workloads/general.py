@@ -1,0 +1,173 @@
+"""Workloads without a Toeplitz factor: any lower triangle, and the differences between restarts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anechoic._serialize import serializable
+from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows, steps_within
+from anechoic.workloads.base import GeneralWorkload, Workload
+from anechoic.workloads.optimizers import Scheduled
+from anechoic.workloads.sums import PrefixSum, ToeplitzWorkload
+
+# Relative: what three roundings of a product leave between entries that are equal in exact arithmetic.
+SAME = 8 * np.finfo(np.float64).eps
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class LowerTriangular(GeneralWorkload):
+    """An explicit workload.
+
+    Args:
+        matrix: A, shape (n, n), finite, zero above the diagonal, positive on it.
+    """
+
+    n: int = 0
+    matrix: ArrayLike | None = None
+
+    def __init__(self, matrix: ArrayLike, n: int | None = None) -> None:
+        array = finite_array("matrix", matrix, ndim=2)
+        if array.shape[0] != array.shape[1]:
+            raise ValueError(f"matrix has shape {array.shape}; A must be square (n, n).")
+        if np.triu(array, 1).any():
+            raise ValueError("matrix has entries above its diagonal: a sum cannot hold later gradients.")
+        if (array.diagonal() <= 0).any():
+            t = int(np.flatnonzero(array.diagonal() <= 0)[0])
+            raise ValueError(f"matrix[{t}, {t}]={array[t, t]} must be > 0 on the diagonal.")
+        if n is not None and n != len(array):
+            raise ValueError(f"n={n} differs from the matrix's {len(array)} rows.")
+        object.__setattr__(self, "n", len(array))
+        object.__setattr__(self, "matrix", array)
+
+    @property
+    def _a(self) -> Array:
+        return self.matrix  # type: ignore[return-value]
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return np.asarray(np.tensordot(self._a, rows_of(self.n, x), axes=1))
+
+    def solve(self, x: ArrayLike) -> Array:
+        from scipy.linalg import solve_triangular
+
+        rows = rows_of(self.n, x)
+        return np.asarray(solve_triangular(self._a, rows.reshape(self.n, -1), lower=True)).reshape(rows.shape)
+
+    def adjoint_multiply(self, x: ArrayLike) -> Array:
+        return np.asarray(np.tensordot(self._a.T, rows_of(self.n, x), axes=1))
+
+    def to_dense(self) -> Array:
+        return self._a.copy()
+
+    def truncate(self, steps: int) -> LowerTriangular:
+        steps = steps_within(self.n, steps)
+        return LowerTriangular(self._a[:steps, :steps])
+
+
+def from_dense(matrix: ArrayLike) -> Workload:
+    """The workload with this matrix: Toeplitz, or Toeplitz times a diagonal, where it is one.
+
+    Structure counts as there where the entries agree to within 8 ulps; the workload then has the entries of
+    the first column and of the diagonal, and every fast path. Anything else keeps its n x n array.
+
+    Args:
+        matrix: A, shape (n, n), finite, zero above the diagonal, positive on it.
+
+    Raises:
+        ValueError: if it is not.
+
+    Example:
+        >>> from_dense([[1.0, 0.0], [0.5, 2.0]]).is_toeplitz
+        False
+    """
+    general = LowerTriangular(matrix)
+    a = general.to_dense()
+    column, rates = a[:, 0], a.diagonal() / a[0, 0]
+    for j in range(general.n):
+        expected = column[: general.n - j] * rates[j]
+        if (np.abs(a[j:, j] - expected) > SAME * np.abs(expected)).any():
+            return general
+    if (a == np.tril(np.ones_like(a))).all():
+        return PrefixSum(general.n)
+    plain = ToeplitzWorkload(general.n, column[: int(np.flatnonzero(column)[-1]) + 1])
+    return plain if (np.abs(rates - 1.0) <= SAME).all() else Scheduled(plain, rates)
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class RestartDifferences(GeneralWorkload):
+    """Lambda_tau A: every sum relative to the last restart, where restarts come every `period` steps.
+
+    With rows y_t of A x counted from 1 and y_0 = 0, a row that ends a period is y_t - y_{t - period}; the
+    others are (y_t - y_s) / sqrt(period), with s the end of the period before. For prefix sums that is
+    block-diagonal. The RMS error of a strategy for this workload is the objective of DP-MF+.
+
+    Args:
+        base: A.
+        period: tau, >= 1; beyond n, no step ends a period.
+
+    References:
+        Koloskova, McKenna, Charles, Rush and McMahan, Gradient Descent with Linearly Correlated Noise (2023),
+        Eq. (15) and Appendix B.
+    """
+
+    n: int
+    base: Workload
+    period: int
+
+    def __init__(self, base: Workload, period: int, n: int | None = None) -> None:
+        if not isinstance(base, Workload):
+            raise ValueError(f"base={base!r} must be a Workload, such as workloads.prefix_sum(n).")
+        if n is not None and n != base.n:
+            raise ValueError(f"n={n} differs from the workload's {base.n} steps.")
+        object.__setattr__(self, "n", base.n)
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "period", positive_int("period", period))
+
+    @property
+    def row_scales(self) -> Array:
+        """Factor of every difference, 1 / sqrt(period) or 1; shape (n,)."""
+        scales = np.full(self.n, 1.0 / np.sqrt(self.period))
+        scales[self.period - 1 :: self.period] = 1.0
+        return scales
+
+    def multiply(self, x: ArrayLike) -> Array:
+        x = rows_of(self.n, x)
+        if self.base.is_prefix_sum:
+            sums = self._flat(np.cumsum(self._in_blocks(x), axis=1))
+            return scale_rows(self.row_scales, sums)
+        blocks = self._in_blocks(self.base.multiply(x))
+        blocks[1:] -= blocks[:-1, -1:].copy()
+        return scale_rows(self.row_scales, self._flat(blocks))
+
+    def solve(self, x: ArrayLike) -> Array:
+        blocks = self._in_blocks(scale_rows(1.0 / self.row_scales, rows_of(self.n, x)))
+        if self.base.is_prefix_sum:
+            blocks[:, 1:] -= blocks[:, :-1].copy()
+            return self._flat(blocks)
+        blocks[1:] += np.cumsum(blocks[:-1, -1:], axis=0)
+        return self.base.solve(self._flat(blocks))
+
+    def adjoint_multiply(self, x: ArrayLike) -> Array:
+        blocks = self._in_blocks(scale_rows(self.row_scales, rows_of(self.n, x)))
+        if self.base.is_prefix_sum:
+            return self._flat(np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1])
+        blocks[:-1, -1] -= blocks[1:].sum(axis=1)
+        return self.base.adjoint_multiply(self._flat(blocks))
+
+    def truncate(self, steps: int) -> RestartDifferences:
+        return RestartDifferences(self.base.truncate(steps_within(self.n, steps)), self.period)
+
+    def _in_blocks(self, x: Array) -> Array:
+        """A copy of x with shape (periods, steps of a period, ...), filled up with zeros."""
+        length = min(self.period, self.n)
+        count = -(-self.n // length)
+        padded = np.zeros((count * length, *x.shape[1:]))
+        padded[: self.n] = x
+        return padded.reshape(count, length, *x.shape[1:])
+
+    def _flat(self, blocks: Array) -> Array:
+        return blocks.reshape(-1, *blocks.shape[2:])[: self.n].copy()

@@ -1,0 +1,42 @@
+"""Inverses of workloads by columns: few bands are what makes recursions over the steps exact and cheap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anechoic import banded
+from anechoic._validate import Array
+from anechoic.workloads.base import Workload
+from anechoic.workloads.general import RestartDifferences
+from anechoic.workloads.optimizers import Scheduled
+
+MOST = 64  # bands from which dense products are as fast
+
+
+def inverse_columns(workload: Workload) -> Array | None:
+    """A^-1 by columns (see `anechoic.banded`), shape (n, bands), where it has at most 64 bands, else None.
+
+    Prefix sums and decaying ones have 2, momentum 3; learning rates do not add any.
+    """
+    n = workload.n
+    if isinstance(workload, Scheduled) and not workload.has_toeplitz_factor:
+        inner = inverse_columns(workload.base)
+        return None if inner is None else _with_rates(inner, np.asarray(workload.learning_rates))
+    if isinstance(workload, RestartDifferences) and workload.base.is_prefix_sum:
+        gains = 1.0 / workload.row_scales
+        below = -gains
+        below[workload.period - 1 :: workload.period] = 0.0
+        below[-1] = 0.0
+        return np.stack([gains, below], axis=1)[:, :n]
+    if not workload.has_toeplitz_factor:
+        return None
+    numerator, denominator = workload.fraction
+    if len(numerator) > 1 or len(denominator) > MOST:
+        return None
+    columns = banded.of_toeplitz(denominator / numerator[0], n)
+    return columns if workload.rates is None else _with_rates(columns, workload.rates)
+
+
+def _with_rates(inverse: Array, rates: Array) -> Array:
+    """A D has the inverse D^-1 A^-1: its rows are divided."""
+    return banded.product(1.0 / rates[:, None], inverse)

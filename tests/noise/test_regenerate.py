@@ -1,0 +1,137 @@
+"""Streams without memory: fresh rows of earlier steps are made from the key again."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
+from anechoic.noise import NoiseStream
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted
+from anechoic.strategies.recurrence import MovingAverage
+from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream
+
+AVERAGES = [name for name, item in STRATEGIES.items() if isinstance(item.recurrence(), MovingAverage)]
+SIGNED = BandedInverse(11, [1.3, -0.6, 0.0, 0.2, -0.1])
+
+
+def test_every_kind_of_moving_average_is_there():
+    names = " ".join(AVERAGES)
+    for kind in ("identity", "output-momentum-rates", "inverse-4-signed", "normalised(", "restarted-short("):
+        assert kind in names
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", AVERAGES)
+def test_rows_are_those_of_solve(name, backend):
+    strategy = STRATEGIES[name]
+    stream = make_stream(strategy, 17, backend, std=0.7, memory="regenerate")
+    rows, state = emit(stream)
+    expected = 0.7 * strategy.solve(fresh_rows(stream))
+    np.testing.assert_allclose(rows, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
+    assert stream.memory_bytes == 0
+    assert state.state_dict()["rows"].shape == (0, 17)
+    with pytest.raises(HorizonError):
+        stream.next(state)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("dimension", [1, 7, 16, 33, 3 * 64 + 5])
+def test_rows_differ_from_stored_ones_by_rounding(dimension, precision, backend, monkeypatch):
+    monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
+    options = {"precision": precision, "shard": 3, "std": 2.0}
+    stored, _ = emit(make_stream(SIGNED, dimension, backend, **options))
+    made, _ = emit(make_stream(SIGNED, dimension, backend, memory="regenerate", **options))
+    tolerance = 1e-14 if precision == "float64" else 2e-6
+    np.testing.assert_allclose(made, stored, rtol=0, atol=tolerance * np.abs(stored).max())
+    other, _ = emit(
+        make_stream(SIGNED, dimension, backend, memory="regenerate", precision=precision, std=2.0)
+    )
+    assert not (other == made).any()  # another shard
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("strategy", [SIGNED, ColumnNormalized(SIGNED), Restarted(SIGNED, 2, 19)])
+def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
+    options = {"precision": "float32", "memory": "regenerate"}
+    whole, _ = emit(make_stream(strategy, 40, backend, **options))
+    for stop in (0, 1, 3, 12, strategy.n):
+        if stop > strategy.n:
+            continue
+        _, state = emit(make_stream(strategy, 40, backend, **options), count=stop)
+        again = make_stream(strategy, 40, backend, **options)
+        rest, _ = emit(again, again.restore(state.state_dict()))
+        np.testing.assert_array_equal(rest, whole[stop:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_number_of_threads_leaves_no_trace(backend, monkeypatch):
+    monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
+    found = []
+    for threads in (1, 3):
+        monkeypatch.setattr("anechoic.noise.arrays.available_threads", lambda threads=threads: threads)
+        if backend == "torch":
+            monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        stream = make_stream(SIGNED, 1000, backend, precision="float32", memory="regenerate")
+        found.append(emit(stream)[0])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(backend):
+    stream = make_stream(SIGNED, 9, backend, memory="regenerate")
+    expected, _ = emit(stream)
+    state, out = stream.init(), stream.arrays.empty(9)
+    for t in range(stream.n):
+        row, state = stream.next(state, out=out)
+        assert row is out
+        np.testing.assert_array_equal(np.asarray(row), expected[t])
+        row *= 1e6
+
+
+def test_nothing_but_the_row_and_a_block_is_allocated():
+    stream = NoiseStream(BandedInverse.one_parameter(5, 0.9), 4 * 2**18, key=KEY, memory="regenerate")
+    state, row = stream.init(), stream.arrays.empty(4 * 2**18)
+    tracemalloc.start()
+    for _ in range(4):
+        _, state = stream.next(state, out=row)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3.5 * 4 * 2**18  # a block of float32 for each of two threads, and small things
+
+
+def test_neither_way_resumes_the_other():
+    stored, made = (make_stream(SIGNED, 5, "numpy", memory=memory) for memory in ("store", "regenerate"))
+    _, state = emit(stored, count=3)
+    with pytest.raises(MismatchError, match="kind='MovingAverage', but"):
+        made.restore(state.state_dict())
+    _, state = emit(made, count=3)
+    with pytest.raises(MismatchError, match="regenerated"):
+        stored.restore(state.state_dict())
+    broken = state.state_dict() | {"rows": np.zeros((2, 5))}
+    with pytest.raises(CheckpointError, match="damaged"):
+        made.restore(broken)
+
+
+@pytest.mark.parametrize("strategy", [BandedToeplitz(5, [1.0, 0.5]), BLT(5, [0.5], [0.5])])
+def test_noise_that_follows_from_emitted_rows_is_refused(strategy):
+    with pytest.raises(ValueError, match=r"memory='regenerate' needs noise.*use memory='store'"):
+        strategy.stream(3, memory="regenerate")
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="memory='disk' is unknown"):
+        SIGNED.stream(3, memory="disk")
+    with pytest.raises(GuaranteeError, match="row 0 needs fresh noise"):
+        stream = NoiseStream(BandedInverse(3, [1e-30, 1.0]), 3, std=1e-30, memory="regenerate")
+        stream.next(stream.init())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_horizon_of_a_billion_steps_costs_nothing(backend):
+    stream = make_stream(BandedInverse(10**9, [1.0, -0.5, -0.1]), 3, backend, memory="regenerate")
+    rows, _ = emit(stream, count=6)
+    fresh = np.array([np.asarray(stream.fresh(t)) for t in range(6)])
+    np.testing.assert_allclose(rows, BandedInverse(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
+    assert dtype_of(backend, "float64") == stream.init().state_dict()["rows"].dtype

@@ -1,0 +1,321 @@
+"""Banded inverses: named members, closed forms, what is claimed of C, published losses."""
+
+import math
+from fractions import Fraction
+from importlib import import_module
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anechoic import workloads
+from anechoic.losses import error, loss
+from anechoic.participation import Cyclic, FullBatch, MinSep, Single
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import BandedInverse, BandedToeplitz, ColumnNormalized, Output, Toeplitz
+from tests.sensitivity.brute import supremum
+
+module = import_module("anechoic.strategies.banded_inverse")
+
+
+def binomials(power, count):
+    """Coefficients of (1 - x)^power, exactly rounded."""
+    exact, found = Fraction(1), []
+    for j in range(count):
+        found.append(float(exact))
+        exact *= (j - Fraction(power)) / (j + 1)
+    return np.array(found)
+
+
+# Named members
+
+
+def test_the_one_parameter_mechanism_is_the_matrix_of_the_monograph():
+    n, decay = 7, 0.6
+    strategy = BandedInverse.one_parameter(n, decay)
+    lag = np.subtract.outer(np.arange(n), np.arange(n))
+    np.testing.assert_allclose(strategy.to_dense(), np.where(lag >= 0, decay ** np.maximum(lag, 0), 0.0))
+    np.testing.assert_array_equal(strategy.solve(np.eye(n)), np.eye(n) - decay * np.eye(n, k=-1))  # (1.21)
+    decoder = np.tril(np.ones((n, n))) @ np.linalg.inv(strategy.to_dense())  # (1.22)
+    np.testing.assert_allclose(np.tril(decoder, -1), np.tril(np.full((n, n), 1 - decay), -1), atol=1e-15)
+    # Eqs. (1.23) and (1.24), the loss without the factor 4 of its adjacency
+    assert strategy.largest_column_norm() ** 2 == pytest.approx((1 - decay ** (2 * n)) / (1 - decay**2))
+    squared = (1 - decay ** (2 * n)) / (1 - decay**2) * (1 + (n - 1) * (1 - decay) ** 2)
+    found = loss(workloads.prefix_sum(n), strategy, Single(), "max")
+    assert found == pytest.approx(math.sqrt(squared), rel=1e-14)
+
+
+def test_the_ends_of_the_one_parameter_mechanism():
+    np.testing.assert_array_equal(BandedInverse.one_parameter(5, 0.0).to_dense(), np.eye(5))
+    assert BandedInverse.one_parameter(5, 0.0).bands == 1
+    assert BandedInverse.one_parameter(1, 0.5).n == 1
+    output = BandedInverse(5, [1.0, -1.0])
+    np.testing.assert_array_equal(output.to_dense(), Output(workloads.prefix_sum(5)).to_dense())
+    assert output.structure.nonincreasing
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5, 40])
+@pytest.mark.parametrize("power", [0.5, 0.92, 0.1])
+def test_powers_of_prefix_sums(bands, power):
+    found = BandedInverse.fractional(workloads.prefix_sum(50), power, bands)
+    np.testing.assert_allclose(found.inverse_coefficients, binomials(power, bands), rtol=1e-13)
+    if bands == 2:
+        np.testing.assert_allclose(found.to_dense(), BandedInverse.one_parameter(50, power).to_dense())
+
+
+def test_the_square_root_with_momentum_and_weight_decay():
+    # arXiv 2505.12128 and 2405.13763: sums of products of the coefficients for beta and for alpha
+    beta, alpha, bands = 0.8, 0.95, 9
+    workload = workloads.momentum(30, beta, weight_decay=1 - alpha)
+    j = np.arange(bands)
+    for sign, found in (
+        (1, BandedInverse.square_root(workload, bands).inverse_coefficients),
+        (-1, BandedToeplitz.square_root(workload, bands).coefficients[:bands]),
+    ):
+        r = binomials(Fraction(sign, 2), bands)
+        np.testing.assert_allclose(found, np.convolve(r * beta**j, r * alpha**j)[:bands], rtol=1e-12)
+
+
+def test_all_bands_give_the_square_root_itself():
+    for workload in (workloads.prefix_sum(40), workloads.momentum(40, 0.9)):
+        root = Toeplitz.square_root(workload).to_dense()
+        for found in (BandedInverse.square_root(workload, 40), BandedToeplitz.square_root(workload, 40)):
+            np.testing.assert_allclose(found.to_dense(), root, rtol=1e-11, atol=1e-12)
+
+
+# What is claimed of C
+
+
+def truth(inverse, n):
+    """Coefficients of C, exactly."""
+    q = [Fraction(float(value)) for value in inverse]
+    c = [1 / q[0]]
+    for t in range(1, n):
+        c.append(-sum(q[j] * c[t - j] for j in range(1, min(t, len(q) - 1) + 1)) / q[0])
+    return c
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_no_property_is_claimed_that_exact_arithmetic_denies(seed):
+    rng = np.random.default_rng(seed)
+    n, bands = int(rng.integers(2, 40)), int(rng.integers(2, 7))
+    # coarse numbers, so that ties and zeros occur; mostly signs of interest
+    tail = rng.integers(-8, 3 if rng.random() < 0.5 else 1, size=min(bands, n) - 1) / rng.integers(8, 40)
+    strategy = BandedInverse(n, np.append(1.0, tail))
+    c = truth(strategy.inverse_coefficients, n)
+    largest = max(abs(value) for value in c)
+    structure = strategy.structure
+    np.testing.assert_allclose(strategy.coefficients, np.array(c, dtype=float), atol=1e-12 * float(largest))
+    slack = Fraction(1, 10**13) * largest
+    if structure.nonnegative:
+        assert min(c) >= (0 if max(tail) <= 0 else -slack)
+    if structure.nonincreasing:
+        assert max(b - a for a, b in pairwise(c)) <= slack
+    if max(tail) <= 0 and module.inverse_falls(np.append(1.0, tail)):
+        assert structure.nonincreasing and all(a >= b >= 0 for a, b in pairwise(c))
+
+
+def test_properties_are_found():
+    flags = {
+        (1.0, -0.5): (True, True),
+        (1.0, -0.5, -0.1): (True, True),
+        (1.0, -0.2, -0.5): (True, False),
+        (1.0, 0.5): (False, False),
+        (1.0, -0.5, 0.01): (True, True),  # not by the theorem, but by its coefficients
+        (1.0, -1.5): (True, False),
+    }
+    for inverse, (nonnegative, falling) in flags.items():
+        structure = BandedInverse(30, inverse).structure
+        assert (structure.nonnegative, structure.nonincreasing) == (nonnegative, falling), inverse
+        assert structure.bands == 30 and structure.toeplitz
+
+
+@pytest.mark.parametrize("bands", [2, 3, 17, 400, 3000])
+@pytest.mark.parametrize("power", [1e-3, 0.5, 0.93, 0.999])
+def test_powers_are_proven_to_fall_without_their_coefficients(bands, power, monkeypatch):
+    monkeypatch.setattr(module, "leading_coefficients", None)
+    structure = BandedInverse.fractional(workloads.prefix_sum(10**9), power, bands).structure
+    assert structure.nonnegative and structure.nonincreasing
+
+
+def test_the_theorem_needs_its_condition():
+    assert not module.inverse_falls(np.array([1.0, -0.2, -0.5]))  # c_2 = 0.54 > c_1
+    assert not module.inverse_falls(np.array([1.0, -0.5, -0.5]))  # the sum is not above 0
+    assert not module.inverse_falls(np.array([1.0, -1.5]))
+    assert module.inverse_falls(np.array([2.0, -1.0, -0.25]))
+
+
+@pytest.mark.parametrize("schema", [MinSep(3), MinSep(3, 2), MinSep(2, 3), Cyclic(3), FullBatch(), Single()])
+@pytest.mark.parametrize(
+    "inverse", [(1.0, -0.2, -0.5, 0.1), (1.0, 0.5), (1.0, -0.5, 0.4, 0.3), (1.0, -0.7), (0.5, -0.1, -0.3)]
+)
+def test_sensitivity_is_never_below_the_supremum(inverse, schema):
+    strategy = BandedInverse(9, inverse)
+    found, least = sensitivity(strategy, schema), supremum(strategy, schema)
+    assert found.value >= least * (1 - 1e-9)
+    if found.exact:
+        assert found.value == pytest.approx(least, rel=1e-6)
+    if inverse == (1.0, -0.5, 0.4, 0.3) and schema == MinSep(3):
+        assert not found.exact  # signs are mixed, and no theorem applies
+
+
+# Closed forms, and coefficients that fade
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.97])
+def test_sensitivity_of_one_parameter_in_closed_form(decay):
+    b, k = 50, 4
+    strategy = BandedInverse.one_parameter(k * b, decay)
+    teeth = sum((1 - decay ** (b * (j + 1))) ** 2 for j in range(k))
+    squared = (1 - decay ** (2 * b)) / ((1 - decay**2) * (1 - decay**b) ** 2) * teeth  # arXiv 2601.22334
+    found = sensitivity(strategy, MinSep(b, k))
+    assert found.exact and found.value**2 == pytest.approx(squared, rel=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_closed_form_is_that_of_the_coefficients(scale):
+    closed = BandedInverse(900, [scale, -0.99 * scale])
+    spelled = Toeplitz(900, 0.99 ** np.arange(900.0) / scale)
+    assert closed.largest_column_norm() == pytest.approx(spelled.largest_column_norm(), rel=1e-12)
+    for separation, count in ((1, 900), (100, 9), (100, 4), (333, 3)):
+        expected = spelled.comb_norm_squared(separation, count)
+        assert closed.comb_norm_squared(separation, count) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_billion_steps():
+    n = 10**9
+    workload, schema = workloads.prefix_sum(n), MinSep(10**8, 10)
+    decay = 1 - 1e-5
+    strategy = BandedInverse.one_parameter(n, decay)
+    assert error(workload, strategy).max == pytest.approx(
+        math.sqrt(1 + (n - 1) * (1 - decay) ** 2), rel=1e-14
+    )
+    assert sensitivity(strategy, schema).value ** 2 == pytest.approx(10 / (1 - decay**2), rel=1e-9)
+    wide = BandedInverse.square_root(workload, 16)  # not closed, but its coefficients fade
+    sums = np.cumsum(wide.inverse_coefficients)
+    squared = np.square(sums[:-1]).sum() + (n - 15) * sums[-1] ** 2
+    assert error(workload, wide).max == pytest.approx(math.sqrt(squared), rel=1e-14)
+    short = BandedInverse(2 * 10**5, wide.inverse_coefficients)
+    expected = math.sqrt(10) * short.largest_column_norm()
+    assert sensitivity(wide, schema).value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "inverse", [(1.0, -0.02), (1.0, -0.3, -0.2, 0.05), (1.0, -0.9, -0.05), (4.0, 0.3, 0.2)]
+)
+def test_what_is_left_out_is_negligible(inverse):
+    n = 20_000
+    strategy = BandedInverse(n, inverse)
+    impulse = np.eye(1, n)[0]
+    c = strategy.multiply(impulse)
+    living = strategy._leading
+    assert len(living) < n
+    np.testing.assert_allclose(strategy.coefficients[: len(living)], c[: len(living)], rtol=1e-9)
+    assert np.abs(c[len(living) :]).max() < 1e-199
+    for separation, count in ((30, 200), (5000, 4), (19_990, 2)):  # the last tooth is cut at step n
+        comb = np.zeros(n)
+        comb[: (count - 1) * separation + 1 : separation] = 1.0
+        expected = float(np.square(strategy.multiply(comb)).sum())
+        assert strategy.comb_norm_squared(separation, count) == pytest.approx(expected, rel=1e-12)
+
+
+def test_coefficients_that_grow_are_refused_when_they_are_needed():
+    strategy = BandedInverse(3000, [1.0, -3.0])
+    with pytest.raises(ValueError, match="grow beyond float64 within n=3000"):
+        sensitivity(strategy, Single())
+    assert sensitivity(strategy.truncate(9), Single()).exact
+
+
+@pytest.mark.parametrize("decay", [0.99, 1 - 1e-6])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_errors_where_the_sum_of_the_inverse_is_tiny(decay, beta):
+    n = 300
+    workload = workloads.momentum(n, beta)
+    strategy = BandedInverse.one_parameter(n, decay)
+    rows = workload.to_dense() @ (np.eye(n) - decay * np.eye(n, k=-1))
+    exact = np.sqrt(np.square(rows).sum(axis=1))
+    found = error(workload, strategy)
+    np.testing.assert_allclose(found.per_step, exact, rtol=1e-12)
+    assert found.rms == pytest.approx(np.sqrt(np.square(exact).mean()), rel=1e-13)
+    assert found.max == pytest.approx(exact[-1], rel=1e-13) and found.last == found.max
+    normalized = ColumnNormalized(strategy)
+    rows = workload.to_dense() @ np.linalg.inv(normalized.to_dense())
+    np.testing.assert_allclose(error(workload, normalized).per_step, np.linalg.norm(rows, axis=1), rtol=1e-9)
+
+
+# Published losses: shared/GOLDEN.md, section 2
+
+
+def test_published_losses_for_2052_steps():
+    # n = 2052, k = 6, b = 342 (arXiv 2408.08868), recomputed there
+    workload, schema = workloads.prefix_sum(2052), MinSep(342, 6)
+    for strategy, rms, largest in (
+        (BandedToeplitz.square_root(workload, 342), 8.98, 11.05),
+        (BandedInverse.square_root(workload, 342), 9.66, 10.92),
+        (BandedInverse.one_parameter(2052, 0.97), 13.97, None),
+        (BandedInverse.fractional(workload, 0.92, 4), 13.58, None),
+        (BandedInverse.fractional(workload, 0.74, 16), 11.48, None),
+        (BandedInverse.square_root(workload, 16), 17.08, None),
+    ):
+        assert sensitivity(strategy, schema).exact
+        assert loss(workload, strategy, schema) == pytest.approx(rms, abs=5e-3)
+        if largest is not None:
+            assert loss(workload, strategy, schema, "max") == pytest.approx(largest, abs=5e-3)
+
+
+def test_published_losses_for_3900_steps():
+    # n = 3900, k = 10, b = 390, sigma = .6003, RMSE times sigma (arXiv 2601.22334)
+    workload, schema = workloads.prefix_sum(3900), MinSep(390, 10)
+
+    def check(strategy, printed):
+        found = 0.6003 * loss(workload, strategy, schema)
+        assert found == pytest.approx(printed, abs=0.005 + 1e-4 * printed)  # both are rounded, and sigma is
+
+    for decay, expected in ((0.0, 83.85), (0.975, 12.73), (0.95, 14.74), (0.9, 19.72)):
+        check(BandedInverse.one_parameter(3900, decay), expected)
+    for bands, inverse, banded in (
+        (2, 48.45, 62.51),
+        (4, 33.47, 46.80),
+        (16, 17.95, 26.27),
+        (64, 10.50, 14.89),
+        (390, 8.45, 8.15),
+    ):
+        check(BandedInverse.square_root(workload, bands), inverse)
+        check(BandedToeplitz.square_root(workload, bands), banded)
+
+
+# Refusals
+
+PREFIX = workloads.prefix_sum(5)
+RATES = workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: BandedInverse(5, []), "non-empty"),
+        (lambda: BandedInverse(5, [0.0, 1.0]), "must be > 0"),
+        (lambda: BandedInverse(5, [-1.0]), "must be > 0"),
+        (lambda: BandedInverse(5, [1.0, np.nan]), "not finite"),
+        (lambda: BandedInverse(2, [1.0, -0.5, 0.1]), "3 entries but n=2"),
+        (lambda: BandedInverse(0, [1.0]), "n=0"),
+        (lambda: BandedInverse.one_parameter(5, 1.0), "decay=1.0"),
+        (lambda: BandedInverse.one_parameter(5, -0.1), "decay=-0.1"),
+        (lambda: BandedInverse.one_parameter(0, 0.5), "n=0"),
+        (lambda: BandedInverse.fractional(PREFIX, 1.0, 2), "power=1.0"),
+        (lambda: BandedInverse.fractional(PREFIX, 0.0, 2), "power=0.0"),
+        (lambda: BandedInverse.fractional(PREFIX, 0.5, 6), "bands=6 must be at most n=5"),
+        (lambda: BandedInverse.square_root(PREFIX, 0), "bands=0"),
+        (lambda: BandedInverse.square_root(5, 2), "must be a Workload"),
+        (lambda: BandedInverse.square_root(RATES, 2), "not Toeplitz"),
+        (lambda: BandedToeplitz.square_root(PREFIX, 6), "bands=6 must be at most n=5"),
+        (lambda: BandedToeplitz.square_root(PREFIX, 2.0), "bands=2.0"),
+        (lambda: BandedToeplitz.square_root(RATES, 2), "not Toeplitz"),
+    ],
+)
+def test_refusals(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

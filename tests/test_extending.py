@@ -1,0 +1,56 @@
+"""The worked example of docs/extending.md, run as it stands: a new strategy, its contract, and its use."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from anechoic import _serialize
+from anechoic.testing import ContractError, check_strategy
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.fixture
+def page():
+    """The names that the page defines, up to its contract; forgotten again after the test."""
+    before = dict(_serialize._REGISTRY)
+    scope = {}
+    for block in BLOCKS[:2]:
+        exec(block, scope)
+    yield scope
+    _serialize._REGISTRY.clear()
+    _serialize._REGISTRY.update(before)
+
+
+def test_the_strategy_keeps_the_contract(page):
+    suite = page["TestSeasonal"]()
+    rules = [name for name in dir(suite) if name.startswith("test_")]
+    assert len(rules) == 12
+    for rule in rules:
+        getattr(suite, rule)()
+
+
+def test_the_strategy_is_calibrated_and_streams(page, capsys):
+    exec(BLOCKS[2], page)
+    assert page["mech"].epsilon() <= 4.0
+    assert page["row"].shape == (1000,)
+    printed = float(capsys.readouterr().out.split()[1])
+    assert printed == pytest.approx((1.0 + 3 * 1.6**2) ** 0.5, abs=5e-6)  # columns 0, 24, 48 and 72
+
+
+def test_the_contract_of_the_page_is_a_contract(page):
+    class Careless(page["Seasonal"]):
+        def recurrence(self):
+            window = min(self.season, self.n)  # one too few
+            return page["Autoregressive"](
+                self.n, window=window, row=lambda t: self.coefficients[: min(window, t + 1)]
+            )
+
+    with pytest.raises(ContractError, match="recurrence"):
+        check_strategy(Careless(7, 3), serialized=False)
+
+
+def test_every_block_is_run():
+    assert len(BLOCKS) == 3
