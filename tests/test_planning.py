@@ -1,7 +1,10 @@
 """plan(): the candidates it compares, the choice and its reason, budgets, and refusals."""
 
+import numpy as np
 import pytest
 
+from anechoic import workloads
+from anechoic.losses import error
 from anechoic.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
 from anechoic.planning import TOLERANCE, plan
@@ -176,3 +179,34 @@ def test_refusals(change, message):
     good = {"examples": 6000, "batch_size": 100, "epochs": 2, "epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(ValueError, match=message):
         plan(**{**good, **change})
+
+
+def test_the_workload_is_what_is_designed_for():
+    setting = {"examples": 2000, "batch_size": 100, "epochs": 4, "epsilon": 2.0, "delta": 1e-5}
+    plain = plan(**setting, random_sampling=False)
+    heavy = plan(**setting, random_sampling=False, workload=lambda n: workloads.momentum(n, 0.9))
+    given = plan(**setting, random_sampling=False, workload=workloads.momentum(80, 0.9))
+    assert heavy.mechanism == given.mechanism != plain.mechanism
+    momentum = workloads.momentum(80, 0.9)
+
+    def error_of(mechanism):
+        return mechanism.noise_std * error(momentum, mechanism.strategy).rms
+
+    assert error_of(heavy.mechanism) < error_of(plain.mechanism)
+    assert heavy.rows[0].rms_error == pytest.approx(error(momentum, heavy.rows[0].mechanism.strategy).rms)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (workloads.prefix_sum(7), "workload has n=7 steps but the run has 80"),
+        (lambda n: workloads.momentum(n, 0.0, learning_rates=np.linspace(1, 2, n)), "Toeplitz workload"),
+        (lambda n: n, "Toeplitz workload"),
+    ],
+)
+def test_workloads_that_do_not_fit_are_refused(workload, message):
+    with pytest.raises(ValueError, match=message):
+        plan(
+            examples=2000, batch_size=100, epochs=4, epsilon=2.0, delta=1e-5, workload=workload,
+            random_sampling=False,
+        )  # fmt: skip

@@ -1,15 +1,16 @@
 """plan(): from a training setting to a ranked table of mechanisms and a chosen one.
 
-The rules are those of the monograph's Section 4.4: design for plain prefix sums whatever the
-optimiser; take cyclic Poisson sampling where batches may be sampled, a fixed order where they may
-not, and the promised participation where somebody else forms batches; banded Toeplitz in data
-centres and BLT for federated and very long runs; rank by the predicted error of prefix sums.
+The rules are those of the monograph's Section 4.4: design for plain prefix sums whatever the optimiser
+(unless another workload is asked for); take cyclic Poisson sampling where batches may be sampled, a fixed
+order where they may not, and the promised participation where somebody else forms batches; banded Toeplitz
+in data centres and BLT for federated and very long runs; rank by the predicted error of prefix sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.losses import error
@@ -102,6 +103,7 @@ def plan(
     memory_budget: int | None = None,
     random_sampling: bool = True,
     participation: Participation | None = None,
+    workload: Workload | Callable[[int], Workload] = prefix_sum,
     strategy: str = "auto",
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
@@ -122,6 +124,9 @@ def plan(
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
+        workload: what the error is measured on, and strategies are designed for: a Toeplitz workload of as
+            many steps as the run has, or a function of that number, such as
+            ``lambda n: workloads.momentum(n, 0.9)``.
         strategy: "auto", or one class: "identity", "output", "banded_toeplitz", "blt".
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
@@ -138,7 +143,14 @@ def plan(
     rows: list[PlanRow] = []
     for size in sizes:
         setting = _Setting(
-            positive_int("examples", examples), size, epochs, steps, random_sampling, participation, drop_last
+            positive_int("examples", examples),
+            size,
+            epochs,
+            steps,
+            random_sampling,
+            participation,
+            drop_last,
+            workload,
         )
         for candidate, sampling in setting.candidates(strategy, history):
             mechanism = calibrate(
@@ -151,7 +163,7 @@ def plan(
                 adjacency=adjacency,
                 unit=unit,
             )
-            rows.append(_row(mechanism, size, dimension))
+            rows.append(_row(mechanism, setting.workload, size, dimension))
     if not rows:
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
@@ -171,6 +183,23 @@ class _Setting:
     random_sampling: bool
     participation: Participation | None
     drop_last: bool
+    design: Workload | Callable[[int], Workload]
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What the error is measured on, for the steps of this run."""
+        n = self.fixed.steps
+        found = self.design if isinstance(self.design, Workload) else self.design(n)
+        if not isinstance(found, Workload) or not found.is_toeplitz:
+            raise ValueError(
+                f"workload={found!r} must be a Toeplitz workload, such as prefix_sum(n) or momentum(n, 0.9):"
+                " leave learning rates out of the design."
+            )
+        if found.n != n:
+            raise ValueError(
+                f"workload has n={found.n} steps but the run has {n}: give a function of the number of steps."
+            )
+        return found
 
     @property
     def fixed(self) -> FixedOrder:
@@ -200,7 +229,7 @@ class _Setting:
             most = min(n, max(1, self.examples // self.batch_size))
             for bands in _powers_of_two(most, history):
                 sampling = CyclicPoisson(self.examples, self.batch_size, bands, n)
-                yield _banded(prefix_sum(n), bands), sampling
+                yield _banded(self.workload, bands), sampling
         if name in UNAMPLIFIED:
             yield from self._unsampled(name, history, self.fixed)
 
@@ -208,7 +237,7 @@ class _Setting:
         self, name: str, history: int | None, sampling: Sampling
     ) -> Iterable[tuple[Strategy, Sampling]]:
         n = self.fixed.steps
-        workload = prefix_sum(n)
+        workload = self.workload
         schema = sampling.participation
         if name in ("auto", "identity"):
             yield Identity(n), sampling
@@ -271,8 +300,8 @@ def _powers_of_two(most: int, history: int | None) -> list[int]:
     return [*powers, most] if most > 1 and most not in powers else powers
 
 
-def _row(mechanism: Mechanism, batch_size: float, dimension: int | None) -> PlanRow:
-    rms = error(prefix_sum(mechanism.steps), mechanism.strategy).rms
+def _row(mechanism: Mechanism, workload: Workload, batch_size: float, dimension: int | None) -> PlanRow:
+    rms = error(workload, mechanism.strategy).rms
     history = mechanism.strategy.recurrence().rows
     return PlanRow(
         name=mechanism.strategy.describe(),
