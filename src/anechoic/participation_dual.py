@@ -25,6 +25,7 @@ from scipy.optimize import minimize
 from anechoic._validate import Array
 
 EPS = float(np.finfo(np.float64).eps)
+BLEND = 0.6  # of correlations with the identity, to begin with
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +74,15 @@ def cycles(period: int, n: int) -> NDArray[np.intp]:
 
 
 def start(workload: Array, weights: Array | None, patterns: NDArray[np.intp]) -> Multiplier:
-    """The correlations of the columns of diag(p)^½ A, v equal: optimal where there is only one pattern."""
+    """The correlations of the columns of diag(p)^½ A, mixed with the identity; v equal.
+
+    Unmixed they are optimal where there is only one pattern, and far off where there are many.
+    """
     p = np.full(len(workload), 1.0 / len(workload)) if weights is None else weights
     chosen = columns(np.sqrt(p)[:, None] * workload, patterns)
-    begun = rescaled(patterns, np.matmul(chosen.transpose(0, 2, 1), chosen))
+    products = np.matmul(chosen.transpose(0, 2, 1), chosen)
+    products *= BLEND + (1 - BLEND) * np.eye(patterns.shape[1])
+    begun = rescaled(patterns, products)
     return Multiplier(patterns, begun.factors / np.sqrt(begun.largest)[:, None, None])
 
 

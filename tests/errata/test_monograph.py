@@ -281,3 +281,21 @@ def test_m25_generating_function_of_c_is_one_over_r_in_eq_2_21():
     powers = x ** np.arange(200)
     assert blt.coefficients @ powers == pytest.approx(of_c)
     assert toeplitz.inverse(blt.coefficients, 200) @ powers == pytest.approx(1 / of_c)
+
+
+def test_m26_conjecture_4_7_fails_under_min_sep():
+    """n = 4, any three steps: equal sums on every pattern force M = I/3; a falling diagonal does better."""
+    schema = participation.MinSep(1, 3)
+    a = workloads.prefix_sum(4)
+    equal = losses.loss(a, strategies.Identity(4), schema)
+    assert equal == pytest.approx(math.sqrt(7.5))
+    falling = np.sqrt([2.0, math.sqrt(3), math.sqrt(3), math.sqrt(3)])
+    better = strategies.Dense(np.diag(falling))
+    assert losses.loss(a, better, schema) == pytest.approx(1 + math.sqrt(3))
+    assert 1 + math.sqrt(3) < equal - 0.006
+    assert not optimize.conjecture_4_7(a, schema).held
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_m26_but_holds_under_cyclic_participation(period):
+    assert optimize.conjecture_4_7(workloads.prefix_sum(10), participation.Cyclic(period)).held
