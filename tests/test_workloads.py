@@ -367,7 +367,7 @@ def test_third_parties_can_add_a_workload():
         (lambda: workloads.from_coefficients([1.0, 1.0], 1), "coefficients has 2 entries; at most n=1"),
         (lambda: workloads.from_coefficients([1.0, np.inf]), "is not finite"),
         (lambda: workloads.from_coefficients([]), "non-empty 1-dimensional"),
-        (lambda: workloads.from_dense([[1.0, 0.0]]), r"matrix has shape \(1, 2\); A must be square"),
+        (lambda: workloads.from_dense([[1.0, 0.0]]), r"matrix has shape \(1, 2\); it must be square"),
         (lambda: workloads.from_dense([[1.0, 1.0], [0.0, 1.0]]), "entries above its diagonal"),
         (lambda: workloads.from_dense([[1.0, 0.0], [1.0, 0.0]]), r"matrix\[1, 1\]=0.0 must be > 0"),
         (lambda: workloads.from_dense([[np.nan]]), "is not finite"),

@@ -76,6 +76,21 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | No
     return array
 
 
+def lower_triangular(value: ArrayLike, n: int | None, remedy: str) -> Array:
+    """A read-only float64 copy of a square matrix that is zero above its diagonal and positive on it."""
+    array = finite_array("matrix", value, ndim=2)
+    if array.shape[0] != array.shape[1]:
+        raise ValueError(f"matrix has shape {array.shape}; it must be square (n, n).")
+    if np.triu(array, 1).any():
+        raise ValueError(f"matrix has entries above its diagonal: {remedy}")
+    if (array.diagonal() <= 0).any():
+        t = int(np.flatnonzero(array.diagonal() <= 0)[0])
+        raise ValueError(f"matrix[{t}, {t}]={array[t, t]} must be > 0 on the diagonal.")
+    if n is not None and n != len(array):
+        raise ValueError(f"n={n} differs from the matrix's {len(array)} rows.")
+    return array
+
+
 def steps_within(n: int, steps: int) -> int:
     """`steps` if 1 <= steps <= n."""
     if not 1 <= steps <= n:

@@ -69,7 +69,7 @@ BAD = {
         "equal entries: merge them by adding their scales",
     ),
     "blt: empty": (lambda: BLT(4, [], []), "scale has shape"),
-    "dense: not square": (lambda: Dense(np.ones((2, 3))), r"shape \(2, 3\); C must be square"),
+    "dense: not square": (lambda: Dense(np.ones((2, 3))), r"shape \(2, 3\); it must be square"),
     "dense: not a matrix": (lambda: Dense([1.0]), "non-empty 2-dimensional array"),
     "dense: upper": (
         lambda: Dense([[1.0, 0.1], [0.0, 1.0]]),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array
+from anechoic import toeplitz
+from anechoic._validate import Array, rows_of
 from anechoic.errors import PerformanceWarning
 from anechoic.strategies.recurrence import Recurrence
 
@@ -129,6 +130,23 @@ class SquareStrategy(Strategy):
 
     def correlate(self, z: ArrayLike) -> Array:
         return self.solve(z)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SequenceStrategy(SquareStrategy):
+    """A Toeplitz C that makes its coefficients when they are asked for; the algebra goes through them."""
+
+    def multiply(self, x: ArrayLike) -> Array:
+        return toeplitz.multiply(self.coefficients, rows_of(self.n, x))
+
+    def solve(self, z: ArrayLike) -> Array:
+        return toeplitz.solve(self.coefficients, rows_of(self.n, z))
+
+    def to_dense(self) -> Array:
+        return toeplitz.dense(self.coefficients, self.n)
+
+    def column_norms_squared(self) -> Array:
+        return np.cumsum(np.square(self.coefficients))[::-1].copy()
 
 
 def warn_dense(n: int, what: str) -> None:

@@ -8,18 +8,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic._validate import Array, finite_array, positive_int, steps_within
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import blt_sums
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SequenceStrategy, Structure
 from anechoic.strategies.recurrence import Buffered, Recurrence
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class BLT(SquareStrategy):
+class BLT(SequenceStrategy):
     """A Toeplitz matrix with exponentially fading coefficients; noise costs `buffers` rows of memory.
 
     Args:
@@ -136,18 +135,6 @@ class BLT(SquareStrategy):
         for scale, decay in zip(self._alpha, self._lambda, strict=True):
             tail += scale * decay**t
         return np.concatenate([[1.0], tail])
-
-    def multiply(self, x: ArrayLike) -> Array:
-        return toeplitz.multiply(self.coefficients, rows_of(self.n, x))
-
-    def solve(self, z: ArrayLike) -> Array:
-        return toeplitz.solve(self.coefficients, rows_of(self.n, z))
-
-    def to_dense(self) -> Array:
-        return toeplitz.dense(self.coefficients, self.n)
-
-    def column_norms_squared(self) -> Array:
-        return np.cumsum(np.square(self.coefficients))[::-1].copy()
 
     def largest_column_norm(self) -> float:
         return float(np.sqrt(blt_sums.column_norm_squared(self._alpha, self._lambda, self.n)))

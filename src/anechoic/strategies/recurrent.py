@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_float, positive_int, rows_of, steps_within
+from anechoic._validate import Array, finite_array, positive_float, positive_int, steps_within
 from anechoic.errors import UnsupportedError
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SequenceStrategy, Structure
 from anechoic.strategies.recurrence import Recurrence, StateSpace
 from anechoic.strategies.state_sums import PowerSums, power_sums, realisation, sequence
 
@@ -26,7 +25,7 @@ READABLE = 10**6
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class ConstantRecurrent(SquareStrategy):
+class ConstantRecurrent(SequenceStrategy):
     """A Toeplitz matrix with a rational generating function; noise costs `d` rows of memory.
 
     c_0 = first and c_t = readout^T transition^(t-1) input. Decays may be negative or come in complex pairs
@@ -171,18 +170,6 @@ class ConstantRecurrent(SquareStrategy):
     @property
     def coefficients(self) -> Array:
         return np.concatenate([[self.first], sequence(self._u, self._a, self._v, self.n - 1)])
-
-    def multiply(self, x: ArrayLike) -> Array:
-        return toeplitz.multiply(self.coefficients, rows_of(self.n, x))
-
-    def solve(self, z: ArrayLike) -> Array:
-        return toeplitz.solve(self.coefficients, rows_of(self.n, z))
-
-    def to_dense(self) -> Array:
-        return toeplitz.dense(self.coefficients, self.n)
-
-    def column_norms_squared(self) -> Array:
-        return np.cumsum(np.square(self.coefficients))[::-1].copy()
 
     def largest_column_norm(self) -> float:
         return float(np.sqrt(self.first**2 + self._v @ self._observed(self.n - 1).once @ self._v))

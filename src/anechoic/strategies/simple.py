@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic._validate import Array, lower_triangular, positive_int, rows_of, steps_within
 from anechoic.strategies.base import SquareStrategy, Structure, warn_dense
 from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.workloads import Workload
@@ -149,16 +149,7 @@ class Dense(SquareStrategy):
     matrix: ArrayLike | None = None
 
     def __init__(self, matrix: ArrayLike, n: int | None = None) -> None:
-        array = finite_array("matrix", matrix, ndim=2)
-        if array.shape[0] != array.shape[1]:
-            raise ValueError(f"matrix has shape {array.shape}; C must be square (n, n).")
-        if np.triu(array, 1).any():
-            raise ValueError("matrix has entries above its diagonal; C must be lower-triangular: take an LQ.")
-        if (array.diagonal() <= 0).any():
-            t = int(np.flatnonzero(array.diagonal() <= 0)[0])
-            raise ValueError(f"matrix[{t}, {t}]={array[t, t]} must be > 0 on the diagonal.")
-        if n is not None and n != len(array):
-            raise ValueError(f"n={n} differs from the matrix's {len(array)} rows.")
+        array = lower_triangular(matrix, n, "C must be lower-triangular; take `from_factorization`.")
         object.__setattr__(self, "n", len(array))
         object.__setattr__(self, "matrix", array)
 
