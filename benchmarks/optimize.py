@@ -93,7 +93,7 @@ def dense(n: int, epochs: int = 1, target: float | None = None) -> Row:
     schema = Single() if epochs == 1 else Cyclic(n // epochs)
     return Row(
         "dense", n, "", schema, "rms",
-        lambda: optimize.dense(workloads.prefix_sum(n), participation=schema),
+        lambda: optimize.dense(workloads.prefix_sum(n), participation=schema, gap=1e-6),
         "dense", {"n": n, "epochs": epochs}, target,
     )  # fmt: skip
 
@@ -164,7 +164,8 @@ def strategy_of(n: int, arrays: dict[str, np.ndarray]) -> Strategy:
         return BandedToeplitz(n, arrays["coefficients"])
     if "scale" in arrays:
         return BLT(n, arrays["scale"], arrays["decay"])
-    return Dense(np.tril(arrays["matrix"]))
+    matrix = np.tril(arrays["matrix"])
+    return Dense(np.sign(matrix.diagonal())[:, None] * matrix)  # signs of rows change nothing of C^T C
 
 
 def measure(row: Row, peer: Peer | None, repeat: int, folder: Path) -> dict[str, Any]:

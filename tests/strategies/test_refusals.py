@@ -73,7 +73,7 @@ BAD = {
     "dense: not a matrix": (lambda: Dense([1.0]), "non-empty 2-dimensional array"),
     "dense: upper": (
         lambda: Dense([[1.0, 0.1], [0.0, 1.0]]),
-        "above its diagonal; C must be lower-triangular",
+        "above its diagonal: C must be lower-triangular; take",
     ),
     "dense: diagonal": (
         lambda: Dense([[1.0, 0.0], [0.0, 0.0]]),
