@@ -41,9 +41,9 @@ def optimise(name: str, n: int) -> Optimized:
         case "banded_toeplitz":
             return optimize.banded_toeplitz(a, bands=64)
         case "blt" if name.endswith("10"):
-            return optimize.blt(a, participation=MinSep(n // 10, 10))
+            return optimize.blt(a, participation=MinSep(n // 10, 10), loss="max")
         case "blt":
-            return optimize.blt(a)
+            return optimize.blt(a, loss="max")
         case "banded_inverse":
             return optimize.banded_inverse(a, bands=16)
         case "toeplitz":

@@ -53,13 +53,14 @@ class Cell:
     digits: int
     lower_bound: float | None = None
     seconds: float = 0.0
+    slack: float = 0.0  # relative, where the setting itself is known to some digits only
 
     @property
     def agrees(self) -> bool:
         """Whether ours rounds to the printed digits."""
         if self.printed is None:
             return True
-        return abs(self.value - self.printed) <= 0.5001 * 10**-self.digits
+        return abs(self.value - self.printed) <= 0.5001 * 10**-self.digits + self.slack * self.value
 
     @property
     def impossible(self) -> bool:
@@ -126,8 +127,12 @@ def streaming_table(name: str, kind: str, rows: published.Cells, up_to: int) -> 
     return cells
 
 
+# Rows of the federated table whose strategy is optimised for the loss of the column; the others have one.
+BY_LOSS = ("banded Toeplitz, 342 bands", "BLT", "banded inverse p = 16")
+
+
 def federated_table() -> list[Cell]:
-    """GOLDEN table of arXiv 2408.08868: n = 2052, b = 342, k = 6, by RMS and max loss."""
+    """The table of arXiv 2408.08868: n = 2052, b = 342, k = 6, by RMS and max loss."""
     n, b, k = 2052, 342, 6
     a, schema = workloads.prefix_sum(n), MinSep(b, k)
     makers: dict[str, Callable[[str], Strategy]] = {
@@ -136,8 +141,8 @@ def federated_table() -> list[Cell]:
         "BSR, 342 bands": lambda kind: BandedToeplitz.square_root(a, b),
         "BISR, 342 bands": lambda kind: BandedInverse.square_root(a, b),
         "one parameter": lambda kind: BandedInverse.one_parameter(n, 0.97),
-        "BIFR p = 4, gamma = .92": lambda kind: BandedInverse.fractional(n, 0.92, 4),
-        "BIFR p = 16, gamma = .74": lambda kind: BandedInverse.fractional(n, 0.74, 16),
+        "BIFR p = 4, gamma = .92": lambda kind: BandedInverse.fractional(a, 0.92, 4),
+        "BIFR p = 16, gamma = .74": lambda kind: BandedInverse.fractional(a, 0.74, 16),
         "BandMF, 342 bands": lambda kind: optimize.banded(a, bands=b, participation=schema).strategy,
         "banded Toeplitz, 342 bands": lambda kind: (
             optimize.banded_toeplitz(a, bands=b, participation=schema, loss=kind).strategy
@@ -152,7 +157,8 @@ def federated_table() -> list[Cell]:
     for row, make in makers.items():
         for place, kind in enumerate(("rms", "max")):
             started = time.perf_counter()
-            strategy = make(kind)
+            if kind == "rms" or row in BY_LOSS:
+                strategy = make(kind)
             value = loss_of(strategy, kind, Cyclic(b) if row == "dense, cyclic" else schema)
             printed = published.FEDERATED.get(row, (None, None))[place]
             seconds = time.perf_counter() - started
@@ -162,7 +168,7 @@ def federated_table() -> list[Cell]:
 
 
 def multi_epoch_table() -> list[Cell]:
-    """GOLDEN table of arXiv 2601.22334: n = 3900, b = 390, k = 10, RMS loss times sigma."""
+    """The table of arXiv 2601.22334: n = 3900, b = 390, k = 10, RMS loss times sigma."""
     n, b, k = 3900, 390, 10
     a, schema = workloads.prefix_sum(n), MinSep(b, k)
     makers: dict[str, Callable[[], Strategy]] = {"DP-SGD": lambda: Identity(n)}
@@ -184,7 +190,7 @@ def multi_epoch_table() -> list[Cell]:
         value = loss_of(make(), "rms", schema) * published.MULTI_EPOCH_SIGMA
         seconds = time.perf_counter() - started
         name = "n = 3900, b = 390, k = 10, sigma = 0.6003"
-        cells.append(Cell(name, row, "RMS × σ", value, published.MULTI_EPOCH[row], 2, None, seconds))
+        cells.append(Cell(name, row, "RMS × σ", value, published.MULTI_EPOCH[row], 2, None, seconds, 2e-4))
         report(cells[-1])
     return cells
 

@@ -214,9 +214,11 @@ def test_what_takes_long_is_announced(monkeypatch):
         (lambda: loss(workloads.prefix_sum(4), Identity(4), Single(), "mean"), "'mean' is unknown"),
         (
             lambda: loss(workloads.prefix_sum(2), Identity(2), Single(), [1.0]),
-            "kind has 1 entries; 2 are needed",
+            "weights of the steps have 1 entries; 2 are needed",
         ),
         (lambda: losses.row_weights("max", 2), "no weighted mean"),
+        (lambda: losses.row_weights(None, 2), '"rms", "max", "last" or weights'),
+        (lambda: losses.row_weights([1.0, np.nan], 2), "is not finite"),
         (lambda: losses.row_weights([0.0, 0.0], 2), "with one above 0"),
         (lambda: losses.row_weights([1.0, -1.0], 2), "the smallest is -1.0"),
         (lambda: losses.row_weights("mean", 2), "'mean' is unknown"),
@@ -226,6 +228,14 @@ def test_what_takes_long_is_announced(monkeypatch):
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("scale", [1e308, 1.0, 5e-324])
+def test_only_the_proportions_of_weights_count(scale):
+    weights = losses.row_weights([scale] * 4, 4)
+    np.testing.assert_array_equal(weights, np.full(4, 0.25))
+    workload = workloads.prefix_sum(4)
+    assert loss(workload, Identity(4), Single(), [scale] * 4) == pytest.approx(math.sqrt(2.5))
 
 
 @pytest.mark.parametrize("kind", ["rms", "max", "last", "weights"])

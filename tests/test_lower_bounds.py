@@ -349,10 +349,13 @@ def test_many_steps_and_participations():
         (lambda: logarithmic_upper_bound(-1), "n=-1 must be at least 1"),
         (lambda: lower_bound(workloads.prefix_sum(3), Single(), "mean"), "'mean' is unknown"),
         (lambda: lower_bound(workloads.prefix_sum(3), Cyclic(1), "mean"), "'mean' is unknown"),
-        (lambda: lower_bound(workloads.prefix_sum(3), Single(), [1.0]), "kind has 1 entries; 3 are needed"),
+        (
+            lambda: lower_bound(workloads.prefix_sum(3), Single(), [1.0]),
+            "weights of the steps have 1 entries; 3 are needed",
+        ),
         (
             lambda: lower_bound(workloads.prefix_sum(200), Single(), [1.0]),
-            "kind has 1 entries; 200 are needed",
+            "weights of the steps have 1 entries; 200 are needed",
         ),
     ],
 )

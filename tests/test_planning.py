@@ -49,8 +49,11 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     (chosen,) = [row for row in result.rows if row.chosen]
     assert chosen.mechanism == result.mechanism
     assert chosen.predicted <= predicted[0] * (1 + TOLERANCE)
-    scheme = (Poisson, CyclicPoisson) if random_sampling else FixedOrder
-    assert all(isinstance(row.mechanism.sampling, scheme) for row in result.rows)
+    schemes = [row.mechanism.sampling for row in result.rows]
+    # as many groups as steps in a pass would sample with probability 1: that is a fixed order
+    assert all(isinstance(s, (Poisson, CyclicPoisson) if s.amplified else FixedOrder) for s in schemes)
+    assert all(s.rate < 1 for s in schemes if s.amplified)
+    assert random_sampling == any(s.amplified for s in schemes)
     for row in result.rows:
         assert row.mechanism.epsilon() <= 2.0
         assert row.memory == 4 * 1000 * row.history

@@ -55,7 +55,10 @@ def decode(data: Any) -> Any:
     name = data.get("type")
     cls = _REGISTRY.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ValueError(f"type={name!r} is unknown to this version of anechoic.")
+        raise ValueError(
+            f"type={name!r} is unknown to this version of anechoic: if the class is somebody's own, import"
+            " the module that registers it first."
+        )
     fields = {key: decode(item) for key, item in data.items() if key != "type"}
     known = {f.name for f in dataclasses.fields(cls) if f.init}
     if unknown := set(fields) - known:

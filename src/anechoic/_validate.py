@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# Squares of numbers below or above these would leave the range of a float64.
+SMALLEST, LARGEST = 1e-140, 1e140
+
 Array = NDArray[np.float64]
 
 
@@ -60,7 +63,10 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | None = None) -> Array:
     """A read-only float64 copy of `value`, finite, with `ndim` axes and at least one entry."""
     try:
-        array = np.array(value, dtype=np.float64)
+        given = np.asarray(value)
+        if given.dtype.kind in "cSUMmV":  # complex numbers, text, dates: NumPy would convert some of them
+            raise TypeError
+        array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={value!r} cannot be read as an array of real numbers.") from error
     if array.ndim != ndim or array.size == 0:

@@ -130,14 +130,21 @@ class EndlessMechanism:
         return NoiseStream(strategy, dimension, std=self.noise_std * self.clip_norm, **options)
 
     def _fields(self) -> dict[str, Any]:
-        return {"endless_format": _FORMAT, **{f.name: encode(getattr(self, f.name)) for f in fields(self)}}
+        try:
+            written = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+        except TypeError as error:
+            raise UnsupportedError(
+                f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
+                " that makes it, or use coefficients, a BLT or damping."
+            ) from error
+        return {"endless_format": _FORMAT, **written}
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over every field, as 64 hexadecimal digits.
 
         Raises:
-            TypeError: for a strategy from a function, which has no written form.
+            UnsupportedError: for a strategy from a function, which has no written form.
         """
         canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -152,7 +159,7 @@ class EndlessMechanism:
         """The record as JSON, without loss, with what it states.
 
         Raises:
-            TypeError: for a strategy from a function, which has no written form.
+            UnsupportedError: for a strategy from a function, which has no written form.
         """
         stated = {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
         record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
@@ -198,7 +205,7 @@ class EndlessMechanism:
             ("Guarantee", f"{whole}, however many there are"),
             ("Privacy unit", f"one {self.unit}, {adjacency} adjacency"),
             ("Also", f"{round_up(self.gdp())}-GDP (mu), {round_up(self.rho())}-zCDP (rho)"),
-            ("Participation", f"promised from outside: a {self.unit} takes part in at most one step, ever"),
+            ("Participation", f"promised from outside: one {self.unit} takes part in at most one step, ever"),
             ("Strategy", self.strategy.describe()),
             ("Sensitivity", f"at most {self.sensitivity.value:.10g}, {self.sensitivity.method}"),
             ("Clip norm", f"each {self.unit}'s contribution has 2-norm at most {self.clip_norm!r}"),

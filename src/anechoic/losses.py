@@ -91,21 +91,26 @@ def row_weights(kind: LossKind, n: int) -> Array:
     Raises:
         ValueError: for "max", an unknown kind, or weights that are negative, all zero or not n in number.
     """
+    if kind is None:
+        raise ValueError(f'loss must be "rms", "max", "last" or weights of the {n} steps, >= 0, not None.')
     if isinstance(kind, str):
-        if one_of("kind", kind, KINDS) == "max":
-            raise ValueError('kind="max" is no weighted mean of squared errors.')
+        if one_of("loss", kind, KINDS) == "max":
+            raise ValueError('"max" is no weighted mean of squared errors.')
         if kind == "rms":
             return np.full(n, 1.0 / n)
         last = np.zeros(n)
         last[-1] = 1.0
         return last
-    weights = finite_array("kind", kind, length=n)
+    weights = finite_array("weights", kind)
+    if len(weights) != n:
+        raise ValueError(f"weights of the steps have {len(weights)} entries; {n} are needed.")
     if weights.min() < 0 or not weights.any():
         raise ValueError(
             f"weights of the steps must be >= 0 with one above 0; the smallest is {weights.min()},"
             f" the largest {weights.max()}."
         )
-    return np.asarray(weights / weights.sum())
+    shares = weights / weights.max()  # their sum might overflow
+    return np.asarray(shares / shares.sum())
 
 
 def tail_weights(kind: LossKind, n: int) -> Array:

@@ -59,6 +59,11 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
     Raises:
         ValueError: for an unknown kind.
     """
+    if not isinstance(workload, Workload) or not isinstance(participation, Participation):
+        raise ValueError(
+            f"workload={workload!r}, participation={participation!r}: a Workload and a Participation are"
+            " needed, in this order."
+        )
     if isinstance(kind, str):
         one_of("kind", kind, KINDS)
     if participation.max_participations_in(workload.n) != 1:

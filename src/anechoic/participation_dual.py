@@ -26,6 +26,7 @@ from anechoic._validate import Array
 
 EPS = float(np.finfo(np.float64).eps)
 BLEND = 0.6  # of correlations with the identity, to begin with
+LEAST_SHARE, LEAST_PIVOT = 1e-20, 1e-9  # of a pattern, relative to the largest one; of a unit factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +186,21 @@ class ParticipationDual:
         self._last: tuple[Array, DualPoint] | None = None
 
     def pack(self, multiplier: Multiplier, weights: Array | None = None) -> Array:
-        """The parameters of a point with definite summands; earlier parameters lose their meaning."""
+        """The parameters of a point near the given one, definite; earlier parameters lose their meaning.
+
+        Summands that have all but vanished, and pivots that have, would have no logarithm: they are floored.
+        """
         k = self.patterns.shape[1]
-        factors = multiplier.factors
+        factors, largest = multiplier.factors, multiplier.largest
         triangles = np.asarray(np.linalg.qr(factors.transpose(0, 2, 1), mode="r")).transpose(0, 2, 1)
-        triangles = np.where(self._inside[:, :, None], triangles, np.eye(k))
+        norms = np.sqrt(np.square(triangles).sum(axis=2, keepdims=True))
+        kept = self._inside[:, :, None] & (norms > 1e-150)
+        triangles = np.where(kept, triangles / np.where(kept, norms, 1.0), np.eye(k))
+        pivots = np.einsum("ijj->ij", triangles)
+        pivots[...] = np.where(np.abs(pivots) < LEAST_PIVOT, LEAST_PIVOT, pivots)
         self._base = triangles / np.sqrt(np.square(triangles).sum(axis=2, keepdims=True))
-        self._shares = multiplier.largest / multiplier.largest.sum()
+        shares = np.maximum(largest, LEAST_SHARE * largest.max())
+        self._shares = shares / shares.sum()
         self._last = None
         parts = [np.log(self._shares), np.tile(np.eye(k)[self._lower], len(factors))]
         if self.weights is None:

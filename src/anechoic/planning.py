@@ -189,7 +189,7 @@ class _Setting:
     def workload(self) -> Workload:
         """What the error is measured on, for the steps of this run."""
         n = self.fixed.steps
-        found = self.design if isinstance(self.design, Workload) else self.design(n)
+        found = self.design(n) if callable(self.design) else self.design
         if not isinstance(found, Workload) or not found.is_toeplitz:
             raise ValueError(
                 f"workload={found!r} must be a Toeplitz workload, such as prefix_sum(n) or momentum(n, 0.9):"
@@ -229,7 +229,8 @@ class _Setting:
             most = min(n, max(1, self.examples // self.batch_size))
             for bands in _powers_of_two(most, history):
                 sampling = CyclicPoisson(self.examples, self.batch_size, bands, n)
-                yield _banded(self.workload, bands), sampling
+                # at rate 1 every batch is a whole group, and nothing is secret
+                yield _banded(self.workload, bands), sampling if sampling.rate < 1.0 else self.fixed
         if name in UNAMPLIFIED:
             yield from self._unsampled(name, history, self.fixed)
 

@@ -13,6 +13,8 @@ from anechoic._validate import Array
 
 FFT_FROM = 256
 MILLER = 16  # terms of a series up to which its powers are made by recursion
+UNIT = 2.0**-53  # half the distance of 1 to the next float64
+BLOCK = 2**15  # entries that are worked on in twice the precision at a time
 
 
 def product(a: Array, b: Array, n: int) -> Array:
@@ -67,6 +69,99 @@ def inverse(c: Array, n: int) -> Array:
         correction[0] += 2.0
         result = product(result, correction, length)
     return result
+
+
+def accurate_inverse(a: Array, c: Array, tolerance: float) -> tuple[Array, float]:
+    """The series 1/a modulo x^n as accurately as needed, and a bound of what may be missing.
+
+    Let a c = 1 + e modulo x^n. Then c - 1/a = e / a, so that the Toeplitz matrices C of c and C' of 1/a have
+    C - C' = E C', and | |C u| - |C' u| | <= sum|e| |C' u| for every vector u: sum|e| bounds the relative
+    error of every norm, whatever the pattern. By recursion |e_t| <= (terms + 2) units of sum_j |a_j c_{t-j}|.
+    If no sign of a allows any cancellation, c_t is off by at most t times (terms + 2) units. Where neither is
+    enough, as for zeros of high order near 1, c is refined, with residuals in twice the precision.
+
+    Args:
+        a: the series, shape (terms,), a_0 != 0.
+        c: 1/a by recursion in float64, shape (n,).
+        tolerance: relative error that is good enough.
+
+    Returns:
+        c itself where the recursion is good enough, else a new array, rounded to float64; and a bound of
+        sum|e| / (1 - sum|e|), infinite where 1/a is not known at all.
+    """
+    n = len(c)
+    a = a[:n]
+    unit = 1.01 * (len(a) + 2) * UNIT
+    ratio = a[1:] / a[0]
+    turned = ratio * (-1.0) ** np.arange(1, len(a))
+    if ((ratio <= 0).all() or (turned <= 0).all()) and unit * n <= tolerance:
+        return c, unit * n
+    first = unit * float(np.abs(a).sum()) * float(np.abs(c).sum())
+    if first <= tolerance:
+        return c, first * (1.0 + 2.0 * tolerance)
+    return _refined(a, c, tolerance)
+
+
+def _refined(a: Array, c: Array, tolerance: float) -> tuple[Array, float]:
+    """`accurate_inverse` by iterative refinement of c = high + low."""
+    from scipy.signal import lfilter
+
+    high, low, before = c.copy(), np.zeros_like(c), np.inf
+    # errors of compensated sums of 2 terms + 2 numbers (Ogita, Rump and Oishi, 2005)
+    unit = (1.01 * (2 * len(a) + 4) * UNIT) ** 2
+    with np.errstate(all="ignore"):
+        while True:
+            e = _residual(a, high, low)
+            unseen = unit * float(np.abs(a).sum()) * float(np.abs(high).sum())
+            bound = float(np.abs(e).sum()) * (1.0 + 1e-9) + unseen
+            if bound <= tolerance:
+                return high, bound / (1.0 - bound) + UNIT
+            if not bound < before / 1.5 or unseen > tolerance:
+                # bounds that stay large are of no use, and beyond 1 they say nothing
+                return high, bound / (1.0 - bound) if bound < 1.0 else np.inf
+            before = bound if bound < 1e300 else before
+            change = low - np.asarray(lfilter([1.0], a, e))
+            high, low = _sum(high, change)
+
+
+def _residual(a: Array, high: Array, low: Array) -> Array:
+    """a (high + low) - 1 modulo x^n, as if in twice the precision and rounded once."""
+    n, terms = len(high), len(a)
+    found = np.empty(n)
+    for start in range(0, n, BLOCK):
+        stop = min(n, start + BLOCK)
+        total, rest = np.zeros(stop - start), np.zeros(stop - start)
+        if start == 0:
+            total[0] = -1.0
+        for j in range(min(terms, stop)):
+            if a[j] == 0.0:
+                continue
+            skipped = max(0, j - start)  # entries of the block before lag j
+            past = slice(start + skipped - j, stop - j)
+            term, error = _product(float(a[j]), high[past])
+            total[skipped:], lost = _sum(total[skipped:], term)
+            rest[skipped:] += lost + error + a[j] * low[past]
+        found[start:stop] = total + rest
+    return found
+
+
+def _sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """x + y rounded, and what rounding took (Knuth)."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def _product(x: float, y: Array) -> tuple[Array, Array]:
+    """x y rounded, and what rounding took (Dekker)."""
+    halves = []
+    for value in (np.float64(x), y):
+        shifted = 134217729.0 * value  # 2^27 + 1
+        upper = shifted - (shifted - value)
+        halves.append((upper, value - upper))
+    (xu, xl), (yu, yl) = halves
+    rounded = x * y
+    return rounded, xl * yl - (((rounded - xu * yu) - xl * yu) - xu * yl)
 
 
 def sqrt(a: Array, n: int) -> Array:

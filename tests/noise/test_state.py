@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
-from anechoic.strategies import BandedToeplitz
+from anechoic.noise import NoiseStream
+from anechoic.strategies import Banded, BandedToeplitz, Dense
 from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, emit, make_stream
 
 
@@ -178,3 +179,15 @@ def test_restoring_does_not_revive_the_state_that_was_saved():
     stream.restore(saved)
     with pytest.raises(DesynchronizedError):
         stream.next(state)
+
+
+def test_strategies_that_end_in_the_same_row_are_told_apart():
+    c = np.zeros((6, 2))
+    c[:, 0], c[:5, 1] = 1.0, 0.5
+    d = c.copy()
+    d[:4, 1] = -2.0
+    one, other = Banded(6, c), Banded(6, d)
+    for first, second in ((one, other), (Dense(one.to_dense()), Dense(other.to_dense()))):
+        state = NoiseStream(first, 3, key=bytes(32)).init()
+        with pytest.raises(MismatchError, match="other coefficients"):
+            NoiseStream(second, 3, key=bytes(32)).restore(state.state_dict())

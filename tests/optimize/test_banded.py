@@ -98,8 +98,10 @@ def test_scales(schema):
     columns = scales.columns(variables)
     strategy = Banded(n, columns)
     found = sensitivity(strategy, schema)
-    assert found.exact and found.value == pytest.approx(1.0, rel=1e-12)
-    np.testing.assert_allclose(scales.columns(scales.variables(columns)), columns, rtol=1e-12)
+    assert found.exact and found.value <= 1.0 + 1e-12
+    if not isinstance(schema, MinSep):  # there only the best weights of windows have no slack
+        assert found.value == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(scales.columns(scales.variables(columns)), columns, rtol=1e-9)
     # the pull-back, by differences of a linear function of C
     by_columns = np.random.default_rng(0).standard_normal((n, bands))
     slopes, size = scales.pull_back(variables, by_columns)
@@ -220,6 +222,7 @@ def test_schemas(kind, schema):
     n, bands = 23, 5  # neither 5 nor 6 divides 23
     workload = workloads.prefix_sum(n)
     found = banded(workload, bands=bands, participation=schema, loss=kind)
+    assert {type(found.loss), type(found.lower_bound), type(found.gap)} == {float}
     exact = sensitivity(found.strategy, schema)
     assert exact.exact
     norms = found.strategy.column_norms_squared()
@@ -231,19 +234,32 @@ def test_schemas(kind, schema):
         banded_toeplitz(workload, bands=bands, participation=schema, loss=kind).strategy
     )
     assert found.loss <= loss(workload, toeplitz, schema, kind)
-    if not isinstance(schema, MinSep):
-        assert found.gap < 2e-4
+    assert found.gap < 2e-4
 
 
-def test_norms_that_fall_gain_for_min_sep():
+def test_free_norms_gain_for_min_sep():
     workload, schema = workloads.prefix_sum(32), MinSep(8)
     found = banded(workload, bands=8, participation=schema)
     equal = banded(workload, bands=8).strategy  # for one participation: all norms 1
     assert found.loss < 0.99 * loss(workload, equal, schema)
+    # norms that are constant on blocks of 8 steps reached 4.084251
+    assert found.loss < 4.0829 and found.gap < 1e-4
     # every cycle is a pattern, so that no better than for cycles
     assert found.loss >= banded(workload, bands=8, participation=Cyclic(8)).loss
-    norms = found.strategy.column_norms_squared().reshape(4, 8)
-    assert np.ptp(norms, axis=1).max() < 1e-12 and (np.diff(norms[:, 0]) < 0).all()
+
+
+def test_one_band_under_min_sep():
+    """The diagonal optimum over the polytope of patterns: 12.894 where norms are constant on blocks."""
+    n, schema = 50, MinSep(7)
+    found = banded(workloads.prefix_sum(n), bands=1, participation=schema)
+    assert 0 <= found.gap < 1e-4
+    # by linear duality every diagonal d has the loss sqrt(max over patterns) of these weights of the steps
+    weights = np.arange(n, 0, -1) / n
+    d = found.strategy.column_norms_squared()
+    assert found.loss == pytest.approx(
+        math.sqrt((weights / d).sum()) * float(sensitivity(found.strategy, schema)), rel=1e-12
+    )
+    assert found.loss == pytest.approx(12.797, abs=1e-3)
 
 
 # ---- bounds
@@ -266,8 +282,7 @@ def test_bounds_hold_wherever_they_are_taken(schema, name):
             start = np.asarray(best.strategy.columns) * (1 - share) + share * columns
             bounds.append(search.bound(start, row_weights("rms", n)).value)
     assert max(bounds) <= best.loss * (1 + 1e-12)
-    # with as many participations as fit, the windows that cross two blocks are the dear ones
-    assert max(bounds) > (0.75 if schema == MinSep(5) else 0.9) * best.loss
+    assert max(bounds) > 0.9 * best.loss
 
 
 @pytest.mark.parametrize("schema", SCHEMAS[:3])

@@ -205,6 +205,24 @@ def test_restarts_of_prefix_sums_are_solved_block_by_block():
     assert np.abs(gram[4:8, 4:8] - block.to_dense()).max() < 1e-3
 
 
+@pytest.mark.parametrize("n", [4, 8, 20])
+@pytest.mark.parametrize("small", [1e-300, 1e-30, 1e-16, 1e-14])
+def test_weights_that_hardly_count(n, small):
+    for last in (True, False):
+        weights, without = np.ones(n), np.ones(n)
+        weights[-1 if last else 0], without[-1 if last else 0] = small, 0.0
+        best = optimize.dense(workloads.prefix_sum(n), loss=weights)
+        assert best.gap <= 1e-5
+        other = optimize.dense(workloads.prefix_sum(n), loss=without)
+        assert best.loss == pytest.approx(other.loss, rel=1e-5)
+        assert optimize.dense_bound(workloads.prefix_sum(n), loss=weights).value <= best.loss
+
+
+def test_large_weights_do_not_overflow():
+    best = optimize.dense(workloads.prefix_sum(8), loss=[1e308] * 8)
+    assert best.loss == optimize.dense(workloads.prefix_sum(8)).loss
+
+
 def test_scaling_the_workload_scales_the_loss():
     a = random_workload(6).to_dense()
     for kind in ("rms", "max"):
@@ -237,7 +255,8 @@ def test_several_participations_are_passed_on():
 
 @pytest.mark.parametrize("bad, message", [
     ({"loss": "mean"}, "loss='mean' is unknown"),
-    ({"loss": [1.0, 2.0]}, "2 entries"),
+    ({"loss": [1.0, 2.0]}, "weights of the steps have 2 entries; 3 are needed"),
+    ({"loss": None}, 'loss must be "rms", "max", "last" or weights'),
     ({"loss": [1.0, -1.0, 1.0]}, "must be >= 0"),
     ({"gap": 0.0}, "gap=0.0"),
     ({"gap": 0.5}, "gap=0.5"),

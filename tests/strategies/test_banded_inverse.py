@@ -5,12 +5,13 @@ from fractions import Fraction
 from importlib import import_module
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic import workloads
+from anechoic import toeplitz, workloads
 from anechoic.losses import error, loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import sensitivity
@@ -244,6 +245,114 @@ def test_errors_where_the_sum_of_the_inverse_is_tiny(decay, beta):
     normalized = ColumnNormalized(strategy)
     rows = workload.to_dense() @ np.linalg.inv(normalized.to_dense())
     np.testing.assert_allclose(error(workload, normalized).per_step, np.linalg.norm(rows, axis=1), rtol=1e-9)
+
+
+# Zeros close together near the unit circle: the plain recursion loses digits
+
+
+def powers_of(factor, order):
+    found = np.ones(1)
+    for _ in range(order):
+        found = np.convolve(found, factor)
+    return found
+
+
+def column(inverse, n):
+    """First column of C, with 80 digits."""
+    with mpmath.workdps(80):
+        r = [mpmath.mpf(float(value)) for value in inverse]
+        c = []
+        for t in range(n):
+            c.append(((t == 0) - sum(r[j] * c[t - j] for j in range(1, min(t, len(r) - 1) + 1))) / r[0])
+        return c
+
+
+QUADRATIC = [1.0, -2 * 0.9999 * math.cos(0.01), 0.9999**2]
+CLUSTERS = {
+    "five": powers_of([1.0, -0.999], 5),
+    "four": 0.1 * powers_of([1.0, -1.0], 4),
+    "waves": powers_of(QUADRATIC, 3),
+    "waves-2": powers_of(QUADRATIC, 2),
+    "one-wave": np.array(QUADRATIC),
+    "flipped": powers_of([1.0, 0.999], 4),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clustered_zeros(name):
+    inverse, n = CLUSTERS[name], 8000
+    exact = column(inverse, n)
+    strategy = BandedInverse(n, inverse)
+    with mpmath.workdps(80):
+        norm = float(mpmath.sqrt(sum(value * value for value in exact)))
+    found = sensitivity(strategy, Single())
+    assert found.exact and found.value == pytest.approx(norm, rel=2e-9)
+    # the product of C and a pattern, which Cyclic and FullBatch use
+    c = np.array(exact, dtype=np.float64)
+    expected = np.array([float(mpmath.fsum(exact[t % 2000 : t + 1 : 2000])) for t in range(0, n, 37)])
+    teeth = (np.arange(n) % 2000 == 0).astype(float)
+    np.testing.assert_allclose(strategy.multiply(teeth)[::37], expected, rtol=0, atol=3e-9 * np.abs(c).max())
+
+
+def test_a_cluster_that_no_digits_resolve_is_refused():
+    # the truth is 6.9034085e20 (80 digits), float64 recursion says 6.526e20
+    strategy = BandedInverse(8000, powers_of([1.0, -0.999], 6))
+    for ask in (
+        lambda: sensitivity(strategy, Single()),
+        lambda: sensitivity(strategy, Cyclic(1000)),
+        lambda: sensitivity(strategy, FullBatch()),
+        lambda: strategy.multiply(np.ones(8000)),
+    ):
+        with pytest.raises(ValueError, match=r"coefficient j times 0\.99\*\*j"):
+            ask()
+    assert sensitivity(strategy.truncate(500), Single()).exact
+
+
+@pytest.mark.parametrize("order", range(1, 8))
+def test_every_answer_is_right_or_refused(order):
+    inverse, answers = powers_of([0.7, -0.7 * 0.9995], order), 0
+    for n in (30, 300, 1500):
+        try:
+            found = sensitivity(BandedInverse(n, inverse), Single()).value
+        except ValueError:
+            continue
+        answers += 1
+        with mpmath.workdps(80):
+            exact = float(mpmath.sqrt(sum(value * value for value in column(inverse, n))))
+        assert found == pytest.approx(exact, rel=2e-9)
+    assert answers >= 2
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-40, 3e30])
+def test_the_bound_of_the_error_holds(scale):
+    for inverse in (*CLUSTERS.values(), np.array([1.0, -0.5, -0.4]), np.array([1.0, 0.5, -0.45])):
+        inverse = inverse * scale
+        n = 700
+        plain = module.leading_coefficients(inverse, n)
+        for tolerance in (1e-3, 1e-9, 1e-14):
+            c, bound = toeplitz.accurate_inverse(inverse, plain, tolerance)
+            with mpmath.workdps(80):
+                exact = column(inverse, n)
+                off = mpmath.sqrt(
+                    sum((mpmath.mpf(float(a)) - b) ** 2 for a, b in zip(c, exact, strict=False))
+                )
+                assert off <= bound * mpmath.sqrt(sum(b * b for b in exact))
+
+
+def test_a_residual_of_zero_may_hide_rounding():
+    inverse = powers_of([1.0, -1.0], 4)
+    c = np.array([math.comb(t + 3, 3) for t in range(8000)], dtype=np.float64)  # exact, as is the recursion
+    found, bound = toeplitz.accurate_inverse(inverse, c, 1e-9)
+    assert np.array_equal(found, c) and 1e-15 < bound < 1e-9
+
+
+def test_a_double_zero_on_the_circle_over_a_million_steps():
+    n = 10**6
+    found = BandedInverse(n, [1.0, -2.0, 1.0]).largest_column_norm()
+    assert found == pytest.approx(math.sqrt(n * (n + 1) * (2 * n + 1) / 6), rel=1e-12)
+    damped = BandedInverse(n, [1.0, -2 * (1 - 2**-14), (1 - 2**-14) ** 2])
+    q = (1 - 2**-14) ** 2  # sum_t (t + 1)^2 q^t = (1 + q) / (1 - q)^3
+    assert damped.largest_column_norm() == pytest.approx(math.sqrt((1 + q) / (1 - q) ** 3), rel=1e-10)
 
 
 # Published losses: shared/GOLDEN.md, section 2

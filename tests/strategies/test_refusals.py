@@ -5,7 +5,8 @@ import base64
 import numpy as np
 import pytest
 
-from anechoic import _serialize, workloads
+from anechoic import _serialize, lower_bounds, optimize, workloads
+from anechoic.participation import Single
 from anechoic.strategies import (
     BLT,
     BandedToeplitz,
@@ -45,7 +46,7 @@ BAD = {
     "toeplitz: too many": (lambda: Toeplitz(1, [1.0, 0.5]), "2 entries but n=1"),
     "toeplitz: root with rates": (
         lambda: Toeplitz.square_root(workloads.momentum(2, 0.5, learning_rates=[1.0, 0.5])),
-        "has learning rates and is not Toeplitz: leave them out",
+        "is not Toeplitz: leave learning rates out",
     ),
     "banded: bands > n": (
         lambda: BandedToeplitz(2, [1.0, 0.5, 0.2]),
@@ -98,8 +99,8 @@ BAD = {
     "restarted: too many steps": (lambda: Restarted(BLOCK, 2, 9), "n=9 does not end in block 2 of 4 steps"),
     "restarted: too few steps": (lambda: Restarted(BLOCK, 2, 4), "n=4 does not end in block 2 of 4 steps"),
     "restarted: odd blocks inside": (
-        lambda: Restarted(Restarted(BLOCK, 2, 6), 2).recurrence(),
-        "cannot itself be restarted in blocks of another length",
+        lambda: Restarted(Restarted(BLOCK, 2, 6), 2),
+        "which do not divide its 6",
     ),
 }
 
@@ -165,3 +166,39 @@ def test_a_file_passes_the_checks_of_a_caller(name):
 def test_what_is_not_registered_is_not_written():
     with pytest.raises(TypeError, match="object cannot be written to JSON: register its class first"):
         _serialize.encode(object())
+
+
+def test_products_that_leave_the_range_of_numbers_and_come_back_are_refused():
+    tiny = BandedToeplitz(4, [2.7e-162, 2.7e-162])
+    with pytest.raises(ValueError, match="column norms of base reach from"):
+        ColumnScaled(tiny, np.full(4, 1e120))
+    with pytest.raises(ValueError, match="scales reach from"):
+        ColumnScaled(BandedToeplitz(4, [1.0]), np.full(4, 1e150))
+
+
+def test_restarts_that_cannot_stream_are_refused_at_construction():
+    inner = Restarted(BandedToeplitz(3, [1.0, 0.5]), 2, 5)
+    with pytest.raises(ValueError, match="every 3 steps, which do not divide its 5"):
+        Restarted(inner, 2)
+
+
+@pytest.mark.parametrize("value", [np.array([1.0, 1j]), np.array(["1.0", "0.5"]), ["1.0", "0.5"]])
+def test_complex_numbers_and_text_are_no_coefficients(value):
+    with pytest.raises(ValueError, match="array of real numbers"):
+        BandedToeplitz(4, value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ColumnNormalized("x"),
+        lambda: BandedToeplitz.square_root(32, 3),
+        lambda: Toeplitz.square_root(32),
+        lambda: optimize.damped("x"),
+        lambda: optimize.restarted(workloads.prefix_sum(4), None),
+        lambda: lower_bounds.lower_bound(Single(), workloads.prefix_sum(4), "rms"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(call):
+    with pytest.raises(ValueError, match="must be|needed"):
+        call()

@@ -71,9 +71,9 @@ def test_powers_refuse():
     with pytest.raises(ValueError, match="exponent='half' must be a real number"):
         Toeplitz.power(workloads.prefix_sum(3), "half")
     rates = workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2])
-    with pytest.raises(ValueError, match="leave them out"):
+    with pytest.raises(ValueError, match="leave learning rates out"):
         Toeplitz.power(rates, 0.5)
-    with pytest.raises(ValueError, match="leave them out"):
+    with pytest.raises(ValueError, match="leave learning rates out"):
         Toeplitz.square_root(rates)
 
 

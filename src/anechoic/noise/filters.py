@@ -123,9 +123,7 @@ class AutoregressiveFilter:
         arrays.assign(memory[slot], out)
 
     def digest(self) -> str:
-        return _digest(
-            self.kind, self._recurrence, self._std, self._recurrence.row(_horizon(self._recurrence) - 1)
-        )
+        return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
 
 
 class MovingAverageFilter:
@@ -156,9 +154,7 @@ class MovingAverageFilter:
         arrays.combine(weights, memory[: len(weights)], out)
 
     def digest(self) -> str:
-        return _digest(
-            self.kind, self._recurrence, self._std, self._recurrence.row(_horizon(self._recurrence) - 1)
-        )
+        return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
 
 
 class RegeneratedFilter:
@@ -185,9 +181,7 @@ class RegeneratedFilter:
         fresh.combine(out, row)
 
     def digest(self) -> str:
-        return _digest(
-            self.kind, self._recurrence, self._std, self._recurrence.row(_horizon(self._recurrence) - 1)
-        )
+        return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
 
 
 class BufferedFilter:
@@ -222,6 +216,14 @@ class BufferedFilter:
 def _horizon(recurrence: Recurrence) -> int:
     """Steps after which the past is forgotten at the latest."""
     return recurrence.n if recurrence.period is None else min(recurrence.n, recurrence.period)
+
+
+def _all_rows(recurrence: Autoregressive | MovingAverage) -> Array:
+    """Coefficients that tell this recurrence from every other of its kind, n and period."""
+    last = _horizon(recurrence) - 1
+    if recurrence.stationary:
+        return recurrence.row(last)
+    return np.concatenate([recurrence.row(s) for s in range(last + 1)])
 
 
 def _past_gains(recurrence: Recurrence, t: int, count: int) -> Array:

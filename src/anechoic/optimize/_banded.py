@@ -43,9 +43,10 @@ def banded(
 
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Columns that one unit can
     touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
-    and constant on blocks of the separation, falling from block to block, for `MinSep`: there alone the
-    optimum over all norms may be lower. A weight below 1e-7 of the mean one counts as that, since the errors
-    of steps without weight could grow for ever. "max" is solved by multipliers, least closely for few bands.
+    and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
+    beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. A
+    weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
+    ever. "max" is solved by multipliers, least closely for few bands.
 
     Args:
         workload: A, n steps.

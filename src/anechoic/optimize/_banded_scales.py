@@ -2,7 +2,7 @@
 
 The columns that one unit can touch are orthogonal where they are at least `bands` apart, so the squared
 sensitivity is the largest sum of squared column norms over a pattern (monograph, Lemma 3.16 b). Every class
-here maps free variables to columns whose sensitivity is exactly 1.
+here maps free variables to columns of sensitivity at most 1, which the best reach.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from anechoic.errors import UnsupportedError
 from anechoic.optimize.schema import comb_of
 from anechoic.participation import Cyclic, FullBatch, Participation
 
+# Steps up to which norms are free in every window; beyond, that takes minutes for a per cent.
+WINDOWS_UP_TO = 512
+LEAST = 1e-7  # of the weights of windows, shared out among all: no column vanishes
+
 
 class Scales(Protocol):
-    """Free variables for columns of sensitivity 1.
+    """Free variables for columns of sensitivity at most 1.
 
     Attributes:
         units: sizes of the variables of each column, shape (n, 1).
@@ -63,6 +67,8 @@ def scales_of(participation: Participation, weight: Array, bands: int) -> Scales
             return CycleScales(units, bands, n)
         case Cyclic() | FullBatch():
             return CycleScales(units, bands, separation)
+    if n <= WINDOWS_UP_TO:
+        return WindowScales(units, bands, separation, count)
     return FallingScales(units, bands, separation, count)
 
 
@@ -173,3 +179,87 @@ class FallingScales:
         free = variables[:size].reshape(self._n, self._bands) / self.units
         levels = np.exp(-np.concatenate([[0.0], np.cumsum(np.maximum(variables[size:], 0.0))]))
         return free, np.sqrt(levels / levels.sum())[self._block][:, None]
+
+
+class WindowScales:
+    """Squared norms d of sensitivity 1 under minimum separation: sums of weights of windows, plus a constant.
+
+    The hull of the patterns is {w >= 0: every window of `separation` steps holds at most 1, all steps
+    `count`}, as the matrix of these inequalities has consecutive ones and is totally unimodular. By linear
+    duality d has sensitivity at most 1 exactly where it is no more than z plus the sum of y over the windows
+    that hold the step, y, z >= 0, sum y + count z = 1: larger ones cost nothing.
+
+    Args:
+        units: sizes of the variables of each column, shape (n, 1).
+        bands: of C.
+        separation, count: of the min-sep schema; count >= 2.
+    """
+
+    def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
+        self.units, self._bands = units, bands
+        self._n, self._count = len(units), count
+        self._width = min(separation, self._n)
+        self._blocks = -(-self._n // self._width)
+        # where as many participations as fit are allowed, z is a sum of windows already
+        self.bounded = self._n + (count < self._blocks)
+
+    def variables(self, columns: Array) -> Array:
+        d = np.square(columns).sum(axis=1)
+        d /= max(1.0, self._total(d))
+        rises = np.pad(np.diff(d, prepend=0.0), (0, self._blocks * self._width - self._n))
+        y = np.cumsum(rises.reshape(self._blocks, self._width), axis=0).reshape(-1)[: self._n]
+        if self.bounded > self._n:
+            # every window that begins a block loses z
+            z = (y.sum() - 1.0) / (self._blocks - self._count)
+            z = min(max(z, 0.0), float(d.min()))
+            y[:: self._width] -= z
+            y = np.append(y, self._count * z)
+        y = np.maximum(y, 0.0)
+        shares = y / y.sum() * (1.0 + LEAST) - LEAST / len(y)
+        return np.concatenate([(columns * self.units).reshape(-1), self._count * np.maximum(shares, 0.0)])
+
+    def columns(self, variables: Array) -> Array:
+        free, norms, _ = self._parts(variables)
+        return np.asarray(free * norms / np.sqrt(np.einsum("ji,ji->j", free, free))[:, None])
+
+    def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
+        free, norms, shares = self._parts(variables)
+        lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]
+        columns = free * norms / lengths
+        along = np.einsum("ji,ji->j", gradient, columns)
+        squares = np.square(norms[:, 0])
+        projected = gradient - columns * (along / squares)[:, None]
+        sums = np.concatenate([[0.0], np.cumsum(0.5 * along / squares)])
+        by_share = sums[np.minimum(np.arange(self._n) + self._width, self._n)] - sums[:-1]
+        if self.bounded > self._n:
+            by_share = np.append(by_share, sums[-1] / self._count)
+        by_share -= shares @ by_share
+        drops = variables[len(variables) - self.bounded :]
+        held = (drops <= 1e-9) & (by_share > 0)
+        rest = np.where(held, 0.0, by_share * np.maximum(shares, 1.0 / len(shares)))
+        size = float(np.sqrt(np.square(columns).sum() * np.square(projected).sum() + np.square(rest).sum()))
+        total = np.maximum(drops, 0.0).sum() + self._count * LEAST
+        by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
+        return np.concatenate([by_variable, by_share / total]), size
+
+    def price(self, multipliers: Array) -> float:
+        sums = np.concatenate([[0.0], np.cumsum(multipliers)])
+        width = self._width
+        return float(max((sums[width:] - sums[:-width]).max(), sums[-1] / self._count))
+
+    def _total(self, d: Array) -> float:
+        """At most the squared sensitivity of d, and about that: the blocks of largest sum."""
+        means = np.add.reduceat(d, np.arange(0, self._n, self._width))
+        return float(np.sort(means)[-self._count :].sum() / self._width)
+
+    def _parts(self, variables: Array) -> tuple[Array, Array, Array]:
+        """The free columns, shape (n, bands), the norms that they get, shape (n, 1), and the shares."""
+        size = self._n * self._bands
+        free = variables[:size].reshape(self._n, self._bands) / self.units
+        shares = np.maximum(variables[size:], 0.0) + self._count * LEAST / self.bounded
+        shares /= shares.sum()
+        sums = np.concatenate([[0.0], np.cumsum(shares[: self._n])])
+        d = sums[1:] - sums[np.maximum(np.arange(self._n) - self._width + 1, 0)]
+        if self.bounded > self._n:
+            d += shares[-1] / self._count
+        return free, np.sqrt(d)[:, None], shares

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -20,6 +21,8 @@ MEMORY = 10  # pairs that L-BFGS keeps
 # The ends of the run: columns of one of them at most and at least, over bands^2; iterations there, and of all
 # columns in between.
 END, IN_ENDS, BETWEEN, ROUNDS = (8, 3), 600, 50, 12
+# What so many iterations must gain, relatively, where norms depend on many windows: the rest takes long.
+GAIN, PATIENCE = 2e-5, 50
 # Largest error: sharpness of the smooth maximum at first and at last, and its growth by round; projected
 # gradient aimed at in the first round, iterations in one, rounds, and the relative gap to stop at.
 SHARPNESS, SHARPEST, SHARPER = 40.0, 2000.0, 1.4
@@ -60,11 +63,13 @@ class Search:
         for _ in range(ROUNDS):
             if self.gradient <= tolerance:
                 break
-            state = objective.state(columns, weights)
+            state, before = objective.state(columns, weights), self._error
             for blocks in ends:
                 window = objective.window(columns, weights, state, blocks)
                 columns = self._window(columns, window, self._error**2, tolerance / 2)
             columns = self._whole(columns, mean, BETWEEN, tolerance)
+            if self._scales.bounded and self._error > (1.0 - GAIN) * before:
+                break
         return columns
 
     def minimax(self, columns: Array, weights: Array) -> tuple[Array, Bound]:
@@ -119,7 +124,7 @@ class Search:
         slack = 1.0 - 1e-12 - 10.0 * abs(check / value - 1.0)
         bands = columns.shape[1]
         covers = f"strategies of {bands} band{'s' * (bands > 1)}"
-        return Bound(value / np.sqrt(price) * slack, "dual of Problem 4.6 within the bands", covers)
+        return Bound(value / math.sqrt(price) * slack, "dual of Problem 4.6 within the bands", covers)
 
     def _whole(self, columns: Array, mean: Mean, iterations: int, tolerance: float) -> Array:
         scales = self._scales
@@ -174,10 +179,14 @@ class Search:
         tolerance: float,
         bounded: int,
     ) -> Array:
+        errors: list[float] = []
+
         def after(intermediate_result: object) -> None:
             if self._progress is not None:
                 self._progress(self.evaluations, self._error)
-            if self.gradient <= tolerance:
+            errors.append(self._error)
+            slow = len(errors) > 4 * PATIENCE and errors[-1] > (1.0 - GAIN) * errors[-1 - PATIENCE]
+            if self.gradient <= tolerance or (bounded and slow):
                 raise StopIteration
 
         bounds = None

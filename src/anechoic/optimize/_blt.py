@@ -43,7 +43,7 @@ def blt(
     buffers: int | None = None,
     gain: float = 1e-4,
     participation: Participation = SINGLE,
-    loss: LossKind = "max",
+    loss: LossKind = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
     """The BLT with at most `buffers` buffers that has the smallest loss.
@@ -81,7 +81,7 @@ def blt(
 
     Example:
         >>> from anechoic import workloads
-        >>> round(blt(workloads.prefix_sum(1024), buffers=2).loss, 4)
+        >>> round(blt(workloads.prefix_sum(1024), buffers=2, loss="max").loss, 4)
         3.3298
 
     References:

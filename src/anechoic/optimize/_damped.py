@@ -71,6 +71,8 @@ def damped(
         monograph, Eq. (3.27) and Definition 3.18.
     """
     started = time.perf_counter()
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
     search = _Search(workload, participation, loss, progress)
     blocks = _blocks(restarts, workload.n, comb_of(participation, workload.n))
     # what the search finds is the loss or less, so that those behind a loss already reached are not better
@@ -125,6 +127,8 @@ def restarted(
     started = time.perf_counter()
     if not isinstance(workload, Workload):
         raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    if not callable(build):
+        raise ValueError(f"build={build!r} must be a function from a number of steps to a strategy.")
     found = []
     for block in _blocks(restarts, workload.n, comb_of(participation, workload.n)):
         strategy = build(block)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
@@ -19,15 +20,18 @@ from anechoic.lower_bounds import Bound
 from anechoic.optimize._dense_balance import Balanced, Progress, balance
 from anechoic.optimize._dense_bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize._dense_modulus import MatrixModulus, Modulus
+from anechoic.optimize._toeplitz import toeplitz
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE
-from anechoic.participation import Participation
+from anechoic.participation import MinSep, Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
 # What the rational approximation may be off by, relative to the gap asked for.
 SHARE = 1e-3
+# Weight, relative to the largest, that counts as none.
+NEGLIGIBLE = 1e-15
 
 
 def dense(
@@ -39,6 +43,12 @@ def dense(
     progress: Progress | None = None,
 ) -> Optimized:
     """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
+
+    That holds for one participation, and for Cyclic and FullBatch ones (Problem 4.6), unless the iteration
+    stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch no algorithm for the optimum
+    is known: the best is sought among strategies whose columns are orthogonal where a unit can touch both
+    (Problem 4.8, with a better diagonal) and, under MinSep, among Toeplitz ones; the lower bound still holds
+    for every factorisation, and says how much could be gained.
 
     For prefix sums, exponential decay and anything else whose inverse is bidiagonal, with any learning
     rates, an iteration takes O(n), and only C itself O(n^2) memory and O(n^3) time (n = 4096: seconds). For
@@ -57,7 +67,8 @@ def dense(
         progress: called with the number of evaluations and the loss reached, after each.
 
     Returns:
-        The strategy, with columns of norm at most 1 (one participation), its loss and its bound.
+        The strategy, with columns of norm at most 1 (one participation), its loss and its bound; under
+        MinSep it may be a `Toeplitz` one.
 
     Raises:
         ValueError: for bad arguments.
@@ -79,12 +90,13 @@ def dense(
     if several:
         from anechoic.optimize._dense_participation import dense_with_participation
 
-        return dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
+        found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
+        return _or_toeplitz(found, workload, participation, loss)
     modulus, fixed = _problem(workload, loss, gap)
     # half of the gap for the weights, half for filling up a singular Gram matrix
-    found = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
+    balanced = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
     singular = fixed is not None and len(fixed) < workload.n
-    strategy = _strategy(modulus, found, 0.5 * gap if singular else 0.0, gap)
+    strategy = _strategy(modulus, balanced, 0.5 * gap if singular else 0.0, gap)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
         return finish(
@@ -92,9 +104,9 @@ def dense(
             workload,
             participation,
             loss,
-            evaluations=found.evaluations,
+            evaluations=balanced.evaluations,
             started=started,
-            bound=_bound(found, loss),
+            bound=_bound(balanced, loss),
         )
 
 
@@ -132,6 +144,23 @@ def dense_bound(
     return _bound(balance(modulus, fixed, gap=gap, progress=progress), loss)
 
 
+def _or_toeplitz(
+    found: Optimized, workload: Workload, participation: Participation, loss: LossKind
+) -> Optimized:
+    """Under MinSep, the Toeplitz strategy where it is better; the bound is that of every factorisation."""
+    if not isinstance(participation, MinSep) or not workload.is_toeplitz:
+        return found
+    other = toeplitz(workload, participation=participation, loss=loss)
+    evaluations, seconds = found.evaluations + other.evaluations, found.seconds + other.seconds
+    if other.loss >= found.loss:
+        return replace(found, evaluations=evaluations, seconds=seconds)
+    bound = found.lower_bound
+    gap = None if bound is None else other.loss / bound - 1.0
+    return replace(
+        found, strategy=other.strategy, loss=other.loss, gap=gap, evaluations=evaluations, seconds=seconds
+    )
+
+
 def _checked_types(workload: Workload, participation: Participation) -> None:
     if not isinstance(workload, Workload):
         raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
@@ -152,7 +181,8 @@ def _problem(workload: Workload, loss: LossKind, gap: float) -> tuple[Modulus, A
     weights: Array | None = None
     if not (isinstance(loss, str) and one_of("loss", loss, KINDS) == "max"):
         weights = row_weights(loss, workload.n)
-        kept = np.flatnonzero(weights)
+        # less would underflow; the rest keeps its weights, so that its bound is one of the whole loss
+        kept = np.flatnonzero(weights > NEGLIGIBLE * weights.max())
         if len(kept) < workload.n:
             rows = np.zeros((workload.n, len(kept)))
             rows[kept, np.arange(len(kept))] = 1.0

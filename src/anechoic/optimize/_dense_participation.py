@@ -24,7 +24,15 @@ from anechoic.lower_bounds_participation import (
 from anechoic.optimize._dense_windows import windows_strategy
 from anechoic.optimize.result import Optimized, finish
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation
-from anechoic.participation_dual import EPS, DualPoint, ParticipationDual, cycles, nuclear_bound, start
+from anechoic.participation_dual import (
+    EPS,
+    DualPoint,
+    Multiplier,
+    ParticipationDual,
+    cycles,
+    nuclear_bound,
+    start,
+)
 from anechoic.sensitivity.correlations import largest_correlated_sum
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
@@ -34,6 +42,9 @@ Progress = Callable[[int, float], None]
 DIRECT = 60  # rounds of L-BFGS without a barrier
 FIRST, RESTARTS, ROUNDS = 0.03, 5, 24  # on the central path: three times the first barrier; for each barrier
 SELDOM, OFTEN = 8, 3  # rounds between two strategies whose sensitivity takes semidefinite programmes
+# Weights that small, relative to the largest, may make the search fail: where the gap is not even near, it
+# is repeated with other parts shared out.
+SMALL, NEAR, LADDER = 1e-6, 2e-5, (1e-5, 1e-7, 1e-9)
 RIDGES = (0.0, *(10.0**power for power in range(-9, 3)))
 
 
@@ -104,25 +115,38 @@ def _disjoint(
     is so for most weights of the steps. Else the central path is followed, with a barrier that falls to the
     gap asked for.
     """
-    shared = None if weights is None else _spread(weights, 1e-3 * gap)
-    dual = ParticipationDual(a, patterns, shared)
     search = _Search(a, patterns, weights, gap, progress)
-    begin = start(a, shared, patterns)
+    for part in _parts(weights, gap):
+        shared = None if weights is None else _spread(weights, part)
+        _follow(ParticipationDual(a, patterns, shared), start(a, shared, patterns), search)
+        if search.loss <= (1 + max(gap, NEAR)) * search.bound:
+            break
+    return search.strategy, Bound(search.bound, NUCLEAR, EVERY), search.evaluations
+
+
+def _parts(weights: Array | None, gap: float) -> list[float]:
+    """Parts of the weights to share out, in the order of trial; more than one where weights nearly vanish."""
+    if weights is None or weights[: np.flatnonzero(weights)[-1]].min(initial=1.0) >= SMALL * weights.max():
+        return [1e-3 * gap]
+    return [1e-3 * gap, *(part for part in LADDER if part != 1e-3 * gap)]
+
+
+def _follow(dual: ParticipationDual, begin: Multiplier, search: _Search) -> None:
+    """Ascends the dual, first without a barrier, and then along the central path."""
+    search.begin()
     dual.ascend(dual.pack(begin), search.directly, rounds=DIRECT)
-    if not search.reached:
-        multiplier, p = begin, None
-        barrier = FIRST
-        while not search.reached and barrier > gap / 10:
-            barrier /= 3
-            dual.barrier = barrier
-            for _ in range(RESTARTS):
-                point = dual.ascend(dual.pack(multiplier, p), search.on_path(barrier), rounds=ROUNDS)
-                multiplier, p = point.multiplier, point.weights
-                if search.reached or search.centred:
-                    break
+    multiplier, p = begin, None
+    barrier = FIRST
+    while not search.reached and barrier > search.gap / 10:
+        barrier /= 3
+        dual.barrier = barrier
+        for _ in range(RESTARTS):
+            point = dual.ascend(dual.pack(multiplier, p), search.on_path(barrier), rounds=ROUNDS)
+            multiplier, p = point.multiplier, point.weights
+            if search.reached or search.centred:
+                break
     if not search.reached:
         search.certify()
-    return search.strategy, Bound(search.bound, NUCLEAR, EVERY), dual.evaluations
 
 
 class _Search:
@@ -142,7 +166,11 @@ class _Search:
         self.a, self.patterns, self.weights, self.gap, self.progress = a, patterns, weights, gap, progress
         self.loss, self.value, self.bound = float("inf"), -float("inf"), -float("inf")
         self.reached = self.centred = False
-        self.asked = 0
+        self.asked = self.evaluations = self._before = 0
+
+    def begin(self) -> None:
+        """A new dual follows, of other weights: its values do not compare with those so far."""
+        self.value, self._before = -float("inf"), self.evaluations
 
     def directly(self, point: DualPoint, evaluations: int) -> bool:
         """The strategy with M masked; now and then, also the one with M as it is."""
@@ -171,6 +199,7 @@ class _Search:
         self.bound = max(self.bound, nuclear_bound(self.a, weights, self.highest.multiplier))
 
     def _try(self, point: DualPoint, evaluations: int, *, masked: bool) -> float:
+        evaluations = self.evaluations = self._before + evaluations
         higher = point.value > self.value
         if higher:
             self.value, self.highest = point.value, point
@@ -202,19 +231,31 @@ def _primal(
     """A bound of the loss of C, and C of sensitivity at most 1, from the minimiser M of the Lagrangian.
 
     Entries of M between steps of one pattern are 0 at the optimum, if one is attained: they are set to 0, or
-    left as they are at the price of a larger sensitivity, which is less where M is nearly singular. Where
-    no definite matrix is left, a multiple of the diagonal is added.
+    left as they are at the price of a larger sensitivity, which is less where M is nearly singular. A pattern
+    below the largest sensitivity is scaled up to it, or, which no error can suffer from, its diagonal is
+    added to: whichever is better.
     """
     m = point.gram()
-    scales = np.empty(len(m))
-    for steps in patterns:
+    totals = np.empty(len(patterns))
+    for index, steps in enumerate(patterns):
         kept = steps[steps >= 0]
         block = np.ix_(kept, kept)
         if masked:
             m[block] = np.diag(m[block].diagonal())
-        total = float(m[block].trace()) if masked else largest_correlated_sum(m[block])[1]
+        totals[index] = float(m[block].trace()) if masked else largest_correlated_sum(m[block])[1]
+    scales, added = np.empty(len(m)), np.empty(len(m))
+    for steps, total in zip(patterns, totals, strict=True):
+        kept = steps[steps >= 0]
         scales[kept] = 1.0 / np.sqrt(total) if total > 0 else 1.0
-    m *= scales[:, None] * scales
+        added[kept] = (1.0 - total / totals.max()) / len(kept)
+    candidates = [_factored(a, weights, m * scales[:, None] * scales)]
+    if added.max() > 0:
+        candidates.append(_factored(a, weights, m / totals.max() + np.diag(added)))
+    return min(candidates, key=lambda candidate: candidate[0])
+
+
+def _factored(a: Array, weights: Array | None, m: Array) -> tuple[float, Array]:
+    """The error of C with C^T C = M, and C; a multiple of the diagonal is added where M is not definite."""
     diagonal = np.maximum(m.diagonal(), 1e-12)  # steps after the last that counts
     for ridge in RIDGES:
         np.fill_diagonal(m, (1.0 + ridge) * diagonal)
@@ -258,18 +299,23 @@ def _full_batch(workload: Workload, weights: Array | None, gap: float) -> tuple[
         by_share = 0.5 * squares @ (1.0 / roots) / total
         return -float(np.log(total)), -shares * (by_share - shares @ by_share)
 
-    def callback(x: Array) -> None:
+    def reached(x: Array) -> bool:
         shares = weighted(x)
         highest[0] = max(highest[0], float(np.sqrt(squares.T @ shares).sum()))
         diagonal = _diagonal(squares, shares)
         if error(diagonal) < error(best[0]):
             best[0] = diagonal
-        if error(best[0]) <= (1 + gap) * highest[0]:
+        return error(best[0]) <= (1 + gap) * highest[0]
+
+    def callback(x: Array) -> None:
+        if reached(x):
             raise StopIteration
 
-    if error(best[0]) > (1 + 1e-12) * highest[0]:
+    # even weights may be optimal: L-BFGS takes no step from there, and calls nothing back
+    even = np.zeros(workload.n)
+    if error(best[0]) > (1 + 1e-12) * highest[0] and not reached(even):
         options = {"maxiter": 5000, "maxfun": 20000, "maxcor": 30, "ftol": 0.0, "gtol": 0.0}
-        minimize(value, np.zeros(workload.n), jac=True, method="L-BFGS-B", callback=callback, options=options)
+        minimize(value, even, jac=True, method="L-BFGS-B", callback=callback, options=options)
     slack = 1 - 4 * (workload.n + 8) * EPS
     return np.diag(best[0]), Bound(max(bound.value, highest[0] * slack), bound.theorem, EVERY), calls[0]
 

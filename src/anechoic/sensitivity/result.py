@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Squares of entries below or above these would leave the range of a float64.
-SMALLEST, LARGEST = 1e-140, 1e140
+from anechoic._validate import LARGEST, SMALLEST
 
 
 @dataclass(frozen=True)

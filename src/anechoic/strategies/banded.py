@@ -20,8 +20,8 @@ from anechoic.strategies.recurrence import Autoregressive, Recurrence
 class Banded(SquareStrategy):
     """A lower-triangular matrix with few bands, each column free: O(n bands) of memory and time per vector.
 
-    A noise stream keeps the last bands - 1 rows, as for a banded Toeplitz strategy. Columns that are at
-    least `bands` apart are orthogonal (monograph, Section 4.3 and arXiv 2306.08153).
+    A noise stream keeps `bands` rows (one of them is being made), as for a banded Toeplitz strategy.
+    Columns that are at least `bands` apart are orthogonal (monograph, Section 4.3 and arXiv 2306.08153).
 
     Args:
         n: steps, >= 1.

@@ -30,6 +30,7 @@ from anechoic.workloads import Workload
 # Coefficients of C below this, relative to the largest one, are left out: they change no digit of any norm.
 NEGLIGIBLE = 1e-200
 PIECE = 4096  # coefficients of the first piece that C is computed in; each further one is twice as long
+ACCURACY = 1e-9  # relative error of any norm of C from which on its coefficients are not used
 EXACT_BANDS = 4096  # bands up to which the theorem for falling coefficients is checked in exact arithmetic
 
 
@@ -45,6 +46,10 @@ class BandedInverse(SquareStrategy):
         n: steps, >= 1.
         inverse_coefficients: the first column of C^-1, shape (bands,), bands <= n, the first one > 0; those
             after them are zero.
+
+    Norms of C, and with them sensitivities, are within 1e-9 of the true ones for these float64 coefficients:
+    `toeplitz.accurate_inverse` bounds their error. Where a series with several zeros close together near the
+    unit circle, or inside it, does not allow that, asking for them raises ValueError.
 
     References:
         Kalinin and others, arXiv 2505.12128 (BISR), 2601.22334 (lambda-CGD), 2605.18379 (fractional powers).
@@ -149,17 +154,37 @@ class BandedInverse(SquareStrategy):
             falling = nonnegative and bool((np.diff(c) <= 0).all())
         return Structure(n, n, toeplitz=True, nonnegative=nonnegative, nonincreasing=falling)
 
-    @cached_property
+    @property
     def _leading(self) -> Array:
         """Coefficients of C up to where the rest is negligible; at least one, at most n."""
-        c = leading_coefficients(self._inverse[: self.bands], self.n)
-        if not np.isfinite(c).all():
+        return self._known[0]
+
+    @cached_property
+    def _known(self) -> tuple[Array, bool]:
+        """`_leading`, and whether the plain recursion loses too many digits, so that it was refined."""
+        inverse = self._inverse[: self.bands]
+        plain = leading_coefficients(inverse, self.n)
+        if not np.isfinite(plain).all():
             raise ValueError(
                 f"the coefficients of C grow beyond float64 within n={self.n} steps: the power series of"
                 " inverse_coefficients has a zero inside the unit circle. Choose smaller ones."
             )
+        c, bound = toeplitz.accurate_inverse(inverse, plain, ACCURACY)
+        left = self.n - len(c)
+        if left > 0:  # leaving them out changes the residuals of the steps of their first lags
+            sums = np.cumsum(np.abs(inverse))
+            back = np.arange(min(len(inverse) - 1, len(c)))  # c_{last - i} meets lags i < j <= left + i
+            after = sums[np.minimum(left + back, len(inverse) - 1)] - sums[back]
+            bound += float(after @ np.abs(c[::-1][: len(back)]))
+        if not bound <= 2 * ACCURACY:
+            raise ValueError(
+                f"the coefficients of C for n={self.n} steps are known to a relative error of {bound:.2g}"
+                f" only, but a sensitivity needs {ACCURACY:g}: the power series of inverse_coefficients has"
+                " zeros too close together near the unit circle, or inside it. Move them outwards, by"
+                " coefficient j times 0.99**j, or choose fewer bands or steps."
+            )
         c.setflags(write=False)
-        return c
+        return c, c is not plain
 
     @cached_property
     def _closed(self) -> BLT | None:
@@ -174,6 +199,9 @@ class BandedInverse(SquareStrategy):
         return np.pad(self._leading, (0, self.n - len(self._leading)))
 
     def multiply(self, x: ArrayLike) -> Array:
+        c, refined = self._known
+        if refined:  # sensitivities are computed from this too
+            return toeplitz.multiply(c, rows_of(self.n, x))
         return toeplitz.solve(self._inverse, rows_of(self.n, x))
 
     def solve(self, z: ArrayLike) -> Array:
@@ -202,7 +230,9 @@ class BandedInverse(SquareStrategy):
 
     def recurrence(self) -> Recurrence:
         window, inverse = self.bands, self._inverse
-        return MovingAverage(self.n, window=window, row=lambda t: inverse[: min(window, t + 1)])
+        return MovingAverage(
+            self.n, window=window, row=lambda t: inverse[: min(window, t + 1)], stationary=True
+        )
 
     def truncate(self, steps: int) -> BandedInverse:
         steps = steps_within(self.n, steps)

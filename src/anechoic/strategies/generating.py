@@ -22,7 +22,10 @@ GeneratingFunction = Callable[[Complex], Complex]
 # exp(-36) < 3e-16 and rounding errors raised by at most exp(36 / 16) < 10.
 POINTS, DAMPING = 16, 36.0
 # The same for limiting norms: points up to which a function is resolved, and how much of it may be left.
-FINEST, LEFT = 2**22, 1e-13
+FINEST, LEFT = 2**21, 1e-13
+LEADING = 2**14  # coefficients up to which a limiting norm is compared with those of a circle in the disc
+GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)  # part of a step that a grid is turned by
+DIRECT = 256  # terms up to which products are summed without the FFT
 
 
 def series(r: GeneratingFunction | ArrayLike, n: int) -> Array:
@@ -101,14 +104,21 @@ def excess_bound(error: float, n: int) -> float:
 def limiting_norm(r: GeneratingFunction, radius: float) -> float:
     """An upper bound of sqrt(sum_t c_t^2) for 1/r(x) = sum_t c_t x^t.
 
-    The integral of |r|^-2 over the unit circle is this sum only where r has no zero in the closed unit disc
-    (minimum phase): for r(x) = 1 - 2x the integral is 1/3, the sum infinite. So the zeros are counted first,
-    by the argument of r along the circle of radius s = sqrt(radius) > 1. There are none inside, hence
-    sum_t c_t^2 s^(2t) is the mean of |r|^-2 on that circle: it bounds the coefficients that are not summed.
+    The Taylor polynomial of r is read off a circle of radius s, 1 < s <= sqrt(radius), and `certified_norm`
+    proves that it has no zero in the closed unit disc and bounds the norm, with room for the difference of r
+    and the polynomial. That difference is measured, not proven: samples at N points of a circle do not tell
+    x^(t + N) from x^t. So r is sampled on three grids with N, 2 N and about 1.3 N points, the last number
+    odd and so coprime to the others, all but the first turned by an irrational part of a step. An aliased
+    term has another place on each grid, and a complex phase. Only coefficients are used that are real and
+    agree on all three, with nothing left in the upper half of each spectrum. In the end the norm is compared
+    with 1 / r(0) and with the first coefficients of 1/r from another circle, inside the disc.
+
+    What remains the caller's promise is that r is analytic in |x| < radius, and that no term x^t with t of
+    the order of N^2 > 10^6 or beyond, or features as narrow, matter on these circles: no number of
+    evaluations can show it. For a polynomial pass its coefficients: nothing is left to promise then.
 
     Args:
-        r: analytic in |x| < radius, real on the real line, vectorised. That it is analytic is the caller's
-            promise: no number of evaluations can show it.
+        r: analytic in |x| < radius, real on the real line, vectorised.
         radius: > 1.
 
     Raises:
@@ -116,13 +126,15 @@ def limiting_norm(r: GeneratingFunction, radius: float) -> float:
     """
     log_s = 0.5 * math.log(radius)
     while (size := 1 << max(10, math.ceil(-2.0 * math.log(LEFT) / log_s).bit_length())) <= FINEST:
-        s = math.exp(log_s)
-        values = _half_circle(r, s, size)
-        if _zeros_inside(values) == 0:
-            scaled = np.fft.irfft((1.0 / values).conj(), size)  # c_t s^t, and aliases from t + size on
-            if np.abs(scaled[-size // 16 :]).max() <= 1e-9 * np.abs(scaled).max():  # no pole of 1/r inside
-                return _norm(scaled, 1.0 / float(np.abs(values).min()), s)
-        log_s /= 4.0  # the zeros may lie between the unit circle and this one
+        found = _taylor(r, math.exp(log_s), size)
+        if found is not None:
+            polynomial, uncertain = found
+            norm, proven = certified_norm(polynomial, uncertain)
+            if norm is not None and _confirmed(r, polynomial, norm):
+                return norm
+            if not proven:  # other circles give the same polynomial
+                break
+        log_s /= 4.0  # large values hide small coefficients, or r is not analytic as far out
     raise ValueError(
         "C = 1/r is not known to be square-summable: r has a zero in the unit disc, or a zero or branch point"
         f" so near to the unit circle that {FINEST} points do not resolve it (radius={radius:.9g}). The"
@@ -131,22 +143,112 @@ def limiting_norm(r: GeneratingFunction, radius: float) -> float:
     )
 
 
-def _zeros_inside(values: Complex) -> int | None:
-    """Zeros of r inside a circle by the argument of r on its upper half; None where it is not resolved."""
-    if np.abs(values).min() == 0.0 or np.abs(values[[0, -1]].imag).max() > 1e-9 * np.abs(values).max():
-        return None
-    turns = np.angle(values[1:] / values[:-1])
-    # so small a turn leaves no zero or pole within 128 / size of the circle
-    return round(float(turns.sum()) / math.pi) if np.abs(turns).max() < math.pi / 64 else None
+def _taylor(r: GeneratingFunction, s: float, size: int) -> tuple[Array, float] | None:
+    """Taylor coefficients of r from |x| = s, and the sum of |error|; None where they are not resolved."""
+    kept, found, largest = size // 2, [], 0.0
+    # s^-kept is below LEFT, and a geometric series bounds what follows
+    powers = np.exp(-math.log(s) * np.arange(kept))
+    spread = 1.0 / -math.expm1(-math.log(s))
+    rest = 0.0
+    for points, turn in ((size, 0.0), (13 * size // 10 | 1, GOLDEN), (2 * size, GOLDEN**2)):
+        step = 2.0 * math.pi / points
+        try:
+            values = _values(r, _points(s, step * (np.arange(points, dtype=np.float64) + turn)))
+        except ValueError:
+            return None  # beyond the range of numbers, or a pole
+        if not np.abs(values).max() < 1e290:
+            return None
+        scaled = np.fft.fft(values) / points
+        scaled[:kept] *= np.exp(-1j * step * turn * np.arange(kept))
+        largest = max(largest, float(np.abs(values).max()))
+        upper = float(np.abs(scaled[kept:]).max())
+        if not upper <= 10 * LEFT * largest:
+            return None
+        rest = max(rest, upper * float(powers[-1]) * spread)
+        found.append(scaled[:kept] * powers)
+    polynomial = np.ascontiguousarray(found[0].real)
+    apart = max(float(np.abs(other - polynomial).sum()) for other in found)
+    uncertain = apart + rest + 1e-15 * largest * spread
+    return (polynomial, uncertain) if uncertain <= 1e-9 * np.abs(polynomial).sum() else None
 
 
-def _norm(scaled: Array, largest: float, s: float) -> float:
-    """sqrt(sum_t c_t^2) from c_t s^t, t < size, rounded up; `largest` is the maximum of |1/r|."""
-    size = len(scaled)
-    kept = scaled * np.exp(-math.log(s) * np.arange(size))
-    left = math.sqrt(float(scaled @ scaled)) * s ** (-size)
-    rounding = 1e-14 * largest / math.sqrt(1.0 - s**-2)
-    return (math.sqrt(float(kept @ kept)) + left + rounding) * (1.0 + 1e-9)
+def _confirmed(r: GeneratingFunction, polynomial: Array, norm: float) -> bool:
+    """Whether r(0) and the first coefficients of 1/r, from a circle inside the disc, agree with the norm."""
+    with np.errstate(all="ignore"):
+        at_zero = complex(np.asarray(r(np.zeros(1, dtype=np.complex128)), dtype=np.complex128).flat[0])
+    size = float(np.abs(polynomial).sum())
+    if np.isfinite(at_zero) and not (
+        abs(at_zero - polynomial[0]) <= 1e-8 * size and norm * abs(at_zero) * (1.0 + 1e-9) >= 1.0
+    ):
+        return False
+    n = 1024
+    while True:
+        taylor = series(r, n)
+        if np.abs(taylor[-n // 4 :]).max() <= LEFT * size or n >= LEADING:
+            break
+        n *= 2
+    first = toeplitz.inverse(taylor, n)
+    return float(np.linalg.norm(first)) <= norm * (1.0 + 1e-9)
+
+
+def certified_norm(r: Array, uncertain: float = 0.0) -> tuple[float | None, bool]:
+    """A proven upper bound of the norm of 1 / r, for a series r known up to errors whose sum is `uncertain`.
+
+    Let c be a polynomial, here the first coefficients of 1/r in float64, and r c = 1 + e. If the sum of |e|
+    is some q < 1, then |r c| >= 1 - q in the closed unit disc, so that r has no zero there, and
+    |1/r| <= |c| / (1 - q) on the circle; the norm of the coefficients of 1/r is the quadratic mean of that.
+    Nothing is assumed of c: q includes what rounding may hide of e.
+
+    Args:
+        r: shape (terms,), r_0 != 0.
+        uncertain: >= 0, upper bound of the sum of |error| of all coefficients, those beyond `terms` included.
+
+    Returns:
+        The bound, or None; and whether the polynomial itself, were it exact, is proven to have no zero.
+    """
+    sizes = np.abs(r)
+    after = np.cumsum(sizes[::-1])[::-1]
+    terms = max(1, int(np.count_nonzero(after > 1e-18 * after[0])))
+    if terms < len(r):
+        uncertain += float(after[terms])
+        r = r[:terms]
+    n, before = max(1024, 1 << terms.bit_length()), math.inf
+    while n <= FINEST:
+        with np.errstate(all="ignore"):
+            c = toeplitz.inverse(r, n)
+            if not np.isfinite(c).all():
+                break
+            q = _residual_sum(r, c)
+            missing = uncertain * float(np.abs(c).sum())
+        # the residual falls to rounding, and no farther
+        if q <= 1e-10 or (q <= 1e-3 and (q > 0.5 * before or 2 * n > FINEST)):
+            total = (q + missing) * (1.0 + 1e-9)
+            if not total <= 1e-3:
+                return None, True
+            return float(np.linalg.norm(c)) / (1.0 - total) * (1.0 + 1e-9), True
+        before = q
+        n *= 2
+    return None, False
+
+
+def _residual_sum(r: Array, c: Array) -> float:
+    """Upper bound of sum |e| for r c = 1 + e as polynomials."""
+    terms, n = len(r), len(c)
+    if terms <= DIRECT:
+        e = np.convolve(r, c)
+        # each entry is a sum of at most `terms` products
+        unseen = 1.01 * terms * toeplitz.UNIT * float(np.abs(r).sum() * np.abs(c).sum())
+    else:
+        from scipy import fft
+
+        size = fft.next_fast_len(n + terms - 1, real=True)
+        e = fft.irfft(fft.rfft(r, size) * fft.rfft(c, size), size)
+        # in the quadratic norm a transform is off by a few units for each of its log2(size) stages
+        off = 8 * toeplitz.UNIT * math.log2(size)
+        norms = np.abs(r).sum() * np.linalg.norm(c) + np.linalg.norm(r) * np.abs(c).sum()
+        unseen = 3 * off * math.sqrt(size) * float(norms)
+    e[0] -= 1.0
+    return float(np.abs(e).sum()) * (1.0 + 1e-9) + unseen
 
 
 def _on_circle(r: GeneratingFunction, radius: float, size: int) -> Complex:

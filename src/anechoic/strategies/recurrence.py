@@ -44,10 +44,14 @@ class Recurrence:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Windowed(Recurrence):
-    """Of the past, the last `window` rows count; `row(s)`, for s = local(t), gives their coefficients."""
+    """Of the past, the last `window` rows count; `row(s)`, for s = local(t), gives their coefficients.
+
+    `stationary` says that every row holds the leading entries of the longest one, as for Toeplitz C.
+    """
 
     window: int
     row: Callable[[int], Array]
+    stationary: bool = False
 
     @property
     def rows(self) -> int:

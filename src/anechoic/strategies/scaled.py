@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows, steps_within
+from anechoic._validate import (
+    LARGEST,
+    SMALLEST,
+    Array,
+    finite_array,
+    positive_int,
+    rows_of,
+    scale_rows,
+    steps_within,
+)
 from anechoic.errors import UnsupportedError
 from anechoic.strategies.base import Strategy, Structure
 from anechoic.strategies.recurrence import Recurrence
@@ -57,6 +66,15 @@ class ColumnScaled(_Wrapper):
         if array.min() <= 0:
             t = int(array.argmin())
             raise ValueError(f"scales[{t}]={array[t]} must be > 0.")
+        # squares that are 0 or infinite here could come back into range as a product, and be wrong
+        norms = np.sqrt(base.column_norms_squared())
+        for what, sizes in (("scales", array), ("column norms of base", norms)):
+            low, high = float(sizes.min()), float(sizes.max())
+            if low < SMALLEST or high > LARGEST:
+                raise ValueError(
+                    f"{what} reach from {low} to {high}, but must lie between {SMALLEST} and {LARGEST} for"
+                    " their squares to be computed: scale the strategy, which changes no loss."
+                )
         object.__setattr__(self, "n", base.n)
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "scales", array)
@@ -104,6 +122,8 @@ def ColumnNormalized(base: Strategy) -> ColumnScaled:
     The scales are fixed by all n steps, so the leading block of a normalised strategy is not itself
     normalised: that is the guarantee of a run that stops early.
     """
+    if not isinstance(base, Strategy):
+        raise ValueError(f"base={base!r} must be a Strategy.")
     return ColumnScaled(base, 1.0 / np.sqrt(base.column_norms_squared()))
 
 
@@ -130,6 +150,12 @@ class Restarted(_Wrapper):
         n = full if n is None else positive_int("n", n)
         if not full - base.n < n <= full:
             raise ValueError(f"n={n} does not end in block {times} of {base.n} steps.")
+        period = base.recurrence().period
+        if period is not None and base.n % period:
+            raise ValueError(
+                f"base forgets its past every {period} steps, which do not divide its {base.n}: a restarted"
+                " strategy can be restarted in multiples of its own blocks only."
+            )
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "times", times)
@@ -170,8 +196,6 @@ class Restarted(_Wrapper):
         inner = self.base.recurrence()
         gains = None if inner.gains is None else np.tile(inner.gains, self.times)[: self.n]
         period = self.base.n if inner.period is None else inner.period
-        if self.base.n % period:
-            raise ValueError("a restarted strategy cannot itself be restarted in blocks of another length.")
         return replace(inner, n=self.n, gains=gains, period=period)
 
     def truncate(self, steps: int) -> Restarted:

@@ -41,7 +41,7 @@ class Identity(SquareStrategy):
 
     def recurrence(self) -> Recurrence:
         one = np.ones(1)
-        return MovingAverage(self.n, window=1, row=lambda t: one)
+        return MovingAverage(self.n, window=1, row=lambda t: one, stationary=True)
 
     def truncate(self, steps: int) -> Identity:
         return Identity(steps_within(self.n, steps))
@@ -123,10 +123,12 @@ class Output(SquareStrategy):
         inverse = self._a.inverse_coefficients
         window, bands = len(inverse), self.structure.bands
         rates = self._a.rates
-        rows: Recurrence = MovingAverage(self.n, window=window, row=lambda t: inverse[: min(window, t + 1)])
+        rows: Recurrence = MovingAverage(
+            self.n, window=window, row=lambda t: inverse[: min(window, t + 1)], stationary=True
+        )
         if bands < window:  # sliding windows, whose inverse never ends
             c = self._a.coefficients
-            rows = Autoregressive(self.n, window=bands, row=lambda t: c[: min(bands, t + 1)])
+            rows = Autoregressive(self.n, window=bands, row=lambda t: c[: min(bands, t + 1)], stationary=True)
         return rows if rates is None else rows.with_gains(1.0 / rates)
 
     def truncate(self, steps: int) -> Output:

@@ -86,7 +86,7 @@ class _ToeplitzStrategy(SquareStrategy):
     def recurrence(self) -> Recurrence:
         window = self.structure.bands
         c = self._c
-        return Autoregressive(self.n, window=window, row=lambda t: c[: min(window, t + 1)])
+        return Autoregressive(self.n, window=window, row=lambda t: c[: min(window, t + 1)], stationary=True)
 
 
 @serializable
@@ -115,7 +115,7 @@ class Toeplitz(_ToeplitzStrategy):
         Raises:
             ValueError: if the workload carries learning rates and so is not Toeplitz.
         """
-        return cls(workload.n, power_coefficients(workload, 0.5, workload.n))
+        return cls(_checked(workload).n, power_coefficients(workload, 0.5, workload.n))
 
     @classmethod
     def power(cls, workload: Workload, exponent: float) -> Toeplitz:
@@ -235,7 +235,7 @@ class BandedToeplitz(_ToeplitzStrategy):
             ValueError: for bad arguments, or a workload that is not Toeplitz.
         """
         bands = positive_int("bands", bands)
-        if bands > workload.n:
+        if bands > _checked(workload).n:
             raise ValueError(
                 f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more coefficients."
             )
@@ -249,6 +249,12 @@ class BandedToeplitz(_ToeplitzStrategy):
         return f"BandedToeplitz(n={self.n}, bands={len(self._c)})"
 
 
+def _checked(workload: Workload) -> Workload:
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    return workload
+
+
 def power_coefficients(workload: Workload, exponent: float, count: int) -> Array:
     """First `count` coefficients of A^exponent for a Toeplitz workload, shape (count,).
 
@@ -258,8 +264,11 @@ def power_coefficients(workload: Workload, exponent: float, count: int) -> Array
     Raises:
         ValueError: if the workload is not Toeplitz.
     """
+    _checked(workload)
     if not workload.is_toeplitz:
-        raise ValueError("workload has learning rates and is not Toeplitz: leave them out of the design.")
+        raise ValueError(
+            f"workload={type(workload).__name__} is not Toeplitz: leave learning rates out of the design."
+        )
     leading = workload.truncate(count)
     above, below = leading.fraction
     if max(len(above), len(below)) > toeplitz.MILLER:

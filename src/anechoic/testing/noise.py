@@ -26,6 +26,11 @@ def check_recurrence(strategy: Strategy, rng: np.random.Generator) -> None:
     """
     recurrence, n = strategy.recurrence(), strategy.n
     require(strategy, recurrence.n == n, f"recurrence().n={recurrence.n} differs from n={n}")
+    if isinstance(recurrence, (Autoregressive, MovingAverage)) and recurrence.stationary:
+        steps = n if recurrence.period is None else min(n, recurrence.period)
+        longest = np.asarray(recurrence.row(steps - 1))
+        held = all(bool((recurrence.row(s) == longest[: s + 1]).all()) for s in range(steps))
+        require(strategy, held, "recurrence() says stationary, but its rows differ")
     if is_square(strategy):
         z = rng.standard_normal((n, 2))
         close(strategy, replay(recurrence, z), solver(strategy)(z), "rows of recurrence() = solve(z)")
