@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from anechoic.errors import MismatchError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.samplers import Given, InOrder, Sampled, check_promise
 
@@ -208,6 +208,9 @@ def test_impossible_batches_are_refused(batches, reason):
         (OncePerEpoch(2), [[0, 1], [2, 3], [3, 0], [1, 2]], 8, None),
         (OncePerEpoch(2), [[0, 1], [2, 0]], 2, 1),
         (FullBatch(), [[0, 1], [1, 0]], 8, None),
+        (Patterns([(0, 2, 4), (1, 3, 5)]), [[0, 1], [2, 3]], 6, None),
+        (Patterns([(0, 2), (1, 3)]), [[0, 1], [2, 0]], 4, 1),
+        (Patterns([(0, 1), (2,)]), [[0], [0], [0]], 3, 2),
     ],
 )
 def test_a_promise_is_checked_for_every_example(promise, batches, steps, broken):

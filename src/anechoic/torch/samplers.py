@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anechoic.errors import MismatchError
 from anechoic.noise import derive
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 
 Indices = NDArray[np.int64]
@@ -165,6 +165,8 @@ def check_promise(promise: Participation, batches: Batches, steps: int, examples
     limit = promise.max_participations_in(steps)
     last = np.full(examples, -1, dtype=np.int64)  # step, phase or epoch of the latest participation
     count = np.zeros(examples, dtype=np.int64)
+    listed = [set(pattern) for pattern in promise.patterns(steps)] if isinstance(promise, Patterns) else []
+    open_to = np.ones((examples, len(listed)), dtype=bool)  # patterns that still hold all steps of an example
     for t in range(steps):
         batch = batches.batch(t)
         count[batch] += 1
@@ -179,6 +181,9 @@ def check_promise(promise: Participation, batches: Batches, steps: int, examples
         elif isinstance(promise, OncePerEpoch):
             broken = broken or bool((earlier == t // promise.period).any())
             last[batch] = t // promise.period
+        elif isinstance(promise, Patterns):
+            open_to[batch] &= [t in pattern for pattern in listed]
+            broken = broken or not open_to[batch].any(axis=1).all()
         if broken:
             raise MismatchError(
                 f"batch {t} breaks the promise that {promise.describe()}: an example in it took part before."
