@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.accounting.confidence import bernoulli_divergence, samples_needed, upper_mean
+from anechoic.accounting.confidence import bernoulli_divergence, samples_needed, upper_mean, upper_mean_of
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000, 10**6])
@@ -46,3 +46,20 @@ def test_samples_needed_are_enough_and_not_many_too_many():
         count = samples_needed(delta, ratio, 1e-7)
         assert upper_mean(delta, count, 1e-7) <= ratio * delta * (1 + 1e-9)
         assert upper_mean(delta, count // 2, 1e-7) > ratio * delta
+
+
+@pytest.mark.parametrize("guess", [1e-6, 1e-3, 1.0])
+def test_bound_from_the_values_covers_whatever_the_guess(guess):
+    rng = np.random.default_rng(1)
+    values = rng.beta(0.02, 2.0, size=(3000, 300))
+    truth, failure = 0.02 / 2.02, 0.1
+    missed = sum(upper_mean_of(row, 300, failure, guess) < truth for row in values)
+    assert missed <= 3000 * failure
+
+
+def test_bound_from_the_values_is_sharper_for_small_values():
+    values = np.full(2000, 0.01)
+    sharp = upper_mean_of(values, 10**6, 1e-6, 2e-7)
+    assert 2e-5 < sharp < 0.7 * upper_mean(2e-5, 10**6, 1e-6)
+    assert upper_mean_of(np.zeros(0), 10**6, 1e-6, 0.0) == pytest.approx(math.log(1e6) / 0.9e6, rel=1e-2)
+    assert upper_mean_of(np.ones(5), 5, 0.1, 1.0) == 1.0

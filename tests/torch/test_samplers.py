@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from anechoic.batches import InOrder, Sampled
 from anechoic.errors import MismatchError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
-from anechoic.torch.samplers import Given, InOrder, Sampled, check_promise
+from anechoic.torch.samplers import Given, check_promise
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 

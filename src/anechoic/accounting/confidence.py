@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from anechoic._validate import Array
+
+#: Largest share that `upper_mean_of` bets on one value: at 1, a single value of 1 would end the bet.
+LARGEST_BET = 0.9
+
 
 def upper_mean(mean: float, count: int, failure: float) -> float:
     """The largest mean that is compatible with `mean` of `count` values, at confidence 1 - failure.
@@ -47,3 +54,34 @@ def bernoulli_divergence(q: float, p: float) -> float:
 def samples_needed(delta: float, ratio: float, failure: float) -> int:
     """Samples for `upper_mean` of a mean `delta` to stay below `ratio` times delta; ratio > 1."""
     return math.ceil(math.log(1.0 / failure) / bernoulli_divergence(delta, min(ratio * delta, 1 - 1e-12)))
+
+
+def upper_mean_of(values: Array, count: int, failure: float, second_moment: float) -> float:
+    """Like `upper_mean`, from the values themselves: sharper where they are mostly far below 1.
+
+    For independent values in [0, 1] whose expectations have the average p and a number l < 1 fixed in
+    advance, prod_i (1 + l (p - v_i)) is non-negative with expectation <= 1, so that by Markov's inequality
+    it exceeds 1 / failure with probability at most `failure` (Waudby-Smith and Ramdas 2023, Section 4, with
+    a constant bet). It grows in p: the bound is where it reaches 1 / failure. Rounded up.
+
+    Args:
+        values: those of the `count` values that are not 0, shape (<= count,), each in [0, 1].
+        count: number of values, >= 1.
+        failure: in (0, 1).
+        second_moment: a guess at E v^2 that was made without these values; it decides l, and a bad one only
+            loosens the bound.
+    """
+    goal = math.log(1.0 / failure)
+    bet = min(LARGEST_BET, math.sqrt(2.0 * goal / (count * max(second_moment, 1e-300))))
+    zeros = count - len(values)
+
+    def wealth(p: float) -> float:
+        return zeros * math.log1p(bet * p) + float(np.log1p(bet * (p - values)).sum())
+
+    low, high = 0.0, 1.0
+    if wealth(high) <= goal:
+        return 1.0
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if wealth(middle) <= goal else (low, middle)
+    return high
