@@ -26,15 +26,16 @@ ORDER = [
     {"sampling", "optimize"},
     {"accounting"},
     {"mechanism", "statement", "plan_text"},
-    {"planning", "noise", "endless"},
+    {"planning", "noise", "batches", "endless"},
+    {"audit"},
     {"torch", "flower", "streaming", "theory", "report", "data"},
     {"experiments", "demo"},
     {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
-# The numerical core: everything up to and including planning and noise.
-CORE = {room for room, level in LEVEL.items() if level <= LEVEL["noise"]}
+# The numerical core: everything up to and including planning, noise and audits.
+CORE = {room for room, level in LEVEL.items() if level <= LEVEL["audit"]}
 CORE_PACKAGES = {"numpy", "scipy", "dp_accounting"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))

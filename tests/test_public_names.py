@@ -37,7 +37,7 @@ def test_rooms_of_the_promised_api():
         ),
         "lower_bounds": "Bound lower_bound prefix_sum_lower_bound mathias_upper_bound",
         "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
-        "sampling": "FixedOrder Poisson CyclicPoisson External",
+        "sampling": "FixedOrder Poisson CyclicPoisson External BallsInBins MinSepSampling RandomAllocation",
         "optimize": "banded banded_toeplitz blt damped dense dense_bound restarted toeplitz Optimized",
         "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
         "noise": "NoiseStream derive",

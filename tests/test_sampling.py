@@ -8,8 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import _serialize
-from anechoic.participation import Cyclic, FullBatch, MinSep, Single
-from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    External,
+    FixedOrder,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
 
 ALL = [
     FixedOrder(100, 30, epochs=3),
@@ -19,6 +27,9 @@ ALL = [
     Poisson(100, 12.5, 40),
     CyclicPoisson(100, 12.5, 8, 40),
     CyclicPoisson(100, 10, 3, 40, "independent"),
+    BallsInBins(100, 8, 40),
+    RandomAllocation(100, 8, 40),
+    MinSepSampling(100, 12.5, 4, 40),
     External(MinSep(5, 3), 512, 40),
     External(Single(), 0.5, 1, 10),
 ]
@@ -128,6 +139,38 @@ class TestPoisson:
             ),
             (lambda: CyclicPoisson(100, 30, 0, 5), "groups=0 must be at least 1"),
             (lambda: CyclicPoisson(100, 30, 2, 5, "random"), "grouping='random' is unknown: choose one of"),
+        ],
+    )
+    def test_refusals(self, make, words):
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+class TestAllocation:
+    def test_numbers(self):
+        bins, anew = BallsInBins(100, 8, 41), RandomAllocation(100, 8, 41)
+        assert bins.expected_batch_size == anew.expected_batch_size == 12.5
+        assert bins.participation == Cyclic(8)
+        assert anew.participation == OncePerEpoch(8)
+        assert bins.period == anew.period == 8
+        spread = MinSepSampling(100, 12.5, 4, 41)
+        assert spread.participation == MinSep(4)
+        assert spread.examples / (4 - 1 + 1 / spread.rate) == pytest.approx(12.5)
+        assert MinSepSampling(100, 25, 4, 41).rate == 1.0
+        assert MinSepSampling(100, 10, 1, 41).rate == pytest.approx(0.1)
+        assert all(scheme.amplified for scheme in (bins, anew, spread))
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda: BallsInBins(100, 101, 5), "bins=101 exceeds examples=100: .* at most 100 bins"),
+            (lambda: BallsInBins(100, 0, 5), "bins=0 must be at least 1"),
+            (lambda: BallsInBins(100, 2.5, 5), "bins=2.5 must be an integer"),
+            (lambda: RandomAllocation(100, 101, 5), "period=101 exceeds examples=100: .* at most 100 steps"),
+            (lambda: RandomAllocation(0, 1, 5), "examples=0 must be at least 1"),
+            (lambda: MinSepSampling(100, 30, 4, 5), r"30 \* 4 exceeds examples=100: .* at most 3"),
+            (lambda: MinSepSampling(100, 0, 4, 5), "batch_size=0 must be a finite number > 0"),
+            (lambda: MinSepSampling(100, 10, 4, 0), "steps=0 must be at least 1"),
         ],
     )
     def test_refusals(self, make, words):

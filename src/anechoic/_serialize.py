@@ -31,6 +31,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         data = np.ascontiguousarray(value, dtype="<f8")
         return {"float64": base64.b64encode(data.tobytes()).decode("ascii"), "shape": list(data.shape)}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
     if type(value).__name__ in _REGISTRY and dataclasses.is_dataclass(value):
         fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         return {"type": type(value).__name__, **fields}
@@ -43,6 +45,8 @@ def decode(data: Any) -> Any:
     Raises:
         ValueError: if `data` names an unknown class or field, lacks one, or holds a damaged array.
     """
+    if isinstance(data, list):
+        return [decode(item) for item in data]
     if not isinstance(data, Mapping):
         return data
     if "float64" in data:

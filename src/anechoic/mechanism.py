@@ -14,10 +14,12 @@ from typing import Any, Literal
 
 from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, positive_float
-from anechoic.accounting import gaussian_epsilon, gaussian_mu, poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
+from anechoic.accounting.accountants import Accountant, Accounting, accountant_of
+from anechoic.accounting.verified import ATTEMPTS
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import Participation
-from anechoic.sampling import CyclicPoisson, External, Poisson, Sampling
+from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
 from anechoic.strategies import Strategy
 
@@ -45,6 +47,8 @@ class Mechanism:
         unit: what is protected. The library clips and samples examples; another unit ("client", "user")
             can only be promised by whoever forms the batches, and so needs `External` sampling.
         delta: the delta at which the guarantee is printed, in (0, 1).
+        accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
+            (`BallsInBins`). The record then holds what was drawn.
 
     Raises:
         ValueError: for an argument out of range.
@@ -58,12 +62,13 @@ class Mechanism:
     adjacency: Adjacency = "zero_out"
     unit: str = "example"
     delta: float = 1e-6
+    accounting: Accounting = "deterministic"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
         object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
         object.__setattr__(self, "delta", fraction("delta", self.delta))
-        check_covered(self.strategy, self.sampling, self.adjacency, self.unit)
+        check_covered(self.strategy, self.sampling, self.adjacency, self.unit, self.accounting)
 
     # -- what is bound -------------------------------------------------------------------------
 
@@ -97,6 +102,11 @@ class Mechanism:
         """sens(C, participation), or the largest column norm of C where the run is amplified."""
         return self.strategy.largest_column_norm() if self.amplified else self.sensitivity.value
 
+    @cached_property
+    def accountant(self) -> Accountant | None:
+        """What gives epsilon of an amplified run; None for one that is not amplified."""
+        return accountant_of(self.sampling, self.strategy, self.adjacency, self.accounting)
+
     @property
     def noise_multiplier(self) -> float:
         """sigma = noise_std / reference_sensitivity; unamplified, the release is (1/sigma)-GDP."""
@@ -128,10 +138,13 @@ class Mechanism:
         return {}
 
     def _epsilon(self, delta: float, steps: int) -> float:
-        if self.amplified:
-            groups, rate = _groups_and_rate(self.sampling)
-            sigma = self.noise_std / self.strategy.truncate(steps).largest_column_norm()
-            return poisson_epsilon(delta, sigma, rate, -(-steps // groups), adjacency=self.adjacency)
+        if self.accountant is not None:
+            if steps == self.steps:
+                return self.accountant.epsilon(delta, self.noise_std)
+            # what was verified are all releases: a leading block has the bound without sampling error
+            strategy, sampling = self.strategy.truncate(steps), self.sampling.truncate(steps)
+            block = accountant_of(sampling, strategy, self.adjacency, self.accounting)
+            return math.inf if block is None else block.bound(delta, self.noise_std)
         value = self.sensitivity.value
         if steps < self.steps:
             leading = self.sampling.truncate(steps).participation
@@ -149,7 +162,7 @@ class Mechanism:
     # -- identity and files --------------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
-        return {
+        fields = {
             "format": _FORMAT,
             "strategy": encode(self.strategy),
             "sampling": encode(self.sampling),
@@ -159,6 +172,9 @@ class Mechanism:
             "unit": self.unit,
             "delta": self.delta,
         }
+        if self.accounting != "deterministic":  # left out, as in files written before there was a choice
+            fields["accounting"] = encode(self.accounting)
+        return fields
 
     @cached_property
     def fingerprint(self) -> str:
@@ -188,6 +204,9 @@ class Mechanism:
     def from_json(cls, text: str) -> Mechanism:
         """Read a record back; sensitivity and epsilon are computed again.
 
+        An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
+        mechanism that is returned draws all of them again.
+
         Raises:
             MismatchError: if the file is damaged, was edited, or states another guarantee than this
                 version of the library computes.
@@ -202,6 +221,7 @@ class Mechanism:
                 decode(record["strategy"]),
                 decode(record["sampling"]),
                 **{name: record[name] for name in names},
+                accounting=decode(record.get("accounting", "deterministic")),
             )
             stated, fingerprint = record["states"], record["fingerprint"]
             numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
@@ -220,15 +240,22 @@ class Mechanism:
                 f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
                 f" the file was edited after it was written. {remedy}"
             )
-        found = {
-            "sensitivity": mechanism.sensitivity.value,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "epsilon": mechanism.epsilon(),
-        }
-        for name, value in numbers.items():
-            if not math.isclose(value, found[name], rel_tol=1e-6):
-                raise MismatchError(f"the file states {name}={value}, but it is {found[name]}. {remedy}")
+        mechanism._compare(numbers, remedy)
         return mechanism
+
+    def _compare(self, numbers: dict[str, float], remedy: str) -> None:
+        found = {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
+        epsilon, verified = numbers["epsilon"], isinstance(self.accounting, Verified)
+        if verified and self.accountant is not None:
+            if not self.accountant.plausible(epsilon, self.delta, self.noise_std):
+                raise MismatchError(
+                    f"the file states epsilon={epsilon}, which its own samples contradict. {remedy}"
+                )
+        else:
+            found["epsilon"] = self.epsilon()
+        for name, value in found.items():
+            if not math.isclose(numbers[name], value, rel_tol=1e-6):
+                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {remedy}")
 
     # -- for people ----------------------------------------------------------------------------
 
@@ -259,6 +286,7 @@ def calibrate(
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
+    accounting: Accounting | Literal["verified"] = "deterministic",
 ) -> Mechanism:
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
@@ -271,20 +299,23 @@ def calibrate(
         delta: in (0, 1).
         epsilon: > 0; give this or `noise_multiplier`.
         noise_multiplier: sigma, in units of the reference sensitivity, > 0.
+        accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100.
 
     Raises:
-        ValueError: for an argument out of range, or where not exactly one of the two is given.
+        ValueError: for an argument out of range, where not exactly one of the two is given, or where the
+            samples of a `Verified` do not show epsilon.
         UnsupportedError: where no theorem covers the combination.
     """
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
         )
-    check_covered(strategy, sampling, adjacency, unit)
     delta = fraction("delta", delta)
+    how: Accounting = Verified(failure=delta / 100) if accounting == "verified" else accounting
+    check_covered(strategy, sampling, adjacency, unit, how)
 
     def with_std(std: float) -> Mechanism:
-        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta)
+        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how)
 
     if noise_multiplier is not None:
         unscaled = with_std(1.0)
@@ -292,16 +323,23 @@ def calibrate(
         return with_std(std)
 
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-    if sampling.amplified:
-        groups, rate = _groups_and_rate(sampling)
-        compositions = -(-strategy.n // groups)
-        sigma = poisson_noise_multiplier(epsilon, delta, rate, compositions, adjacency=adjacency)
-        std = sigma * strategy.largest_column_norm()
+    accountant = accountant_of(sampling, strategy, adjacency, how)
+    if accountant is not None:
+        std = accountant.noise_std(epsilon, delta)
     else:
         std = (
             _factor(adjacency)
             * sensitivity(strategy, sampling.participation).value
             / gaussian_mu(epsilon, delta)
+        )
+    if isinstance(how, Verified):
+        for attempt in range(ATTEMPTS):  # each may fail with its own part of how.failure
+            mechanism = with_std(std * 1.005**attempt)
+            if mechanism.epsilon() <= epsilon:
+                return mechanism
+        raise ValueError(
+            f"samples={how.samples} did not show epsilon={epsilon} at delta={delta} in {ATTEMPTS} attempts:"
+            " take more."
         )
     mechanism, excess = with_std(std), 1e-15
     while mechanism.epsilon() > epsilon:  # products of rounded numbers
@@ -309,7 +347,13 @@ def calibrate(
     return mechanism
 
 
-def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: str) -> None:
+def check_covered(
+    strategy: Strategy,
+    sampling: Sampling,
+    adjacency: str,
+    unit: str,
+    accounting: Accounting = "deterministic",
+) -> None:
     """Refuse what no theorem covers.
 
     Raises:
@@ -324,17 +368,13 @@ def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: 
     steps = sampling.steps
     if strategy.n != steps:
         raise ValueError(f"strategy has n={strategy.n} steps but sampling has {steps}: build both for one n.")
-    if isinstance(sampling, (Poisson, CyclicPoisson)) and strategy.structure.bands > sampling.groups:
-        raise UnsupportedError(
-            f"bands={strategy.structure.bands} exceeds groups={sampling.groups}: amplification by (cyclic)"
-            " Poisson sampling is proved only for at most as many bands as groups (Theorem 3.21). Use fewer"
-            " bands, more groups, or FixedOrder."
-        )
-    if adjacency == "add_or_remove" and not (
-        isinstance(sampling, Poisson)
+    if accounting != "deterministic" and not isinstance(accounting, Verified):
+        raise ValueError(f"accounting={accounting!r} must be 'deterministic' or a Verified.")
+    accountant_of(sampling, strategy, adjacency, accounting)
+    if adjacency == "add_or_remove" and (
+        isinstance(sampling, (FixedOrder, External))
         or (
-            isinstance(sampling, CyclicPoisson)
-            and (sampling.groups == 1 or sampling.grouping == "independent")
+            isinstance(sampling, CyclicPoisson) and sampling.groups > 1 and sampling.grouping != "independent"
         )
     ):
         raise UnsupportedError(
@@ -350,12 +390,6 @@ def check_covered(strategy: Strategy, sampling: Sampling, adjacency: str, unit: 
             " unit is 'example'. Where somebody else groups a unit's data and bounds its participation, use"
             " External."
         )
-
-
-def _groups_and_rate(sampling: Sampling) -> tuple[int, float]:
-    if not isinstance(sampling, (Poisson, CyclicPoisson)):
-        raise TypeError(f"{type(sampling).__name__} is not amplified.")
-    return sampling.groups, sampling.rate
 
 
 def _factor(adjacency: str) -> float:

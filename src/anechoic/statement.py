@@ -82,11 +82,8 @@ def lay_out(items: list[tuple[str, str]], width: int = 100) -> str:
 
 
 def _notion(m: Mechanism) -> str:
-    if m.amplified:
-        return (
-            "(epsilon, delta)-DP, amplified by secret Poisson sampling: monograph, Theorem 3.21, evaluated as"
-            " a pessimistic privacy loss distribution by dp-accounting"
-        )
+    if m.accountant is not None:
+        return m.accountant.describe()
     return "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
 
 

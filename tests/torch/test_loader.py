@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from anechoic.batches import InOrder, Sampled
 from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.fetching import empty_like
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader, split
-from anechoic.torch.samplers import InOrder, Sampled
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
 
 KEY = bytes(range(32))

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from anechoic.batches import InOrder, Sampled
 from anechoic.errors import MismatchError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
-from anechoic.torch.samplers import Given, InOrder, Sampled, check_promise
+from anechoic.torch.samplers import Given, check_promise
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
@@ -208,6 +209,9 @@ def test_impossible_batches_are_refused(batches, reason):
         (OncePerEpoch(2), [[0, 1], [2, 3], [3, 0], [1, 2]], 8, None),
         (OncePerEpoch(2), [[0, 1], [2, 0]], 2, 1),
         (FullBatch(), [[0, 1], [1, 0]], 8, None),
+        (Patterns([(0, 2, 4), (1, 3, 5)]), [[0, 1], [2, 3]], 6, None),
+        (Patterns([(0, 2), (1, 3)]), [[0, 1], [2, 0]], 4, 1),
+        (Patterns([(0, 1), (2,)]), [[0], [0], [0]], 3, 2),
     ],
 )
 def test_a_promise_is_checked_for_every_example(promise, batches, steps, broken):

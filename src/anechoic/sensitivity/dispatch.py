@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
-from anechoic.sensitivity import cyclic, epochs, full_batch, min_sep, single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from anechoic.sensitivity import cyclic, epochs, full_batch, listed, min_sep, single
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -56,7 +56,9 @@ def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity
             return min_sep.min_sep(strategy, separation, count)
         case OncePerEpoch(period=period):
             return epochs.once_per_epoch(strategy, period)
+        case Patterns():
+            return listed.listed(strategy, participation)
     raise UnsupportedError(
         f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
-        " one of Single, Cyclic, MinSep, OncePerEpoch or FullBatch that allows all of its patterns."
+        " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns."
     )

@@ -26,7 +26,7 @@ from torch.utils.data import (
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
+from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
 from anechoic.torch.gradients import check_not_mixing
 from anechoic.torch.loader import PrivateDataLoader
 
@@ -330,7 +330,8 @@ def check_fit(
         raise MismatchError(
             f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {remedy}."
         )
-    if loader.batch_size is not None and loader.batch_size != mechanism.expected_batch_size:
+    own_period = isinstance(sampling, (BallsInBins, RandomAllocation))  # B follows from it
+    if not own_period and loader.batch_size not in (None, mechanism.expected_batch_size):
         raise MismatchError(
             f"data_loader.batch_size={loader.batch_size}, the mechanism's is"
             f" {mechanism.expected_batch_size}. {remedy}."
@@ -340,7 +341,13 @@ def check_fit(
             f"data_loader has {len(loader)} batches a pass, the mechanism {sampling.period}:"
             f" drop_last={loader.drop_last} here and {sampling.drop_last} there. {remedy}."
         )
-    if not poisson_sampling and isinstance(sampling, (Poisson, CyclicPoisson)):
+    if own_period and len(loader) != sampling.period:
+        raise MismatchError(
+            f"data_loader has {len(loader)} batches a pass, the mechanism {sampling.period}"
+            f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} examples on"
+            f" average). {remedy}."
+        )
+    if not poisson_sampling and mechanism.amplified:
         raise MismatchError(
             f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
             " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
@@ -359,8 +366,6 @@ def check_fit(
             raise MismatchError(
                 f"{name}={given!r}, the mechanism's is {own!r}. Leave it out, or: {remedy.lower()}."
             )
-    if not isinstance(sampling, (FixedOrder, Poisson, CyclicPoisson, External)):
-        raise UnsupportedError(f"{type(sampling).__name__} sampling has no batch sampler here.")
 
 
 def check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:

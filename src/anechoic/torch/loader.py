@@ -10,12 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
+from anechoic.batches import Batches
 from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.torch.fetching import Fetcher, Request, unchanged
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness import SEED_BYTES
-from anechoic.torch.samplers import Batches
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from anechoic.batches import Batches
 from anechoic.mechanism import Mechanism
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
-from anechoic.torch.samplers import Batches
 from anechoic.torch.single import Single
 
 

@@ -1,118 +1,46 @@
-"""Which examples form batch t: a function of the sampling key and t, for every sampling scheme."""
+"""Batches for torch: those that the library draws, sharded, and those that somebody else formed."""
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from fractions import Fraction
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
+from torch.utils.data import Sampler
 
+from anechoic._validate import positive_int
+from anechoic.batches import Batches, Indices
 from anechoic.errors import MismatchError
-from anechoic.noise import derive
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation
-from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
-
-Indices = NDArray[np.int64]
-DOMAIN = "sampling"
-# numbers of the addresses within DOMAIN: derive(key, DOMAIN, purpose, step)
-_ORDER, _GROUPS, _STEP = 0, 1, 2
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
 
 
-class Batches(ABC):
-    """Base: batch t of a run as example indices.
+class ShardedBatches(Sampler[list[int]]):
+    """A batch sampler for any DataLoader: batches `start` … `steps` - 1, or one process's share of each.
 
-    Attributes:
-        period: steps in one pass of the loader.
-        name: identifies the order together with the sampling key; saved in checkpoints.
-    """
-
-    period: int
-    name: str
-
-    @abstractmethod
-    def batch(self, t: int) -> Indices:
-        """Indices of the examples in batch t, shape (size,), each at most once; size 0 is possible."""
-
-    @abstractmethod
-    def size(self, t: int) -> int:
-        """Examples in batch t; their expected number, rounded, where it is random."""
-
-
-class InOrder(Batches):
-    """Chunk t mod period of one order: that of the data, or one permutation for the whole run.
+    The shares of one step are disjoint, make up its batch, and differ in size by at most one; a share may
+    be empty. `PrivacyEngine` does not need this: it is for loops that make their releases themselves.
 
     Args:
-        sampling: N, B and whether the incomplete last chunk is dropped.
-        key: 32 bytes that fix the permutation; None keeps the order of the data.
+        batches: see `anechoic.batches.batches_of`; the same key in every process.
+        steps: n, >= 1.
+        start: first step, as after resuming.
+        shard, shards: which of how many processes this is.
     """
 
-    def __init__(self, sampling: FixedOrder, key: bytes | None) -> None:
-        self._size = sampling.batch_size
-        self._examples = sampling.examples
-        self._key = key
-        self.period = sampling.period
-        self.name = "in the order of the data" if key is None else "in one permuted order"
+    def __init__(
+        self, batches: Batches, steps: int, *, start: int = 0, shard: int = 0, shards: int = 1
+    ) -> None:
+        self._batches, self._steps = batches, positive_int("steps", steps)
+        self._start = positive_int("start", start, minimum=0)
+        self._shard, self._shards = shard, shards
+        batches.shard(min(start, steps - 1), shard, shards)  # refuses a shard out of range now
 
-    @cached_property
-    def _order(self) -> Indices | None:
-        return None if self._key is None else _generator(self._key, _ORDER).permutation(self._examples)
+    def __iter__(self) -> Iterator[list[int]]:
+        for t in range(self._start, self._steps):
+            yield self._batches.shard(t, self._shard, self._shards).tolist()
 
-    def batch(self, t: int) -> Indices:
-        start = t % self.period * self._size
-        stop = min(start + self._size, self._examples)
-        return np.arange(start, stop) if self._order is None else self._order[start:stop]
-
-    def size(self, t: int) -> int:
-        return min(self._size, self._examples - t % self.period * self._size)
-
-
-class Sampled(Batches):
-    """Step t draws every member of group t mod groups independently with probability `rate`.
-
-    Poisson sampling has one group. Each member is drawn where a 64-bit integer is below rate * 2**64,
-    rounded down: the probability falls short of the rate by less than 2**-64 and never exceeds it.
-
-    Args:
-        sampling: N, B and the groups.
-        period: steps that the loader counts as one pass.
-        key: 32 bytes.
-    """
-
-    def __init__(self, sampling: Poisson | CyclicPoisson, period: int, key: bytes) -> None:
-        self._examples, self._groups = sampling.examples, sampling.groups
-        self._expected = sampling.expected_batch_size
-        self._threshold = int(Fraction(sampling.rate) * 2**64)
-        self._independent = isinstance(sampling, CyclicPoisson) and sampling.grouping == "independent"
-        self._key = key
-        self.period = period
-        self.name = "sampled"
-
-    @cached_property
-    def members(self) -> list[Indices]:
-        """Indices of every group, ascending."""
-        if self._groups == 1:
-            return [np.arange(self._examples)]
-        generator = _generator(self._key, _GROUPS)
-        if self._independent:
-            labels = generator.integers(self._groups, size=self._examples)
-            order = np.argsort(labels, kind="stable")
-            return np.split(order, np.cumsum(np.bincount(labels, minlength=self._groups))[:-1])
-        deal = np.array_split(generator.permutation(self._examples), self._groups)
-        return [np.sort(group) for group in deal]
-
-    def batch(self, t: int) -> Indices:
-        group = self.members[t % self._groups]
-        if self._threshold >= 2**64:
-            return group
-        draws = _generator(self._key, _STEP, t).bit_generator.random_raw(len(group))
-        return group[np.asarray(draws, dtype=np.uint64) < np.uint64(self._threshold)]
-
-    def size(self, t: int) -> int:
-        return round(self._expected)
+    def __len__(self) -> int:
+        return max(0, self._steps - self._start)
 
 
 class Given(Batches):
@@ -165,6 +93,8 @@ def check_promise(promise: Participation, batches: Batches, steps: int, examples
     limit = promise.max_participations_in(steps)
     last = np.full(examples, -1, dtype=np.int64)  # step, phase or epoch of the latest participation
     count = np.zeros(examples, dtype=np.int64)
+    listed = [set(pattern) for pattern in promise.patterns(steps)] if isinstance(promise, Patterns) else []
+    open_to = np.ones((examples, len(listed)), dtype=bool)  # patterns that still hold all steps of an example
     for t in range(steps):
         batch = batches.batch(t)
         count[batch] += 1
@@ -179,15 +109,11 @@ def check_promise(promise: Participation, batches: Batches, steps: int, examples
         elif isinstance(promise, OncePerEpoch):
             broken = broken or bool((earlier == t // promise.period).any())
             last[batch] = t // promise.period
+        elif isinstance(promise, Patterns):
+            open_to[batch] &= [t in pattern for pattern in listed]
+            broken = broken or not open_to[batch].any(axis=1).all()
         if broken:
             raise MismatchError(
                 f"batch {t} breaks the promise that {promise.describe()}: an example in it took part before."
                 " State what these batches do keep, form them otherwise, or make fewer steps."
             )
-
-
-def _generator(key: bytes, *address: int) -> np.random.Generator:
-    # 128 bits of key and 128 of counter: Philox's whole state, its block counter starting at 0
-    words = np.frombuffer(derive(key, DOMAIN, *address, size=32), dtype="<u8").astype(np.uint64)
-    counter = np.concatenate([np.zeros(2, np.uint64), words[2:]])
-    return np.random.Generator(np.random.Philox(key=words[:2], counter=counter))

@@ -10,11 +10,11 @@ from opacus.grad_sample import prepare_module
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from anechoic.errors import UnsupportedError
+from anechoic.batches import Batches, batches_of
 from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
-from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
+from anechoic.sampling import External
 from anechoic.torch import checks
 from anechoic.torch.ghost import watched_module
 from anechoic.torch.ghost_loss import ghost_criterion
@@ -22,7 +22,7 @@ from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
 from anechoic.torch.run import Run, watched_tensors
-from anechoic.torch.samplers import Batches, Given, InOrder, Sampled, check_promise
+from anechoic.torch.samplers import Given, check_promise
 
 logger = logging.getLogger("anechoic")
 
@@ -201,10 +201,6 @@ def _batches(mechanism: Mechanism, loader: DataLoader[Any]) -> Any:
     shuffled = checks.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
-        if isinstance(sampling, FixedOrder):
-            return InOrder(sampling, key if shuffled else None)
-        if isinstance(sampling, (Poisson, CyclicPoisson)):
-            return Sampled(sampling, len(loader), key)
-        raise UnsupportedError(f"{type(sampling).__name__} sampling has no batch sampler here.")
+        return batches_of(sampling, key, period=len(loader), shuffled=shuffled)
 
     return under

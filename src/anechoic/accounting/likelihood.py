@@ -1,0 +1,259 @@
+"""The law of a likelihood ratio, on a geometric grid, always more spread out than the true one.
+
+For a pair (P, Q) of output distributions let R = dP/dQ under Q. Both directions of the hockey-stick
+divergence are expectations of convex functions of R,
+
+    H(P || Q) = E_Q[(R - e^epsilon)_+] + P(R = inf),        H(Q || P) = E_Q[(1 - e^epsilon R)_+],
+
+so that a law with E[R' | R] = R (a mean-preserving spread) gives upper bounds in both directions, and
+stays one under sums and products of independent ratios and under composition (Blackwell's order; Jensen's
+inequality). Every rounding below splits an atom between its two neighbours on the grid so that its mean is
+kept; what exceeds the grid keeps its Q-mass at the top and sends the rest of its mean to infinity. The
+error is of second order in the width of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.signal import lfilter
+from scipy.special import log_ndtr, ndtr
+
+from anechoic._validate import Array
+
+TAIL = 1e-18  # mass that one trim may move to 0, and mean that it may move to infinity (relative)
+ROUNDING = 1e-10  # relative excess by which a bound exceeds what was summed in floating point
+REACH = 9.0  # standard deviations of a Gaussian privacy loss kept on the grid
+_FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at least
+_WIDEST = 0.02
+_MOST_POINTS = 6000  # a grid of more is not refined further
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """R: atoms at exp(width * (first + i)) of Q-mass `mass[i]`, at 0 of `zero`, and `infinite` in mean.
+
+    Attributes:
+        width: of the grid of log R, > 0.
+        first: index of the first atom.
+        mass: Q-masses, shape (atoms,).
+        zero: Q-mass of R = 0.
+        infinite: E_Q[R; R = inf], which is P(R = inf) where E R = 1.
+    """
+
+    width: float
+    first: int
+    mass: Array
+    zero: float = 0.0
+    infinite: float = 0.0
+
+    @property
+    def logs(self) -> Array:
+        """log R of the atoms."""
+        return np.asarray(self.width * np.arange(self.first, self.first + len(self.mass), dtype=np.float64))
+
+    @property
+    def mean(self) -> float:
+        """E R, with what lies at infinity."""
+        return float(np.exp(self.logs) @ self.mass) + self.infinite
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of R."""
+        values, finite = np.exp(self.logs), self.mean - self.infinite
+        return math.sqrt(max(0.0, float((values / finite - 1) ** 2 @ self.mass)))
+
+    def trimmed(self) -> Ratio:
+        """Without atoms of next to no mass at the two ends."""
+        values, mass = np.exp(self.logs), self.mass
+        allowed = TAIL * self.mean
+        lowest = int(np.searchsorted(np.cumsum(mass), TAIL))
+        above = np.cumsum((values * mass)[::-1])
+        highest = len(mass) - 1 - int(np.searchsorted(above, allowed))
+        lowest, highest = min(lowest, len(mass) - 1), max(highest, 0)
+        if lowest >= highest:
+            return self
+        kept = mass[lowest : highest + 1].copy()
+        below, beyond = mass[:lowest], mass[highest + 1 :]
+        up = float(below @ (values[:lowest] / values[lowest]))
+        kept[0] += up
+        kept[-1] += float(beyond.sum())
+        moved = float(beyond @ (values[highest + 1 :] - values[highest]))
+        zero = self.zero + max(0.0, float(below.sum()) - up)
+        return Ratio(self.width, self.first + lowest, kept, zero, self.infinite + moved)
+
+    def refined(self) -> Ratio:
+        """The same law on a grid of half the width."""
+        mass = np.zeros(2 * len(self.mass) - 1)
+        mass[::2] = self.mass
+        return Ratio(self.width / 2, 2 * self.first, mass, self.zero, self.infinite)
+
+    def fine_enough(self, share: float = 1.0) -> Ratio:
+        """On a grid that resolves the spread, also of a sum in which this is a `share` of the mean."""
+        ratio, spread = self, self.spread * share
+        while ratio.width * _FINEST_SPREAD > spread and len(ratio.mass) < _MOST_POINTS:
+            ratio = ratio.refined()
+        return ratio
+
+    def plus(self, other: Ratio) -> Ratio:
+        """The sum of independent ratios (not of mean 1: divide by the number of terms)."""
+        a, b = self, other
+        while a.width > b.width:
+            a = a.refined()
+        while b.width > a.width:
+            b = b.refined()
+        first = min(a.first, b.first)
+        last = max(a.first + len(a.mass), b.first + len(b.mass)) - 1
+        length = last - first + 1
+        p, q = np.zeros(length), np.zeros(length)
+        p[a.first - first : a.first - first + len(a.mass)] = a.mass
+        q[b.first - first : b.first - first + len(b.mass)] = b.mass
+        mass = _sum_masses(p, q, a.width) + np.pad(p * b.zero + q * a.zero, (0, _head(a.width)))
+        return Ratio(a.width, first, mass, a.zero * b.zero, a.infinite + b.infinite).trimmed()
+
+    def times(self, other: Ratio) -> Ratio:
+        """The product of independent ratios of mean 1: composition."""
+        a, b = self, other
+        while a.width > b.width:
+            a = a.refined()
+        while b.width > a.width:
+            b = b.refined()
+        mass = np.convolve(a.mass, b.mass)
+        zero = a.zero + b.zero - a.zero * b.zero
+        infinite = a.infinite * b.mean + b.infinite * a.mean - a.infinite * b.infinite
+        return Ratio(a.width, a.first + b.first, mass, zero, infinite).trimmed()
+
+    def over(self, count: int) -> Ratio:
+        """R / count, rounded to the grid."""
+        shift = -math.log(count) / self.width
+        whole = math.floor(shift)
+        step = math.expm1(self.width)
+        up = math.expm1((shift - whole) * self.width) / step
+        mass = np.pad(self.mass * (1 - up), (0, 1)) + np.pad(self.mass * up, (1, 0))
+        return Ratio(self.width, self.first + whole, mass, self.zero, self.infinite / count)
+
+    def remove(self, epsilon: float, mu: float = 0.0) -> float:
+        """An upper bound on H(P || Q) of the pair composed with a mu-GDP Gaussian."""
+        logs = self.logs
+        deltas = _gaussian_deltas(epsilon - logs, mu)
+        return _rounded(float((self.mass * np.exp(logs)) @ deltas) + self.infinite)
+
+    def add(self, epsilon: float, mu: float = 0.0) -> float:
+        """An upper bound on H(Q || P) of the pair composed with a mu-GDP Gaussian."""
+        return _rounded(float(self.mass @ _gaussian_deltas(epsilon + self.logs, mu)) + self.zero)
+
+    def delta(self, epsilon: float, mu: float = 0.0) -> float:
+        """The larger of the two directions."""
+        return max(self.remove(epsilon, mu), self.add(epsilon, mu))
+
+
+def gaussian_ratio(noise_multiplier: float) -> Ratio:
+    """dN(1, s^2)/dN(0, s^2) under N(0, s^2): log-normal, rounded to a grid that resolves it."""
+    loss_std = 1.0 / noise_multiplier
+    width = min(_WIDEST, loss_std / _FINEST_SPREAD)
+    mean = -0.5 * loss_std**2
+    first = math.floor((mean - REACH * loss_std) / width)
+    last = math.ceil((-mean + REACH * loss_std) / width)
+    edges: Array = width * np.arange(first, last + 1, dtype=np.float64)
+    q = _between((edges - mean) / loss_std)  # Q-mass of each cell
+    p = _between((edges + mean) / loss_std)  # its mean: E_Q[R; cell] = P(cell)
+    # shares of a cell at its upper edge, so that q and p are both kept
+    up = (p * np.exp(-edges[:-1]) - q) / math.expm1(width)
+    up = np.clip(up, 0.0, q)
+    mass = np.append(q - up, 0.0) + np.append(0.0, up)
+    # what lies below the grid is split between 0 and its lowest point, what lies above between its
+    # highest and infinity
+    low, high = (edges[0] - mean) / loss_std, (edges[-1] - mean) / loss_std
+    lowest = float(ndtr(low - loss_std)) * math.exp(-edges[0])
+    mass[0] += lowest
+    mass[-1] += float(ndtr(-high))
+    infinite = float(ndtr(loss_std - high)) - float(ndtr(-high)) * math.exp(edges[-1])
+    return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), max(0.0, infinite))
+
+
+def constant(value: float, width: float) -> Ratio:
+    """The number `value` > 0, rounded to a grid."""
+    place = math.log(value) / width
+    first = math.floor(place)
+    up = math.expm1((place - first) * width) / math.expm1(width)
+    return Ratio(width, first, np.array([1.0 - up, up]))
+
+
+def sum_of(ratio: Ratio, count: int) -> Ratio:
+    """The sum of `count` independent copies, by doubling."""
+    total, power, left = None, ratio, count
+    while True:
+        if left & 1:
+            total = power if total is None else total.plus(power)
+        left >>= 1
+        if not left:
+            return total  # type: ignore[return-value]  # count >= 1
+        power = power.fine_enough()
+        power = power.plus(power)
+
+
+def product_of(ratio: Ratio, count: int) -> Ratio:
+    """The composition of `count` independent copies, by doubling."""
+    total, power, left = None, ratio, count
+    while True:
+        if left & 1:
+            total = power if total is None else total.times(power)
+        left >>= 1
+        if not left:
+            return total  # type: ignore[return-value]  # count >= 1
+        power = power.times(power)
+
+
+def _head(width: float) -> int:
+    """Grid points by which the sum of two equal atoms may lie above them."""
+    return math.floor(math.log(2) / width) + 1
+
+
+def _sum_masses(p: Array, q: Array, width: float) -> Array:
+    """Masses of the sum of two independent ratios on one grid, each rounded to its two neighbours."""
+    length, head = len(p), _head(width)
+    out = np.zeros(length + head)
+    near = min(length, math.ceil(-math.log(math.expm1(width)) / width) + 1)
+    for lag in range(near):  # the larger is `lag` points above the smaller
+        pairs = p[lag:] * q[: length - lag]
+        if lag:
+            pairs += q[lag:] * p[: length - lag]
+        value = 1.0 + math.exp(-lag * width)
+        place = min(math.floor(math.log(value) / width), head - 1)
+        up = min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
+        out[lag + place : length + place] += (1.0 - up) * pairs
+        out[lag + place + 1 : length + place + 1] += up * pairs
+    if near < length:  # the smaller adds less than one point: its mean decides
+        for larger, smaller in ((p, q), (q, p)):
+            count = np.cumsum(smaller)[: length - near]
+            total = _decayed(smaller, width)[: length - near]
+            up_share = total * math.exp(-near * width) / math.expm1(width)
+            out[near:length] += larger[near:] * (count - up_share)
+            out[near + 1 : length + 1] += larger[near:] * up_share
+    return out
+
+
+def _decayed(values: Array, width: float) -> Array:
+    """sum over j <= i of values[j] exp(-width (i - j))."""
+    return np.asarray(lfilter([1.0], [1.0, -math.exp(-width)], values))
+
+
+def _between(z: Array) -> Array:
+    """Standard normal mass of each cell, from the side on which it is small."""
+    low, high = z[:-1], z[1:]
+    return np.asarray(np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low)))
+
+
+def _gaussian_deltas(epsilon: Array, mu: float) -> Array:
+    """H(N(mu, 1) || N(0, 1)) at each real epsilon."""
+    if mu == 0.0:
+        return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))
+    upper = log_ndtr(mu / 2 - epsilon / mu)
+    lower = log_ndtr(-mu / 2 - epsilon / mu) + epsilon
+    return np.asarray(np.exp(upper) * np.maximum(0.0, -np.expm1(np.minimum(lower - upper, 0.0))))
+
+
+def _rounded(delta: float) -> float:
+    return min(1.0, delta * (1 + ROUNDING) + 1e-16)

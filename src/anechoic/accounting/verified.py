@@ -1,0 +1,45 @@
+"""Accounting by Monte Carlo as a record: what to draw, so that anybody draws the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anechoic._serialize import serializable
+from anechoic._validate import fraction, positive_int
+
+#: Noise levels that a calibration may try to verify; each claim gets this part of the failure probability.
+ATTEMPTS = 4
+
+
+@serializable
+@dataclass(frozen=True)
+class Verified:
+    """Epsilon from a one-sided confidence bound on sampled privacy losses (`accounting.tilted`).
+
+    The samples depend on the seed alone, never on the data. A mechanism whose epsilon was verified at
+    delta - failure is (epsilon, delta)-DP over the choice of the seed: with probability at most `failure`
+    the bound was too small, and that is a part of delta. This holds for a seed that was chosen before
+    anything was computed with it; trying seeds until one gives less voids it.
+
+    Args:
+        samples: of the direction that needs more, >= 1000. A few millions bring the noise within about 1 %.
+        failure: probability that the bound fails, in (0, 1); below the delta of every question.
+        seed: >= 0.
+    """
+
+    samples: int = 4_000_000
+    failure: float = 1e-8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", positive_int("samples", self.samples, minimum=1000))
+        object.__setattr__(self, "failure", fraction("failure", self.failure))
+        object.__setattr__(self, "seed", positive_int("seed", self.seed, minimum=0))
+
+    def describe(self) -> str:
+        """One line for a privacy statement."""
+        return (
+            f"a one-sided confidence bound on {self.samples} Monte Carlo samples (seed {self.seed}), both"
+            f" directions; it fails with probability at most {self.failure!r} over the seed, which is a part"
+            " of delta"
+        )

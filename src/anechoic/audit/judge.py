@@ -1,0 +1,311 @@
+"""audit(): every test of one observed run against what its mechanism claims."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from anechoic._validate import Array, fraction
+from anechoic.audit.bounds import epsilon_by_threshold, mu_by_fit, mu_by_threshold, upper_proportion
+from anechoic.audit.covariance import covariance_test
+from anechoic.audit.observation import Observation, canary_scores
+from anechoic.audit.power import (
+    Draw,
+    canaries_needed,
+    draw_gaussian,
+    draw_ratios,
+    epsilon_power,
+    fit_power,
+    scale_power,
+    threshold_power,
+)
+from anechoic.audit.ratios import likelihood_ratios
+from anechoic.audit.report import AuditReport, Finding
+from anechoic.mechanism import Mechanism
+from anechoic.sampling import CyclicPoisson, Poisson
+
+#: Tests that share the probability of a false alarm; the one of the sampling rate comes on top.
+_TESTS = 5
+_DELTAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+def audit(
+    mechanism: Mechanism,
+    observation: Observation,
+    *,
+    confidence: float = 0.95,
+    delta: float | None = None,
+    factor: float = 1.2,
+    subject: str = "",
+    power_repeats: int = 40,
+) -> AuditReport:
+    """Test what a mechanism claims on one observed run.
+
+    * participation: no observed pattern may have ||C 1_pi|| above the sensitivity (an exact check);
+    * canary: Clopper-Pearson lower bound on mu, against `mechanism.gdp()`, and "canary fit", the model's one;
+    * epsilon: Clopper-Pearson lower bounds on epsilon, against `mechanism.epsilon(delta)`, by likelihood
+      ratios that do not know the batches where the guarantee is amplified; at delta, and at a larger one,
+      where a guarantee that holds at every delta is refuted with far fewer canaries;
+    * sampling: where Poisson sampling amplifies, whether canaries are drawn at the promised rate;
+    * covariance: the emitted noise is noise_std * C^-1 Z.
+
+    Args:
+        mechanism: what is claimed.
+        observation: of a run of it; at least 8 canaries put in and 8 left out.
+        confidence: 1 - probability that any claim that is kept is called violated; shared by the tests.
+        delta: None for the mechanism's own.
+        factor: lack of noise for which powers are stated, > 1.
+        subject: what was audited, in words.
+        power_repeats: simulated audits for the power of the likelihood ratio; 0 leaves it out.
+
+    Raises:
+        ValueError: if the observation does not fit the mechanism, or has too few canaries.
+        UnsupportedError: if the strategy is not square, or its scheme has no likelihood ratio.
+    """
+    confidence = fraction("confidence", confidence)
+    delta = mechanism.delta if delta is None else fraction("delta", delta)
+    if len(observation.rows) != mechanism.steps:
+        raise ValueError(
+            f"{len(observation.rows)} rows were observed, but n={mechanism.steps}: run it whole."
+        )
+    sampling, possible = mechanism.sampling, observation.possible
+    if isinstance(sampling, CyclicPoisson) and sampling.groups > 1 and np.all(possible):
+        raise ValueError(
+            "the observation says that canaries could be in any batch, but cyclic Poisson sampling draws each"
+            " from one group: give possible=, the steps that sample a canary's group."
+        )
+    put_in = observation.put_in
+    if min(put_in.sum(), (~put_in).sum()) < 8:
+        raise ValueError(
+            f"{put_in.sum()} canaries put in and {(~put_in).sum()} left out: at least 8 of each are needed."
+        )
+    each = 1.0 - (1.0 - confidence) / (_TESTS + isinstance(mechanism.sampling, (Poisson, CyclicPoisson)))
+    scores, norms = canary_scores(mechanism.strategy, observation.rows, observation.participation)
+    canaries = _Canaries(mechanism, observation, scores / mechanism.noise_std, norms)
+    findings = [_participation(mechanism, norms), *canaries.findings(each, factor)]
+    if mechanism.amplified:
+        scores, put_in = _ratios(mechanism, observation), observation.put_in
+        draw: Draw | None = None
+        if mechanism.adjacency != "replace_one":
+            draw = partial(draw_ratios, mechanism.strategy, mechanism.sampling, mechanism.noise_std)
+    else:
+        scores, put_in = canaries.scores, canaries.put_in
+        draw = partial(draw_gaussian, canaries.typical)
+    for at in (delta, _visible_delta(mechanism)):
+        findings.append(_epsilon(mechanism, scores, put_in, at, each, draw, factor, power_repeats))
+    if isinstance(mechanism.sampling, (Poisson, CyclicPoisson)):
+        findings.append(_sampling(mechanism.sampling, observation, each))
+    findings.append(_covariance(mechanism, observation, each, factor))
+    return AuditReport(
+        subject or repr(mechanism),
+        mechanism.fingerprint,
+        tuple(findings),
+        confidence,
+        factor,
+        delta,
+        (int(put_in.sum()), int((~put_in).sum())),
+        canaries.needed(each, factor),
+        _assumptions(mechanism),
+    )
+
+
+class _Canaries:
+    """Canaries that take part at least once, with scores in units of the noise."""
+
+    def __init__(self, mechanism: Mechanism, observation: Observation, scores: Array, norms: Array) -> None:
+        seen = norms > 0
+        self.mechanism = mechanism
+        self.scores, self.put_in = scores[seen], observation.put_in[seen]
+        # replacing a contribution by its opposite moves the score twice as far
+        distance = 2.0 if mechanism.adjacency == "replace_one" else 1.0
+        self.distance, self.lowest = distance, 1.0 - distance
+        self.strength = norms[seen] / mechanism.noise_std  # claimed mean of the score
+        self.signal = observation.contribution[seen] * self.strength
+        self.typical = self.distance * float(self.strength.mean()) if seen.any() else 0.0
+
+    @property
+    def mu(self) -> float:
+        """mu of the strongest pattern, by the claimed noise."""
+        return self.distance * float(self.strength.max())
+
+    @property
+    def claimed(self) -> float:
+        """mu of all patterns."""
+        return self.mechanism.gdp()
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are scores for bounds."""
+        return min(int(self.put_in.sum()), int((~self.put_in).sum())) >= 8
+
+    @property
+    def _information(self) -> float:
+        """Canaries of the strongest pattern, half of them put in, that would show mu as well as these do."""
+        spread = np.square(self.signal - self.signal.mean()).sum() / self.mu**2
+        return float(4 * spread)
+
+    def needed(self, confidence: float, factor: float) -> int | None:
+        """Canaries of these patterns for the fit to find noise too small by `factor`."""
+        if not self.enough or factor * self.mu <= self.claimed:
+            return None
+        count = canaries_needed(self.claimed, factor=factor * self.mu / self.claimed, confidence=confidence)
+        return None if count is None else math.ceil(count * len(self.scores) / self._information)
+
+    def findings(self, confidence: float, factor: float) -> list[Finding]:
+        """The bounds on mu, with a threshold half-way between the claimed means."""
+        if not self.enough:
+            return []
+        threshold = float(self.strength.mean()) * (1.0 + self.lowest) / 2
+        low, high = self.scores[~self.put_in], self.scores[self.put_in]
+        bound = mu_by_threshold(low, high, threshold=threshold, confidence=confidence)
+        fit = mu_by_fit(self.scores, self.signal / self.mu, confidence=confidence)
+        count, effective = 2 * min(len(low), len(high)), max(4, int(self._information))
+        return [
+            Finding(
+                "canary",
+                "lower bound on mu (Clopper-Pearson)",
+                bound.value,
+                self.claimed,
+                bound.value > self.claimed,
+                confidence,
+                threshold_power(factor * self.typical, self.claimed, count, confidence=confidence),
+                f"the audited patterns have mu {self.typical:.4g} on average, {self.mu:.4g} at most",
+            ),
+            Finding(
+                "canary fit",
+                "lower bound on mu (Gaussian fit)",
+                fit.value,
+                self.claimed,
+                fit.value > self.claimed,
+                confidence,
+                fit_power(factor * self.mu, self.claimed, effective, confidence=confidence),
+                f"estimate {fit.estimate:.4g}",
+            ),
+        ]
+
+
+def _participation(mechanism: Mechanism, norms: Array) -> Finding:
+    worst, allowed = float(norms.max()), mechanism.sensitivity.value
+    return Finding(
+        "participation",
+        "largest norm of C 1_pi over the observed patterns",
+        worst,
+        allowed,
+        worst > allowed * (1 + 1e-9),
+        1.0,
+        None,
+        "exact, no statistics",
+    )
+
+
+def _ratios(mechanism: Mechanism, observation: Observation) -> Array:
+    return likelihood_ratios(
+        mechanism.strategy,
+        mechanism.sampling,
+        observation.rows,
+        mechanism.noise_std,
+        possible=observation.possible,
+        opposite=mechanism.adjacency == "replace_one",
+    )
+
+
+def _visible_delta(mechanism: Mechanism) -> float:
+    """The largest of some deltas at which the claimed epsilon still leaves something to refute."""
+    best = _DELTAS[0]
+    for delta in _DELTAS[1:]:  # upwards, as accounting is slow where epsilon is tiny
+        if mechanism.epsilon(best) < 0.6 or mechanism.epsilon(delta) < 0.3:
+            break
+        best = delta
+    return best
+
+
+def _epsilon(
+    mechanism: Mechanism,
+    scores: Array,
+    put_in: NDArray[np.bool_],
+    delta: float,
+    confidence: float,
+    draw: Draw | None,
+    factor: float,
+    repeats: int,
+) -> Finding:
+    low, high = scores[~put_in], scores[put_in]
+    bound = epsilon_by_threshold(low, high, delta=delta, confidence=confidence)
+    claimed, power = mechanism.epsilon(delta), None
+    if repeats and draw is not None:
+        power = epsilon_power(
+            draw,
+            claimed=claimed,
+            delta=delta,
+            canaries=len(scores),
+            factor=factor,
+            confidence=confidence,
+            repeats=repeats,
+        )
+    which = "likelihood ratios" if mechanism.amplified else "scores"
+    count = min(len(low), len(high)) // 2
+    most = max(0.0, -float(np.log(upper_proportion(0, count, (1.0 - confidence) / 2))))
+    return Finding(
+        "epsilon" if delta == mechanism.delta else "epsilon at large delta",
+        f"lower bound on epsilon at delta={delta:g} ({which})",
+        bound.value,
+        claimed,
+        bound.value > claimed,
+        confidence,
+        power,
+        f"so many canaries can show at most {most:.3g}",
+    )
+
+
+def _sampling(sampling: Poisson | CyclicPoisson, observation: Observation, confidence: float) -> Finding:
+    possible = observation.possible
+    count = int(observation.participation.sum())
+    trials = int(observation.participation.size if possible is None else possible.sum())
+    p_value = float(binomtest(count, trials, sampling.rate).pvalue)
+    failure = 1.0 - confidence
+    return Finding(
+        "sampling",
+        "p-value of participation at the promised rate",
+        p_value,
+        failure,
+        p_value < failure,
+        confidence,
+        None,
+        f"{count} of {trials}, promised {sampling.rate:.4g}",
+    )
+
+
+def _covariance(mechanism: Mechanism, observation: Observation, confidence: float, factor: float) -> Finding:
+    test = covariance_test(mechanism.strategy, observation.noise(), mechanism.noise_std)
+    failure = 1.0 - confidence
+    return Finding(
+        "covariance",
+        "p-value of white noise in C times the emitted rows",
+        test.p_value,
+        failure,
+        test.p_value < failure,
+        confidence,
+        scale_power(test.entries, factor=factor, failure=failure / len(test.p_values)),
+        f"least: {test.worst}; std {test.std_ratio:.4g} times the claimed",
+    )
+
+
+def _assumptions(mechanism: Mechanism) -> tuple[str, ...]:
+    hidden = (
+        "the auditor knows C, the noise multiplier and each canary's group, and for the canary test"
+        " its batches"
+        if mechanism.amplified
+        else "the auditor knows C, the noise multiplier and in which batches each canary is"
+    )
+    return (
+        "canaries are orthogonal to one another and to all other contributions, and which are put in was"
+        " drawn at random; scores of different canaries are independent, as they are for noise that is"
+        " independent between coordinates (tested by covariance)",
+        hidden + "; an adversary may know more, so the bounds are lower bounds",
+        "the canary fit also assumes Gaussian scores; the other bounds do not",
+        "noise whose randomness can be predicted (a weak or leaked key) is beyond any of these tests",
+    )

@@ -1,0 +1,65 @@
+"""The pattern of participation that shows the most: where ||C 1_pi|| comes nearest to the sensitivity."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.participation import (
+    Cyclic,
+    FullBatch,
+    MinSep,
+    OncePerEpoch,
+    Participation,
+    Single,
+)
+from anechoic.strategies import Strategy
+
+#: Most patterns that are compared.
+MOST = 4096
+
+
+def strongest_pattern(strategy: Strategy, participation: Participation) -> NDArray[np.bool_]:
+    """An allowed pattern with large ||C 1_pi||, shape (n,), found among regular ones.
+
+    It need not be the worst of all patterns: an audit with another one is a weaker audit, not a wrong one.
+
+    Args:
+        strategy: C.
+        participation: what is allowed.
+    """
+    n = strategy.n
+    candidates = _candidates(participation, n)
+    best, strongest = candidates[:, 0], -1.0
+    for start in range(0, candidates.shape[1], 256):
+        block = candidates[:, start : start + 256]
+        norms = np.square(strategy.multiply(block.astype(np.float64))).sum(axis=0)
+        if norms.max() > strongest:
+            best, strongest = block[:, int(norms.argmax())], float(norms.max())
+    return np.asarray(best, dtype=bool)
+
+
+def _candidates(participation: Participation, n: int) -> NDArray[np.bool_]:
+    steps = np.arange(n)[:, None]
+    if isinstance(participation, FullBatch):
+        return np.ones((n, 1), bool)
+    if isinstance(participation, Single):
+        return np.asarray(steps == _spread(n))
+    if isinstance(participation, (Cyclic, OncePerEpoch)):
+        return np.asarray(steps % participation.period == _spread(min(n, participation.period)))
+    if isinstance(participation, MinSep):
+        gap, count = participation.separation, participation.max_participations_in(n)
+        last = n - (count - 1) * gap
+        offset = steps - _spread(last)
+        return np.asarray((offset >= 0) & (offset % gap == 0) & (offset < count * gap))
+    found = np.zeros((n, MOST), bool)
+    patterns = list(islice(participation.patterns(n), MOST))
+    for j, pattern in enumerate(patterns):
+        found[list(pattern), j] = True
+    return found[:, : len(patterns)]
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(count, MOST)).astype(np.int64))

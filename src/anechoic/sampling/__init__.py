@@ -1,0 +1,21 @@
+"""How batches are formed, as data: each scheme carries N, B and n, and says which participation follows.
+
+A scheme is a promise about data access. `FixedOrder` and `External` give no amplification; under the
+others accounting uses the secrecy of which batches an example joined.
+"""
+
+from anechoic.sampling.allocation import BallsInBins, MinSepSampling, RandomAllocation
+from anechoic.sampling.base import Sampling
+from anechoic.sampling.poisson import CyclicPoisson, Poisson
+from anechoic.sampling.unsampled import External, FixedOrder
+
+__all__ = [
+    "BallsInBins",
+    "CyclicPoisson",
+    "External",
+    "FixedOrder",
+    "MinSepSampling",
+    "Poisson",
+    "RandomAllocation",
+    "Sampling",
+]

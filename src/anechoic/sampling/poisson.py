@@ -1,0 +1,120 @@
+"""Independent draws at every step: Poisson sampling, and its cyclic form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anechoic._serialize import serializable
+from anechoic._validate import one_of, plain, positive_float, positive_int
+from anechoic.participation import Cyclic, FullBatch, Participation
+from anechoic.sampling.base import Sampling, within
+
+
+@serializable
+@dataclass(frozen=True)
+class Poisson(Sampling):
+    """Every example joins every batch independently with probability B / N, in secret.
+
+    Args:
+        examples: N, >= 1, public.
+        batch_size: expected batch size B, 0 < B <= N.
+        steps: n, >= 1.
+    """
+
+    examples: int
+    batch_size: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_rate(self, groups=1)
+
+    @property
+    def groups(self) -> int:
+        """1: every example may be sampled at every step."""
+        return 1
+
+    @property
+    def rate(self) -> float:
+        """Probability that a given example is in a given batch."""
+        return self.batch_size / self.examples
+
+    @property
+    def participation(self) -> Participation:
+        return FullBatch()
+
+    @property
+    def amplified(self) -> bool:
+        return True
+
+    def truncate(self, steps: int) -> Poisson:
+        return Poisson(self.examples, self.batch_size, within(self, steps))
+
+    def describe(self) -> str:
+        return (
+            f"Poisson sampling: each of {self.examples} examples joins each of {self.steps} batches"
+            f" independently with probability {self.rate:.6g}, which batches it joined kept secret"
+        )
+
+
+@serializable
+@dataclass(frozen=True)
+class CyclicPoisson(Sampling):
+    """Examples are split into groups; step t Poisson-samples group t mod groups (Definition 3.20).
+
+    Args:
+        examples: N, >= 1.
+        batch_size: expected batch size B > 0, with B * groups <= N.
+        groups: number of groups, >= 1 (monograph: b); a strategy may have at most this many bands.
+        steps: n, >= 1.
+        grouping: "balanced" deals a secret random permutation into groups of equal size (to within
+            one); "independent" draws each example's group on its own, as add-or-remove adjacency needs.
+    """
+
+    examples: int
+    batch_size: float
+    groups: int
+    steps: int
+    grouping: Literal["balanced", "independent"] = "balanced"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", positive_int("groups", self.groups))
+        one_of("grouping", self.grouping, ("balanced", "independent"))
+        _check_rate(self, groups=self.groups)
+
+    @property
+    def rate(self) -> float:
+        """Probability that an example is in the batch of a step that samples its group: B groups / N."""
+        return min(1.0, self.batch_size * self.groups / self.examples)
+
+    @property
+    def participation(self) -> Participation:
+        return Cyclic(self.groups)
+
+    @property
+    def amplified(self) -> bool:
+        return True
+
+    def truncate(self, steps: int) -> CyclicPoisson:
+        return CyclicPoisson(self.examples, self.batch_size, self.groups, within(self, steps), self.grouping)
+
+    def describe(self) -> str:
+        return (
+            f"cyclic Poisson sampling: {self.examples} examples in {self.groups} groups ({self.grouping}),"
+            f" step t samples each example of group t mod {self.groups} independently with probability"
+            f" {self.rate:.6g} for {self.steps} steps, which batches an example joined kept secret"
+        )
+
+
+def _check_rate(scheme: Poisson | CyclicPoisson, *, groups: int) -> None:
+    examples = positive_int("examples", scheme.examples)
+    batch_size = positive_float("batch_size", scheme.batch_size)
+    object.__setattr__(scheme, "examples", examples)
+    object.__setattr__(scheme, "batch_size", plain(scheme.batch_size))
+    object.__setattr__(scheme, "steps", positive_int("steps", scheme.steps))
+    if batch_size * groups > examples:
+        raise ValueError(
+            f"batch_size * groups / examples = {batch_size:g} * {groups} / {examples} ="
+            f" {batch_size * groups / examples:.4g} is a sampling probability and must be at most 1:"
+            f" take at most {int(examples // batch_size)} groups or a smaller batch."
+        )

@@ -1,0 +1,264 @@
+"""Mechanisms of every kind that plan() can choose, and faults to put into the library.
+
+benchmarks/audit_faults.py makes the table of docs/audit.md from them. Every fault is one that
+shipped somewhere. Each replaces one function for as long as its context lasts.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from anechoic import workloads
+from anechoic.audit import AuditReport, audit_training
+from anechoic.batches import batches_of
+from anechoic.mechanism import Mechanism, calibrate
+from anechoic.noise import NoiseStream, derive
+from anechoic.noise.filters import AutoregressiveFilter, _past_gains
+from anechoic.noise.torch_arrays import TorchArrays
+from anechoic.participation import MinSep
+from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
+from anechoic.sensitivity import Sensitivity
+from anechoic.strategies import (
+    BLT,
+    BandedToeplitz,
+    ColumnNormalized,
+    Identity,
+    Output,
+    SquareStrategy,
+    Toeplitz,
+)
+
+STEPS = 24
+EXAMPLES = 400
+BANDS = (1.0, 0.6, 0.4, 0.3)
+
+# -- mechanisms: every kind that plan() can choose ---------------------------------------------
+
+
+def fixed(strategy: SquareStrategy, batch_size: int = 100, mu: float = 3.0) -> Mechanism:
+    """Four batches in a pass, one order for the whole run, mu-GDP."""
+    sampling = FixedOrder(EXAMPLES, batch_size, steps=strategy.n)
+    return calibrate(strategy, sampling=sampling, noise_multiplier=1 / mu, delta=1e-5)
+
+
+def root() -> Toeplitz:
+    return Toeplitz.square_root(workloads.prefix_sum(STEPS))
+
+
+def banded() -> BandedToeplitz:
+    return BandedToeplitz(STEPS, BANDS)
+
+
+def external(strategy: SquareStrategy) -> Mechanism:
+    sampling = External(MinSep(6, 3), 64, strategy.n)
+    return calibrate(strategy, sampling=sampling, noise_multiplier=1 / 3, delta=1e-5)
+
+
+def poisson() -> Mechanism:
+    return calibrate(Identity(STEPS), sampling=Poisson(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5)
+
+
+def cyclic(strategy: SquareStrategy, examples: int = EXAMPLES) -> Mechanism:
+    """Four groups, each sampled at rate 1/2."""
+    sampling = CyclicPoisson(examples, examples // 8, 4, STEPS)
+    return calibrate(strategy, sampling=sampling, epsilon=8.0, delta=1e-5)
+
+
+MECHANISMS: dict[str, Callable[[], Mechanism]] = {
+    "identity, fixed order": lambda: fixed(Identity(STEPS)),
+    "identity, Poisson": poisson,
+    "banded Toeplitz, fixed order": lambda: fixed(banded()),
+    "banded Toeplitz normalised, fixed order": lambda: fixed(ColumnNormalized(banded())),
+    "banded Toeplitz, cyclic Poisson": lambda: cyclic(banded()),
+    "banded Toeplitz normalised, cyclic Poisson": lambda: cyclic(ColumnNormalized(banded())),
+    "banded Toeplitz, min-sep": lambda: external(banded()),
+    "BLT, min-sep": lambda: external(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
+    "BLT, fixed order": lambda: fixed(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
+    "banded Toeplitz, balls in bins": lambda: Mechanism(
+        banded(), BallsInBins(EXAMPLES, 4, STEPS), 1.3, delta=1e-5
+    ),
+    "identity, random allocation": lambda: Mechanism(
+        Identity(STEPS), RandomAllocation(EXAMPLES, 4, STEPS), 1.3, delta=1e-5
+    ),
+    "output, fixed order": lambda: fixed(Output(workloads.prefix_sum(STEPS))),
+}
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+def cross_terms_dropped(_: Mechanism | None = None) -> Any:
+    """sqrt(sum ||C[:, j]||^2) over a cycle instead of ||sum C[:, j]||."""
+
+    def sensitivity(strategy: Any, participation: Any) -> Sensitivity:
+        squares = strategy.column_norms_squared()
+        best = max(
+            float(squares[phase :: participation.period].sum()) for phase in range(participation.period)
+        )
+        return Sensitivity(math.sqrt(best), exact=True, method="no cross-terms")
+
+    return patch("anechoic.mechanism.sensitivity", sensitivity)
+
+
+def raw_deployed(_: Mechanism | None = None) -> Any:
+    """Noise of C, where guarantee and record are those of the column-normalised C."""
+
+    def stream(strategy: Any, dimension: int, **options: Any) -> NoiseStream:
+        return NoiseStream(strategy.base, dimension, **options)
+
+    return patch("anechoic.torch.optimizer.NoiseStream", stream)
+
+
+@contextmanager
+def row_reused(_: Mechanism | None = None) -> Iterator[None]:
+    """A resumed stream draws the last row of Z once more and goes on from there."""
+    resumed: list[int] = []
+    restore, fill = NoiseStream.restore, TorchArrays.fill_normal
+
+    def restored(self: Any, saved: Any) -> Any:
+        resumed.append(int(saved["step"]))
+        return restore(self, saved)
+
+    def filled(self: Any, row: Any, scale: float, key: bytes, step: int, shard: int) -> None:
+        fill(self, row, scale, key, step - bool(resumed and step >= resumed[0]), shard)
+
+    with patch.object(NoiseStream, "restore", restored), patch.object(TorchArrays, "fill_normal", filled):
+        yield
+
+
+def ring_off_by_one(_: Mechanism | None = None) -> Any:
+    """Once the ring buffer is full, every coefficient meets the row one step too old."""
+
+    def advance(self: Any, t: int, arrays: Any, memory: Any, fresh: Any, out: Any) -> None:
+        local = self._recurrence.local(t)
+        row, gain = self._recurrence.row(local), self._recurrence.gain(t)
+        late = int(local >= self.rows)
+        weights = np.zeros(min(local + 1, self.rows))
+        lagged = -row * (gain / _past_gains(self._recurrence, t, len(row))) / row[0]
+        weights[(local - late - np.arange(len(row))) % self.rows] = lagged
+        slot = local % self.rows
+        weights[slot] = self._std * gain / row[0]
+        fresh(memory[slot], 1.0)
+        arrays.combine(weights, memory[: len(weights)], out)
+        arrays.assign(memory[slot], out)
+
+    return patch.object(AutoregressiveFilter, "advance", advance)
+
+
+def sampled_under_fixed_order(_: Mechanism | None = None) -> Any:
+    """Batches are Poisson samples, where the proof takes one fixed order."""
+
+    def batches(sampling: Any, key: bytes, **options: Any) -> Any:
+        return batches_of(Poisson(sampling.examples, sampling.batch_size, sampling.steps), key, **options)
+
+    return patch("anechoic.torch.setup.batches_of", batches)
+
+
+def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
+    """Batches of twice the expected size."""
+
+    def batches(sampling: Any, key: bytes, **options: Any) -> Any:
+        return batches_of(replace(sampling, batch_size=2 * sampling.batch_size), key, **options)
+
+    return patch("anechoic.torch.setup.batches_of", batches)
+
+
+def divided_twice(mechanism: Mechanism | None = None) -> Any:
+    """The noise of the sum is divided by the batch size, and so is the noisy sum."""
+
+    def stream(strategy: Any, dimension: int, *, std: float, **options: Any) -> NoiseStream:
+        divisor = 1.0 if mechanism is None else mechanism.expected_batch_size
+        return NoiseStream(strategy, dimension, std=std / divisor, **options)
+
+    return patch("anechoic.torch.optimizer.NoiseStream", stream)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, the mechanism it is shown on, and the findings that must see it."""
+
+    name: str
+    inject: Callable[..., Any]
+    mechanism: Callable[[], Mechanism]
+    caught_by: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+FAULTS = (
+    Fault(
+        "cross-terms dropped from the sensitivity",
+        cross_terms_dropped,
+        lambda: fixed(root(), mu=2.0),
+        ("participation", "canary", "canary fit"),
+    ),
+    Fault(
+        "Gram of the normalised C, raw C deployed",
+        raw_deployed,
+        lambda: fixed(ColumnNormalized(root())),
+        ("canary fit", "covariance"),
+    ),
+    Fault(
+        "noise row reused after resume",
+        row_reused,
+        lambda: fixed(banded()),
+        ("covariance",),
+        {"resume_at": 10},
+    ),
+    Fault("off by one in the ring buffer", ring_off_by_one, lambda: fixed(banded()), ("covariance",)),
+    Fault(
+        "Poisson sampling under a fixed-order proof",
+        sampled_under_fixed_order,
+        lambda: fixed(banded()),
+        ("participation", "canary fit"),
+        {"canaries": 160},
+    ),
+    Fault(
+        "noise divided by the batch twice",
+        divided_twice,
+        lambda: fixed(banded(), mu=0.5),
+        ("canary", "canary fit", "epsilon", "covariance"),
+    ),
+    Fault(
+        "Poisson sampling at twice the rate of the proof",
+        sampled_twice_as_often,
+        lambda: cyclic(banded(), examples=1000),
+        ("sampling", "epsilon at large delta"),
+        {"canaries": 1000},
+    ),
+)
+
+
+def run(
+    make: Callable[[], Mechanism],
+    inject: Callable[..., Any] | None = None,
+    *,
+    number: int = 0,
+    label: str = "",
+    **options: Any,
+) -> AuditReport:
+    """One audited run; `number` and `label` fix all its randomness."""
+    with ExitStack() as stack:
+        if inject is cross_terms_dropped:  # the calibration must see it too
+            stack.enter_context(inject())
+            mechanism = make()
+        else:
+            mechanism = make()
+            stack.enter_context(nullcontext() if inject is None else inject(mechanism))
+        name = inject.__name__ if inject is not None else "clean"
+        seed = derive(
+            bytes(32),
+            f"audit {name} {label} {mechanism.fingerprint} {sorted(options.items())}",
+            number,
+            size=32,
+        )
+        return audit_training(
+            mechanism,
+            noise_key=derive(seed, "noise", size=32),
+            sampling_key=derive(seed, "sampling", size=32),
+            seed=number,
+            **{"canaries": EXAMPLES, "power_repeats": 0, **options},
+        )

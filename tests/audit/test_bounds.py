@@ -1,0 +1,136 @@
+"""Lower confidence bounds: they stay below the truth as often as they say, and approach it."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import ndtri
+
+from anechoic.accounting import gaussian_epsilon
+from anechoic.audit import epsilon_by_threshold, mu_by_fit, mu_by_threshold
+from anechoic.audit.bounds import lower_proportion, noncentral_tail, noncentrality_bound, upper_proportion
+
+
+def scores(mu, count, seed):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(count), mu + rng.standard_normal(count)
+
+
+@pytest.mark.parametrize("successes", [0, 1, 7, 19, 20])
+def test_proportions_are_those_of_clopper_and_pearson(successes):
+    interval = stats.binomtest(successes, 20).proportion_ci(0.9, method="exact")
+    assert float(lower_proportion(successes, 20, 0.05)) == pytest.approx(interval.low, abs=1e-12)
+    assert float(upper_proportion(successes, 20, 0.05)) == pytest.approx(interval.high, abs=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.3, 4.0])
+def test_bounds_on_mu_exceed_it_as_rarely_as_stated(mu):
+    high = {"threshold": 0, "fit": 0}
+    for seed in range(600):
+        out, into = scores(mu, 60, seed)
+        high["threshold"] += mu_by_threshold(out, into, threshold=mu / 2, confidence=0.9).value > mu
+        signal = np.repeat([0.0, 1.0], 60)
+        high["fit"] += mu_by_fit(np.concatenate([out, into]), signal, confidence=0.9).value > mu
+    assert high["threshold"] <= 60
+    assert 36 <= high["fit"] <= 84  # exact: 60 expected, std 7.3
+
+
+def test_the_fit_is_exact_for_very_few_scores():
+    signal, above = np.array([0.0, 0.0, 1.0, 1.0]), 0
+    for seed in range(400):
+        out, into = scores(1.0, 2, seed)
+        above += mu_by_fit(np.concatenate([out, into]), signal, confidence=0.8).value > 1.0
+    assert 48 <= above <= 112  # 80 expected, std 8
+
+
+def test_the_threshold_is_chosen_on_one_half_and_judged_on_the_other():
+    """Every other score tells canaries apart, and the rest does not."""
+    rng = np.random.default_rng(0)
+    out, into = scores(0.0, 200, 1)
+    out[::2], into[::2] = -10 + rng.random(100), 10 + rng.random(100)
+    assert epsilon_by_threshold(out, into, delta=1e-5).value == 0.0
+    assert epsilon_by_threshold(out[::-1], into[::-1], delta=1e-5).value > 0.0
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_bounds_on_mu_approach_it(mu):
+    out, into = scores(mu, 200_000, 3)
+    assert mu_by_threshold(out, into, threshold=mu / 2).value == pytest.approx(mu, rel=0.03)
+    fit = mu_by_fit(np.concatenate([out, into]), np.repeat([0.0, 1.0], 200_000))
+    assert fit.value == pytest.approx(mu, rel=0.02)
+    assert fit.value < fit.estimate
+
+
+def test_the_fit_weighs_canaries_of_different_strength():
+    rng = np.random.default_rng(0)
+    signal = rng.choice([0.0, 0.3, 0.6, 1.0], size=4000)
+    found = mu_by_fit(5.0 + 2.0 * (1.7 * signal + rng.standard_normal(4000)), signal, confidence=0.999)
+    assert found.value < 1.7 < found.value + 0.3
+
+
+@pytest.mark.parametrize(("t", "freedom", "shift"), [(3.0, 10, 1.0), (30.0, 998, 28.0), (180.0, 998, 178.0)])
+def test_the_noncentral_t_law_is_that_of_scipy(t, freedom, shift):
+    assert noncentral_tail(t, freedom, shift) == pytest.approx(stats.nct.sf(t, freedom, shift), rel=3e-4)
+    assert stats.nct.sf(t, freedom, noncentrality_bound(t, freedom, 0.95)) == pytest.approx(0.05, rel=1e-3)
+
+
+@pytest.mark.parametrize("threshold", [None, 1.0])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored, threshold):
+    mu, delta = 2.0, 0.05
+    true, above = gaussian_epsilon(delta, mu), 0
+    for seed in range(400):
+        out, into = scores(mu, 80, seed)
+        if mirrored:
+            out, into = -into, -out
+            at = None if threshold is None else -threshold
+        else:
+            at = threshold
+        above += epsilon_by_threshold(out, into, delta=delta, threshold=at, confidence=0.9).value > true
+    assert above <= 40
+
+
+def test_the_bound_on_epsilon_approaches_it():
+    out, into = scores(2.0, 400_000, 1)
+    true = gaussian_epsilon(0.05, 2.0)
+    assert 0.9 * true < epsilon_by_threshold(out, into, delta=0.05).value <= true
+
+
+def test_the_direction_that_shows_more_counts():
+    """A score that is never high without the canary, and one that is never low with it."""
+    only_high = epsilon_by_threshold(np.zeros(400), np.repeat([0.0, 1.0], 200), delta=1e-6, threshold=0.5)
+    only_low = epsilon_by_threshold(np.repeat([0.0, 1.0], 200), np.ones(400), delta=1e-6, threshold=0.5)
+    assert only_high.value == pytest.approx(only_low.value, rel=1e-6)
+    limit = math.log(0.025 ** (-1 / 400) / (0.025 ** (-1 / 400) - 1))
+    assert 3.0 < only_high.value < limit
+
+
+def test_a_perfect_separation_is_finite():
+    out, into = np.zeros(100), np.ones(100)
+    bound = mu_by_threshold(out, into, threshold=0.5)
+    assert bound.value == pytest.approx(2 * ndtri(0.025 ** (1 / 100)), rel=1e-9)
+    with pytest.raises(ValueError, match="no noise at all"):
+        mu_by_fit(np.concatenate([out, into]), np.repeat([0.0, 1.0], 100))
+
+
+def test_no_difference_gives_zero():
+    out, into = scores(0.0, 500, 0)
+    assert mu_by_threshold(out, into, threshold=0.0).value == 0.0
+    assert epsilon_by_threshold(out, into, delta=1e-5).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mu_by_threshold([], [1.0], threshold=0.0), "without has shape"),
+        (lambda: mu_by_threshold([0.0], [1.0], threshold=0.0, confidence=1.0), "confidence=1.0"),
+        (lambda: mu_by_fit([1.0, 2.0, 3.0], [0.0, 0.0, 1.0]), "3 scores are too few"),
+        (lambda: mu_by_fit([1.0, 2.0, 3.0, 4.0], [1.0] * 4), "all signals are equal"),
+        (lambda: epsilon_by_threshold([0.0] * 3, [1.0] * 9, delta=0.1), "cannot be split"),
+        (lambda: epsilon_by_threshold([0.0] * 9, [1.0] * 9, delta=0.0), "delta=0.0"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,140 @@
+"""Likelihood ratios against brute force over all patterns and their probabilities."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from anechoic.audit import draw_participation, likelihood_ratios
+from anechoic.errors import UnsupportedError
+from anechoic.participation import MinSep
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    External,
+    FixedOrder,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Restarted, Toeplitz
+
+N = 7
+COIN = np.array(list(product([False, True], repeat=N))).T  # every pattern, shape (n, 2^n)
+
+
+def poisson(rate, possible):
+    allowed = ~(COIN & ~possible[:, None]).any(axis=0)
+    count, most = COIN.sum(axis=0), possible.sum()
+    return np.where(allowed, rate**count * (1 - rate) ** np.maximum(most - count, 0), 0.0)
+
+
+def bins(period):
+    found = np.zeros(2**N)
+    for bin_ in range(period):
+        wanted = np.arange(N) % period == bin_
+        found[(wanted[:, None] == COIN).all(axis=0)] += 1 / period
+    return found
+
+
+def allocation(period):
+    epochs = -(-N // period)
+    found = np.zeros(2**N)
+    for choice in product(range(period), repeat=epochs):
+        wanted = np.array([t % period == choice[t // period] for t in range(N)])
+        found[(wanted[:, None] == COIN).all(axis=0)] += period**-epochs
+    return found
+
+
+def min_sep(rate, separation):
+    """By the chain of waiting times, from its stationary law."""
+    start = np.array([1.0] + [rate] * (separation - 1))
+    found = np.zeros(2**N)
+    for wait0, weight in enumerate(start / start.sum()):
+        for i in range(2**N):
+            probability, wait = weight, wait0
+            for joins in COIN[:, i]:
+                if wait:
+                    probability *= not joins
+                    wait -= 1
+                else:
+                    probability *= rate if joins else 1 - rate
+                    wait = separation - 1 if joins else 0
+            found[i] += probability
+    return found
+
+
+BANDED = BandedToeplitz(N, [1.0, 0.6, 0.3])
+STEP = np.arange(N)
+SCHEMES = {
+    "Poisson": (Identity(N), Poisson(100, 30, N), poisson(0.3, STEP >= 0)),
+    "Poisson, everyone": (Identity(N), Poisson(100, 100, N), poisson(1.0, STEP >= 0)),
+    "cyclic": (BANDED, CyclicPoisson(90, 20, 3, N), poisson(2 / 3, STEP % 3 == 0)),
+    "cyclic normalised": (ColumnNormalized(BANDED), CyclicPoisson(90, 9, 3, N), poisson(0.3, STEP % 3 == 0)),
+    "bins": (BANDED, BallsInBins(90, 3, N), bins(3)),
+    "bins that overlap": (Toeplitz(N, 0.6**STEP), BallsInBins(90, 2, N), bins(2)),
+    "allocation": (Identity(N), RandomAllocation(90, 3, N), allocation(3)),
+    "allocation restarted": (
+        Restarted(Toeplitz(3, [1.0, 0.5, 0.2]), 3, N),
+        RandomAllocation(90, 3, N),
+        allocation(3),
+    ),
+    "min-sep": (BANDED, MinSepSampling(90, 20, 3, N), None),
+    "min-sep of one": (Identity(N), MinSepSampling(100, 30, 1, N), poisson(0.3, STEP >= 0)),
+}
+_scheme = SCHEMES["min-sep"][1]
+SCHEMES["min-sep"] = (BANDED, _scheme, min_sep(_scheme.rate, 3))
+
+
+@pytest.mark.parametrize("opposite", [False, True])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_ratios_are_those_of_the_mixture_over_all_patterns(name, opposite):
+    strategy, sampling, weights = SCHEMES[name]
+    assert weights.sum() == pytest.approx(1.0)
+    rng, std = np.random.default_rng(0), 0.8
+    rows = rng.standard_normal((N, 4))
+    possible = STEP % 3 == 0 if name.startswith("cyclic") else STEP >= 0
+    means, y = strategy.to_dense() @ COIN, strategy.to_dense() @ rows
+
+    def mixture(sign):
+        distance = np.square(y[:, :, None] - sign * means[:, None, :]).sum(axis=0) / (2 * std**2)
+        with np.errstate(divide="ignore"):
+            return logsumexp(-distance + np.log(weights), axis=1)
+
+    base = mixture(-1.0) if opposite else -np.square(y).sum(axis=0) / (2 * std**2)
+    found = likelihood_ratios(
+        strategy, sampling, rows, std, possible=np.repeat(possible[:, None], 4, axis=1), opposite=opposite
+    )
+    assert np.allclose(found, mixture(1.0) - base, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_drawn_patterns_follow_the_law(name):
+    _, sampling, weights = SCHEMES[name]
+    count = 40_000
+    drawn, possible = draw_participation(sampling, count, np.random.default_rng(3))
+    assert not (drawn & ~possible).any()
+    number = 2 ** np.arange(N)[::-1] @ drawn
+    found = np.bincount(number, minlength=2**N) / count
+    assert (np.abs(found - weights) <= 5 * np.sqrt(weights * (1 - weights) / count) + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sampling", "message"),
+    [
+        (BandedToeplitz(N, [1.0, 0.5, 0.3, 0.1]), CyclicPoisson(90, 20, 3, N), "columns 0 and 3"),
+        (BANDED, Poisson(90, 20, N), "columns .* overlap"),
+        (BANDED, RandomAllocation(90, 3, N), "RandomAllocation lets one unit"),
+        (BANDED, MinSepSampling(90, 20, 2, N), "MinSepSampling lets one unit"),
+        (Identity(N), FixedOrder(90, 20, steps=N), "no likelihood ratio is implemented"),
+    ],
+)
+def test_where_the_formula_does_not_hold_it_is_refused(strategy, sampling, message):
+    with pytest.raises(UnsupportedError, match=message):
+        likelihood_ratios(strategy, sampling, np.ones((N, 2)), 1.0)
+
+
+def test_unsampled_schemes_are_not_drawn():
+    with pytest.raises(UnsupportedError, match="External"):
+        draw_participation(External(MinSep(2), 5, N), 4, np.random.default_rng(0))

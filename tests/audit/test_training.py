@@ -1,0 +1,75 @@
+"""Audits through the whole training path: sound mechanisms pass, and each seeded fault is caught."""
+
+import numpy as np
+import pytest
+
+from anechoic.audit import audit_training
+from anechoic.errors import UnsupportedError
+from tests.audit.faults import FAULTS, MECHANISMS, banded, cyclic, fixed, run
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_kind_of_mechanism_passes(name):
+    report = run(MECHANISMS[name], label=name, resume_at=11)
+    assert not report.violated, str(report)
+    assert report.finding("covariance").power > 0.999
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_is_caught_and_without_it_nothing_is(fault):
+    broken = run(fault.mechanism, fault.inject, **fault.options)
+    for name in fault.caught_by:
+        assert broken.finding(name).violated, str(broken)
+    sound = run(fault.mechanism, label=fault.name, **fault.options)
+    assert not sound.violated, str(sound)
+
+
+def test_functorch_is_audited_too():
+    report = run(lambda: fixed(banded()), grad_sample_mode="functorch", resume_at=(5, 17))
+    assert not report.violated
+    assert "functorch" in report.subject
+    assert "resumed after 5, 17 releases" in report.subject
+
+
+def test_only_some_examples_may_be_canaries():
+    report = run(lambda: cyclic(banded()), canaries=100)
+    assert report.canaries == (50, 50)
+
+
+def test_keys_make_an_audit_repeatable():
+    first, second = (run(lambda: fixed(banded()), canaries=64, number=3) for _ in range(2))
+    assert first.to_json() == second.to_json()
+    fresh = audit_training(fixed(banded()), canaries=64, power_repeats=0)
+    assert fresh.finding("canary fit").found != first.finding("canary fit").found
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"grad_sample_mode": "ghost"}, UnsupportedError, "'hooks' and 'functorch'"),
+        ({"resume_at": 24}, ValueError, "resume_at=24 must lie between 1 and n-1=23"),
+        ({"resume_at": 0}, ValueError, "resume_at=0"),
+        ({"canaries": 8}, ValueError, "canaries=8"),
+    ],
+)
+def test_what_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        audit_training(fixed(banded()), **options)
+
+
+@pytest.mark.slow
+def test_false_alarms_are_as_rare_as_stated():
+    alarms = sum(run(lambda: fixed(banded()), canaries=128, number=i).violated for i in range(60))
+    assert alarms <= 8  # 3 expected, at most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_are_caught_with_95_percent_power(fault):
+    """59 of 59 by one test: a power below 95 % would do that with probability below 5 %."""
+    caught = np.zeros(len(fault.caught_by), int)
+    for number in range(59):
+        report = run(fault.mechanism, fault.inject, number=number, **fault.options)
+        caught += [report.finding(name).violated for name in fault.caught_by]
+    assert caught.max() == 59, dict(zip(fault.caught_by, caught, strict=True))
+    assert caught.min() >= 54, dict(zip(fault.caught_by, caught, strict=True))
