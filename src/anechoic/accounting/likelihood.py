@@ -15,6 +15,7 @@ error is of second order in the width of the grid.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,28 +183,31 @@ def constant(value: float, width: float) -> Ratio:
 
 
 def sum_of(ratio: Ratio, count: int) -> Ratio:
-    """The sum of `count` independent copies, by doubling."""
-    total, power, left = None, ratio, count
-    while True:
-        if left & 1:
-            total = power if total is None else total.plus(power)
-        left >>= 1
-        if not left:
-            return total  # type: ignore[return-value]  # count >= 1
-        power = power.fine_enough()
-        power = power.plus(power)
+    """The sum of `count` independent copies."""
+    return _doubled(ratio, count, Ratio.plus, Ratio.fine_enough)
 
 
 def product_of(ratio: Ratio, count: int) -> Ratio:
-    """The composition of `count` independent copies, by doubling."""
+    """The composition of `count` independent copies."""
+    return _doubled(ratio, count, Ratio.times, lambda power: power)
+
+
+def _doubled(
+    ratio: Ratio,
+    count: int,
+    combine: Callable[[Ratio, Ratio], Ratio],
+    prepare: Callable[[Ratio], Ratio],
+) -> Ratio:
+    """`count` copies combined by doubling; each power is prepared before it is combined with itself."""
     total, power, left = None, ratio, count
     while True:
         if left & 1:
-            total = power if total is None else total.times(power)
+            total = power if total is None else combine(total, power)
         left >>= 1
         if not left:
             return total  # type: ignore[return-value]  # count >= 1
-        power = power.times(power)
+        power = prepare(power)
+        power = combine(power, power)
 
 
 def _head(width: float) -> int:
