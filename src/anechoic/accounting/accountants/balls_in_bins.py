@@ -1,0 +1,76 @@
+"""The accountant of balls-in-bins sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from anechoic._validate import Array
+from anechoic.accounting.accountants.base import (
+    Accountant,
+    Accounting,
+    SampledAccountant,
+    accountant_of,
+    refuse_replacing,
+)
+from anechoic.accounting.balls_in_bins import (
+    Domination,
+    best_bound,
+    bins_gram,
+    check_nonnegative,
+    dominations,
+    noise_std_of,
+)
+from anechoic.accounting.mixture import Mixture
+from anechoic.accounting.tilted import TiltedPair
+from anechoic.accounting.verified import Verified
+from anechoic.sampling import BallsInBins
+from anechoic.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class BallsInBinsAccountant(SampledAccountant):
+    """Balls in bins with any entrywise non-negative C (arXiv 2410.06266, Lemma 3.2)."""
+
+    sampling: BallsInBins
+
+    def __post_init__(self) -> None:
+        refuse_replacing(self.sampling, self.adjacency)
+        check_nonnegative(self.strategy, "balls-in-bins sampling")
+
+    @cached_property
+    def _gram(self) -> Array:
+        return bins_gram(self.strategy, self.sampling.bins)
+
+    @cached_property
+    def _candidates(self) -> list[Domination]:
+        return dominations(self._gram)
+
+    @cached_property
+    def pair(self) -> TiltedPair:
+        return Mixture(self._gram)
+
+    def bound(self, delta: float, std: float) -> float:
+        return best_bound(self._candidates, delta, std)[0]
+
+    def noise_std(self, epsilon: float, delta: float) -> float:
+        std = noise_std_of(self._candidates, epsilon, delta)
+        if isinstance(self.accounting, Verified):
+            std = min(std, self._noise_std_to_verify(epsilon, delta))
+        return std
+
+    def describe(self) -> str:
+        theorem = (
+            "(epsilon, delta)-DP, amplified by the secret bins: arXiv 2410.06266, Lemma 3.2, for entrywise"
+            " non-negative C, larger of both directions"
+        )
+        if isinstance(self.accounting, Verified):
+            return f"{theorem}, evaluated by {self.accounting.describe()}"
+        return (
+            f"{theorem}, bounded without sampling error by one-of-k random allocation within classes of bins"
+        )
+
+
+@accountant_of.register
+def _(sampling: BallsInBins, strategy: Strategy, adjacency: str, accounting: Accounting) -> Accountant:
+    return BallsInBinsAccountant(strategy, sampling, adjacency, accounting)
