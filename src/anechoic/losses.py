@@ -26,7 +26,7 @@ from anechoic.strategies import BLT, ColumnScaled, FullTree, Identity, Output, R
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.blt_sums import prefix_decoder
 from anechoic.workloads import RestartDifferences, Workload
-from anechoic.workloads.base import impulse
+from anechoic.workloads.base import checked_workload, impulse
 from anechoic.workloads.inverses import inverse_columns
 
 LossKind = str | ArrayLike
@@ -195,8 +195,7 @@ def loss(
 
 
 def _same_steps(workload: Workload, strategy: Strategy) -> None:
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
     if workload.n != strategy.n:

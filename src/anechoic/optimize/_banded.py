@@ -20,6 +20,7 @@ from anechoic.optimize.schema import SINGLE
 from anechoic.participation import Participation
 from anechoic.strategies import Banded
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 # Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
 NEGLIGIBLE = 1e-7
@@ -73,8 +74,7 @@ def banded(
         Monograph, Section 4.3, Problems 4.6 and 4.8, Table 4.1; arXiv 2306.08153.
     """
     started = time.perf_counter()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     n = workload.n
     if isinstance(loss, str):
         one_of("loss", loss, KINDS)

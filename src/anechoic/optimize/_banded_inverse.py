@@ -20,6 +20,7 @@ from anechoic.participation import MinSep, Participation
 from anechoic.strategies import BandedInverse
 from anechoic.strategies.toeplitz import power_coefficients
 from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads.base import checked_workload
 
 FAMILIES = ("free", "fractional")
 OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}
@@ -75,8 +76,7 @@ def banded_inverse(
         arXiv 2505.12128 (BandInvMF), 2601.22334, 2605.18379.
     """
     started = time.perf_counter()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     n = workload.n
     bands = positive_int("bands", bands)
     if bands > n:

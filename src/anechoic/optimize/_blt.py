@@ -27,6 +27,7 @@ from anechoic.optimize.schema import SINGLE, comb_of
 from anechoic.participation import Participation
 from anechoic.strategies import BLT
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 # Gaps between neighbouring -log decays: the smallest keeps decays near 1 distinct as float64.
 SMALLEST, LARGEST = 4e-16, 40.0
@@ -93,8 +94,7 @@ def blt(
     if buffers is not None:
         buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
     gain = fraction("gain", gain)
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     separation, count = comb_of(participation, workload.n)
     kind, squared_error = _error_of(workload, loss)
     objective = BLTObjective(workload.n, separation, count, kind, squared_error, progress)

@@ -19,6 +19,7 @@ from anechoic.optimize.schema import SINGLE, comb_of
 from anechoic.participation import Participation
 from anechoic.strategies import Restarted, Strategy, Toeplitz
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 # Dampings tried before the best one is refined, from LEAST / n to 1, and how finely that is done.
 GRID, LEAST, FINE = 17, 0.01, 1e-5
@@ -71,8 +72,7 @@ def damped(
         monograph, Eq. (3.27) and Definition 3.18.
     """
     started = time.perf_counter()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     search = _Search(workload, participation, loss, progress)
     blocks = _blocks(restarts, workload.n, comb_of(participation, workload.n))
     # what the search finds is the loss or less, so that those behind a loss already reached are not better
@@ -125,8 +125,7 @@ def restarted(
         Monograph, Definition 3.18.
     """
     started = time.perf_counter()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     if not callable(build):
         raise ValueError(f"build={build!r} must be a function from a number of steps to a strategy.")
     found = []

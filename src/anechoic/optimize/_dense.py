@@ -26,6 +26,7 @@ from anechoic.optimize.schema import SINGLE
 from anechoic.participation import MinSep, Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
 # What the rational approximation may be off by, relative to the gap asked for.
@@ -162,8 +163,7 @@ def _or_toeplitz(
 
 
 def _checked_types(workload: Workload, participation: Participation) -> None:
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
 

@@ -19,6 +19,7 @@ from anechoic._validate import Array, one_of
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, tail_weights
 from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads.base import checked_workload
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for
 # n = 10^3 to 10^5.
@@ -98,8 +99,7 @@ def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Form]:
     Raises:
         UnsupportedError: if there is no such workload, or for restart differences another loss than "rms".
     """
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+    checked_workload(workload)
     if isinstance(kind, str):
         one_of("loss", kind, KINDS)
     if isinstance(workload, RestartDifferences) and workload.base.is_toeplitz:

@@ -26,6 +26,7 @@ from anechoic.strategies.blt import BLT
 from anechoic.strategies.recurrence import MovingAverage, Recurrence
 from anechoic.strategies.toeplitz import BandedToeplitz, power_coefficients
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 # Coefficients of C below this, relative to the largest one, are left out: they change no digit of any norm.
 NEGLIGIBLE = 1e-200
@@ -102,8 +103,7 @@ class BandedInverse(SquareStrategy):
         References:
             arXiv 2605.18379.
         """
-        if not isinstance(workload, Workload):
-            raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+        checked_workload(workload)
         if not workload.is_toeplitz:
             raise ValueError("workload is not Toeplitz: leave its learning rates out of the design.")
         power = fraction("power", power, remedy="1 is output perturbation, strategies.Output.")

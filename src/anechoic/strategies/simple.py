@@ -13,6 +13,7 @@ from anechoic._validate import Array, lower_triangular, positive_int, rows_of, s
 from anechoic.strategies.base import SquareStrategy, Structure, warn_dense
 from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 
 @serializable
@@ -69,8 +70,7 @@ class Output(SquareStrategy):
     workload: Workload | None = None
 
     def __init__(self, workload: Workload, n: int | None = None) -> None:
-        if not isinstance(workload, Workload):
-            raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
+        checked_workload(workload)
         if n is not None and n != workload.n:
             raise ValueError(f"n={n} differs from the workload's {workload.n} steps.")
         object.__setattr__(self, "n", workload.n)

@@ -17,6 +17,7 @@ from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.generating import GeneratingFunction
 from anechoic.strategies.recurrence import Autoregressive, Recurrence
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 if TYPE_CHECKING:
     from anechoic.strategies.horizon_free import EndlessDamped, HorizonFree
@@ -115,7 +116,7 @@ class Toeplitz(_ToeplitzStrategy):
         Raises:
             ValueError: if the workload carries learning rates and so is not Toeplitz.
         """
-        return cls(_checked(workload).n, power_coefficients(workload, 0.5, workload.n))
+        return cls(checked_workload(workload).n, power_coefficients(workload, 0.5, workload.n))
 
     @classmethod
     def power(cls, workload: Workload, exponent: float) -> Toeplitz:
@@ -235,7 +236,7 @@ class BandedToeplitz(_ToeplitzStrategy):
             ValueError: for bad arguments, or a workload that is not Toeplitz.
         """
         bands = positive_int("bands", bands)
-        if bands > _checked(workload).n:
+        if bands > checked_workload(workload).n:
             raise ValueError(
                 f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more coefficients."
             )
@@ -249,12 +250,6 @@ class BandedToeplitz(_ToeplitzStrategy):
         return f"BandedToeplitz(n={self.n}, bands={len(self._c)})"
 
 
-def _checked(workload: Workload) -> Workload:
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload={workload!r} must be a Workload, such as workloads.prefix_sum(n).")
-    return workload
-
-
 def power_coefficients(workload: Workload, exponent: float, count: int) -> Array:
     """First `count` coefficients of A^exponent for a Toeplitz workload, shape (count,).
 
@@ -264,7 +259,7 @@ def power_coefficients(workload: Workload, exponent: float, count: int) -> Array
     Raises:
         ValueError: if the workload is not Toeplitz.
     """
-    _checked(workload)
+    checked_workload(workload)
     if not workload.is_toeplitz:
         raise ValueError(
             f"workload={type(workload).__name__} is not Toeplitz: leave learning rates out of the design."

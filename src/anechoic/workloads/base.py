@@ -160,3 +160,14 @@ def decaying_differences(decay: float, x: Array) -> Array:
     y = x.copy()
     y[1:] -= decay * x[:-1]
     return y
+
+
+def checked_workload(value: object, name: str = "workload") -> Workload:
+    """`value` if it is a Workload.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if not isinstance(value, Workload):
+        raise ValueError(f"{name}={value!r} must be a Workload, such as workloads.prefix_sum(n).")
+    return value

@@ -16,7 +16,7 @@ from anechoic._validate import (
     scale_rows,
     steps_within,
 )
-from anechoic.workloads.base import GeneralWorkload, Workload
+from anechoic.workloads.base import GeneralWorkload, Workload, checked_workload
 from anechoic.workloads.optimizers import Scheduled
 from anechoic.workloads.sums import PrefixSum, ToeplitzWorkload
 
@@ -117,8 +117,7 @@ class RestartDifferences(GeneralWorkload):
     period: int
 
     def __init__(self, base: Workload, period: int, n: int | None = None) -> None:
-        if not isinstance(base, Workload):
-            raise ValueError(f"base={base!r} must be a Workload, such as workloads.prefix_sum(n).")
+        checked_workload(base, "base")
         if n is not None and n != base.n:
             raise ValueError(f"n={n} differs from the workload's {base.n} steps.")
         object.__setattr__(self, "n", base.n)

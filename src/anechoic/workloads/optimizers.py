@@ -10,7 +10,14 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, decaying, positive_int, rows_of, scale_rows, steps_within
-from anechoic.workloads.base import Workload, checked_rates, decaying_differences, decaying_sums, impulse
+from anechoic.workloads.base import (
+    Workload,
+    checked_rates,
+    checked_workload,
+    decaying_differences,
+    decaying_sums,
+    impulse,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +167,7 @@ class Scheduled(Workload):
     learning_rates: ArrayLike
 
     def __init__(self, base: Workload, learning_rates: ArrayLike, n: int | None = None) -> None:
-        if not isinstance(base, Workload):
-            raise ValueError(f"base={base!r} must be a Workload, such as workloads.prefix_sum(n).")
+        checked_workload(base, "base")
         if n is not None and n != base.n:
             raise ValueError(f"n={n} differs from the workload's {base.n} steps.")
         object.__setattr__(self, "n", base.n)
