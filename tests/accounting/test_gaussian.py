@@ -81,3 +81,10 @@ def test_bad_input_of_epsilon(delta, mu):
 def test_bad_input_of_mu(epsilon, delta):
     with pytest.raises(ValueError, match=r"delta=|epsilon="):
         gaussian_mu(epsilon, delta)
+
+
+@pytest.mark.parametrize("mu", [1e20, 1e77, 1e139, 1e160, 1e308])
+def test_almost_no_noise_has_a_huge_epsilon_and_no_overflow(mu):
+    epsilon = gaussian_epsilon(1e-6, mu)
+    assert epsilon >= mu * min(mu, 1e160) / 2 * (1 - 1e-6)
+    assert gaussian_delta(1.0, mu) == 1.0

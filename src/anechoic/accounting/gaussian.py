@@ -11,7 +11,7 @@ import math
 
 from scipy.special import log_ndtr
 
-from anechoic._validate import fraction, positive_float
+from anechoic._validate import LARGEST, fraction, positive_float
 
 # Units in the last place by which each logarithm of `gaussian_delta` may be off (scipy: a few).
 _ULPS = 4 * 2.3e-16
@@ -27,7 +27,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
     slack = _ULPS * (2.0 + abs(upper) + abs(lower) + epsilon)
-    return min(1.0, math.exp(upper) * (max(0.0, -math.expm1(lower - upper)) + slack))
+    return min(1.0, math.exp(upper) * (max(0.0, -math.expm1(min(lower - upper, 0.0))) + slack))
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -43,6 +43,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     delta, mu = fraction("delta", delta), positive_float("mu", mu)
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
+    if mu > LARGEST:  # epsilon is about mu^2 / 2
+        return math.inf
     high = 1.0
     while gaussian_delta(high, mu) > delta:
         high *= 2
