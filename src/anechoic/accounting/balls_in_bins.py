@@ -1,20 +1,12 @@
-"""Balls in bins with correlated noise: the Gram matrix of the mixture, and a bound without sampling error.
+"""Balls in bins with correlated noise: the Gram matrix of the mixture, and bounds without sampling error.
 
 An example draws one of b bins and takes part in steps i, i + b, …. For an entrywise non-negative C the run
 is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i = sum_j C[:, i + j b]
 (arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
 
-The bound (`epsilon_bound`), for every k in 1 … b:
-
-1. Joint convexity: P is the average over r < b of P_r, uniform on the k bins r + floor(j b / k) mod b, so
-   no divergence of (P, Q) exceeds the largest of the (P_r, Q), in either direction.
-2. Let G_r be the Gram matrix of class r, a >= 0 and c = max_r lambda_max(G_r - a 1 1^T). Then
-   G_r <= c I + a 1 1^T in the order of semidefinite matrices, so that the means of class r are a contraction
-   of means with that Gram matrix, and (P_r, Q) is post-processing (contract, add Gaussian noise) of their
-   pair: one of k orthogonal means of length sqrt(c), composed with a Gaussian of mu = sqrt(a) / s.
-
-k = 1 is the bound without sampling. Bins of a class are about b / k steps apart, so G_r is nearly diagonal
-where C decays within that time.
+`BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
+(`accounting.bin_classes`), Gauss-Markov chains (`accounting.gauss_markov`) and Renyi divergences
+(`accounting.renyi_bins`).
 """
 
 from __future__ import annotations
@@ -22,22 +14,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
-from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.random_allocation import LEAST_NOISE, one_of, smallest_epsilon
+from anechoic.accounting.bin_classes import Domination, dominations
+from anechoic.accounting.gauss_markov import COARSE, LARGEST, LEAST_DELTA, Chain, chains
+from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.random_allocation import smallest_epsilon
+from anechoic.accounting.renyi_bins import renyi_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies import Strategy
 
-_SIZES = 24  # numbers of bins to a class that are tried, and the divisors of b
-_SHARES = (0.0, 0.1, 0.25)  # a, in units of the largest mean of a class's entries off the diagonal
-_EIGENVALUE = 1e-10  # relative excess of c over the computed eigenvalue
-_PATIENCE = 15  # candidates in a row that may give nothing
-_CUBES = 5e7  # work for eigenvalues, above which they are bounded by row sums
+_TRIED = 5  # chains, by rank
+_TRIED_CLASSES = 3
+_RENYI_FROM = 2.0  # epsilon from which Renyi divergences are computed, and the bins up to which always
+_RENYI_UP_TO = 12
+_BEYOND, _BELOW = 1.8, 1e4  # a law is computed up to this multiple of epsilon, and this part of delta
+_TOLERANCE = 1e-4  # relative, of a noise std
 
 
 def check_nonnegative(strategy: Strategy, what: str) -> None:
@@ -90,116 +87,110 @@ def bins_gram(strategy: Strategy, bins: int) -> Array:
     return np.maximum(result, 0.0)  # of a non-negative C, up to rounding
 
 
-@dataclass(frozen=True)
-class Domination:
-    """One of `count` orthogonal means of squared length `length`, composed with a Gaussian.
+@dataclass(frozen=True, eq=False)
+class BinsBound:
+    """The least upper bound on both directions that is known here for bins with this Gram matrix.
 
-    Attributes:
-        count: k, bins in a class.
-        length: c.
-        shared: a, the squared mean of the Gaussian.
+    Args:
+        gram: of the means, shape (b, b), entries >= 0.
     """
 
-    count: int
-    length: float
-    shared: float
+    gram: Array
 
-    def delta(self, std: float) -> Callable[[float], float]:
-        """epsilon -> an upper bound on delta at noise std `std`."""
-        mu, per_step = math.sqrt(self.shared) / std, math.sqrt(self.length) / std
-        if self.count == 1 or 1.0 / per_step < LEAST_NOISE:
-            mu = math.hypot(mu, per_step)
-            return lambda epsilon: gaussian_delta(epsilon, mu)
-        ratio = one_of(self.count, 1.0 / per_step)
-        return lambda epsilon: ratio.delta(epsilon, mu)
+    @cached_property
+    def unsampled(self) -> float:
+        """The largest squared length of a mean: without sampling the run is a Gaussian mechanism."""
+        return float(self.gram.diagonal().max())
+
+    @cached_property
+    def _classes(self) -> list[Domination]:
+        return dominations(self.gram)
+
+    @cached_property
+    def _chains(self) -> list[Chain]:
+        return chains(self.gram)
 
     def epsilon(self, delta: float, std: float) -> float:
-        """An upper bound on epsilon at noise std `std`."""
-        plain = gaussian_epsilon(delta, math.sqrt(self.length + self.shared) / std)
-        return smallest_epsilon(self.delta(std), delta, plain)
+        """An upper bound on epsilon.
 
+        Args:
+            delta: in (0, 1).
+            std: of the noise, s > 0.
+        """
+        delta, std = fraction("delta", delta), positive_float("std", std)
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        if len(self.gram) == 1 or plain == 0.0:
+            return plain
+        least = self._class(delta, std, self._chain(delta, std, plain)[0])[0]
+        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
+            return least  # a divergence never gave less there
+        return min(least, renyi_epsilon(self.gram, delta, std))
 
-def dominations(gram: Array) -> list[Domination]:
-    """Pairs of which each dominates the mixture with this Gram matrix; none is the best everywhere."""
-    found = []
-    for count in _sizes(len(gram)):
-        classes = _classes(len(gram), count)
-        blocks = gram[classes[:, :, None], classes[:, None, :]]
-        own = np.trace(blocks, axis1=1, axis2=2)
-        size = float(own.max()) / count
-        off = float((blocks.sum(axis=(1, 2)) - own).max()) / max(1, count * (count - 1))
-        for share in _SHARES if off > 1e-12 * size else (0.0,):
-            shared = share * off
-            found.append(Domination(count, _largest_eigenvalue(blocks - shared) + _EIGENVALUE * size, shared))
-    return found
+    def laws(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
+        """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
+
+        Each bounds both directions at every epsilon.
+        """
+        delta, std = fraction("delta", delta), positive_float("std", std)
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        found: list[Callable[[float], tuple[float, float]]] = []
+        least, chain = self._chain(delta, std, plain)
+        if chain is not None:
+            law = chain.law(std, _BEYOND * least, max(delta / _BELOW, LEAST_DELTA))
+            found.append(lambda epsilon: (law.remove(epsilon), law.add(epsilon)))
+        domination = self._class(delta, std, plain)[1]
+        ratio = None if domination is None else domination.ratio(std)
+        if domination is not None and ratio is not None:
+            mu = math.sqrt(domination.shared) / std
+            found.append(lambda epsilon: (ratio.remove(epsilon, mu), ratio.add(epsilon, mu)))
+        return found
+
+    def noise_std(self, epsilon: float, delta: float) -> float:
+        """A noise std, within about 1e-4 of the least, at which `epsilon` is at most `epsilon`."""
+        epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+        high = math.sqrt(self.unsampled) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
+        if len(self.gram) == 1:
+            return high
+
+        def excess(log_std: float) -> float:
+            return math.log(max(self.epsilon(delta, math.exp(log_std)), 1e-9) / epsilon)
+
+        low = 0.8 * high
+        while excess(math.log(low)) <= 0.0:
+            low, high = 0.7 * low, low
+        std = math.exp(brentq(excess, math.log(low), math.log(high), xtol=_TOLERANCE / 4, rtol=1e-14))
+        while self.epsilon(delta, std) > epsilon:
+            std *= 1 + _TOLERANCE / 4
+        return std
+
+    def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
+        """The least epsilon by classes of bins, and which class gives it."""
+        best = None
+        for candidate in sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]:
+            delta_at = candidate.delta(std)
+            if delta_at(least) <= delta:
+                least, best = smallest_epsilon(delta_at, delta, least), candidate
+        return least, best
+
+    def _chain(self, delta: float, std: float, least: float) -> tuple[float, Chain | None]:
+        """An epsilon of at most `least` by a Gauss-Markov chain, and which; None where none gives less."""
+        best = None
+        if least > LARGEST or delta < LEAST_DELTA:
+            return least, best
+        for candidate in sorted(self._chains, key=lambda chain: chain.rank(std))[:_TRIED]:
+            law = candidate.law(std, least, delta, COARSE)
+            if law.delta(least) <= delta:
+                least, best = smallest_epsilon(law.delta, delta, least), candidate
+        if best is not None:
+            least = smallest_epsilon(best.law(std, least, delta).delta, delta, least)
+        return least, best
 
 
 def epsilon_bound(gram: Array, delta: float, std: float) -> float:
-    """An upper bound on epsilon in both directions.
-
-    Args:
-        gram: of the means, shape (b, b).
-        delta: in (0, 1).
-        std: of the noise, s > 0.
-    """
-    return best_bound(dominations(gram), fraction("delta", delta), positive_float("std", std))[0]
+    """An upper bound on epsilon in both directions: `BinsBound(gram).epsilon`."""
+    return BinsBound(gram).epsilon(delta, std)
 
 
 def noise_std_bound(gram: Array, epsilon: float, delta: float) -> float:
     """A noise std, within about 1e-4 of the least, at which `epsilon_bound` is at most `epsilon`."""
-    return noise_std_of(dominations(gram), epsilon, delta)
-
-
-def noise_std_of(candidates: list[Domination], epsilon: float, delta: float) -> float:
-    """Like `noise_std_bound`, from the dominations of the Gram matrix."""
-    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
-    without_sampling = min(candidate.length + candidate.shared for candidate in candidates)
-    high = math.sqrt(without_sampling) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
-    while True:  # the best candidate at the noise found so far may do with less
-        best, low, top = best_bound(candidates, delta, high)[1], 0.0, high
-        while top - low > 2e-5 * top:
-            middle = 0.5 * (low + top)
-            low, top = (low, middle) if best.delta(middle)(epsilon) <= delta else (middle, top)
-        if top > high * (1 - 1e-4):
-            return high
-        high = top
-
-
-def best_bound(candidates: list[Domination], delta: float, std: float) -> tuple[float, Domination]:
-    """The least epsilon that one of the `candidates` gives, and which.
-
-    They come by the number of bins in a class, in which epsilon first falls and then grows: the search ends
-    where many have given nothing.
-    """
-    least, chosen, in_vain = math.inf, candidates[0], 0
-    for candidate in candidates:
-        in_vain += 1
-        if least < math.inf and candidate.delta(std)(least) > delta:
-            if in_vain > _PATIENCE:
-                break
-            continue  # it cannot give less
-        epsilon = candidate.epsilon(delta, std)
-        if epsilon < least:
-            least, chosen, in_vain = epsilon, candidate, 0
-    return least, chosen
-
-
-def _largest_eigenvalue(blocks: Array) -> float:
-    """A bound on the eigenvalues of every symmetric block, from above and >= 0."""
-    classes, count, _ = blocks.shape
-    if classes * count**3 <= _CUBES:
-        return max(0.0, float(np.linalg.eigvalsh(blocks)[:, -1].max()))
-    return float(np.abs(blocks).sum(axis=2).max())
-
-
-def _sizes(bins: int) -> list[int]:
-    """Numbers of bins to a class."""
-    spread = np.round(np.geomspace(1, bins, _SIZES)).astype(int).tolist()
-    return sorted({*spread, *(size for size in range(1, bins + 1) if bins % size == 0)})
-
-
-def _classes(bins: int, count: int) -> NDArray[np.int64]:
-    """Bins of each class, shape (classes, count); every bin is in equally many classes."""
-    places = np.arange(count) * bins // count
-    shifts = bins // count if bins % count == 0 else bins
-    return np.asarray((np.arange(shifts)[:, None] + places) % bins)
+    return BinsBound(gram).noise_std(epsilon, delta)

@@ -17,52 +17,14 @@ from anechoic._validate import Array
 LARGEST_BET = 0.9
 
 
-def upper_mean(mean: float, count: int, failure: float) -> float:
-    """The largest mean that is compatible with `mean` of `count` values, at confidence 1 - failure.
-
-    For independent (not necessarily identical) values in [0, 1] whose expectations have the average p,
-    Pr[sample mean <= q] <= exp(-count KL(q, p)) for q <= p (Hoeffding 1963, Theorem 1). The bound is the
-    largest p with count KL(mean, p) <= log(1 / failure), so that it lies below p with probability at most
-    `failure`. Rounded up.
-
-    Args:
-        mean: sample mean in [0, 1].
-        count: number of values, >= 1.
-        failure: in (0, 1).
-    """
-    allowed = math.log(1.0 / failure) / count
-    low, high = mean, 1.0
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if bernoulli_divergence(mean, middle) <= allowed:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def bernoulli_divergence(q: float, p: float) -> float:
-    """KL divergence of Bernoulli(q) from Bernoulli(p), for 0 <= q <= p < 1, accurate where both are tiny."""
-    if q <= 0.0:
-        return -math.log1p(-p)
-    # q log(q/p) + (1 - q) log((1 - q) / (1 - p)), the second as log1p of a small number
-    return q * math.log(q / p) + (1.0 - q) * math.log1p((p - q) / (1.0 - p))
-
-
-def samples_needed(delta: float, ratio: float, failure: float) -> int:
-    """Samples for `upper_mean` of a mean `delta` to stay below `ratio` times delta; ratio > 1."""
-    return math.ceil(math.log(1.0 / failure) / bernoulli_divergence(delta, min(ratio * delta, 1 - 1e-12)))
-
-
 def upper_mean_of(values: Array, count: int, failure: float, second_moment: float) -> float:
-    """Like `upper_mean`, from the values themselves: sharper where they are mostly far below 1.
+    """The largest mean that is compatible with these values, at confidence 1 - failure.
 
-    For independent values in [0, 1] whose expectations have the average p and a number l < 1 fixed in
-    advance, prod_i (1 + l (p - v_i)) is non-negative with expectation <= 1, so that by Markov's inequality
-    it exceeds 1 / failure with probability at most `failure` (Waudby-Smith and Ramdas 2023, Section 4, with
-    a constant bet). It grows in p: the bound is where it reaches 1 / failure. Rounded up.
+    For independent values in [0, 1], not necessarily identical, whose expectations have the average p, and a
+    number l < 1 fixed in advance, prod_i (1 + l (p - v_i)) is non-negative with expectation <= 1, so that by
+    Markov's inequality it exceeds 1 / failure with probability at most `failure` (Waudby-Smith and Ramdas
+    2023, Section 4, with a constant bet). It grows in p: the bound is where it reaches 1 / failure. Rounded
+    up.
 
     Args:
         values: those of the `count` values that are not 0, shape (<= count,), each in [0, 1].

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import norm
 from scipy.signal import lfilter
 from scipy.special import log_ndtr, ndtr
 
@@ -29,6 +30,7 @@ ROUNDING = 1e-10  # relative excess by which a bound exceeds what was summed in 
 REACH = 9.0  # standard deviations of a Gaussian privacy loss kept on the grid
 _FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at least
 _WIDEST = 0.02
+_HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
 _MOST_POINTS = 6000  # a grid of more is not refined further
 
 
@@ -64,11 +66,13 @@ class Ratio:
     def spread(self) -> float:
         """Relative standard deviation of R."""
         values, finite = np.exp(self.logs), self.mean - self.infinite
-        return math.sqrt(max(0.0, float((values / finite - 1) ** 2 @ self.mass)))
+        # a norm does not square what is large
+        return float(norm((values / finite - 1) * np.sqrt(np.maximum(self.mass, 0.0))))
 
     def trimmed(self) -> Ratio:
         """Without atoms of next to no mass at the two ends."""
-        values, mass = np.exp(self.logs), self.mass
+        logs, mass = self.logs, self.mass
+        values = np.exp(logs)
         allowed = TAIL * self.mean
         lowest = int(np.searchsorted(np.cumsum(mass), TAIL))
         above = np.cumsum((values * mass)[::-1])
@@ -78,12 +82,23 @@ class Ratio:
             return self
         kept = mass[lowest : highest + 1].copy()
         below, beyond = mass[:lowest], mass[highest + 1 :]
-        up = float(below @ (values[:lowest] / values[lowest]))
+        up = float(below @ np.exp(logs[:lowest] - logs[lowest]))
         kept[0] += up
         kept[-1] += float(beyond.sum())
         moved = float(beyond @ (values[highest + 1 :] - values[highest]))
         zero = self.zero + max(0.0, float(below.sum()) - up)
         return Ratio(self.width, self.first + lowest, kept, zero, self.infinite + moved)
+
+    def _capped(self) -> Ratio:
+        """With what lies above e^350 between there and infinity, so that a product stays in range."""
+        highest = max(0, int(np.searchsorted(self.logs, _HIGHEST, side="right")) - 1)
+        beyond = self.mass[highest + 1 :]
+        if not len(beyond):
+            return self
+        values, kept = np.exp(self.logs[highest:]), self.mass[: highest + 1].copy()
+        kept[-1] += float(beyond.sum())
+        moved = float(beyond @ (values[1:] - values[0]))
+        return Ratio(self.width, self.first, kept, self.zero, self.infinite + moved)
 
     def refined(self) -> Ratio:
         """The same law on a grid of half the width."""
@@ -116,7 +131,7 @@ class Ratio:
 
     def times(self, other: Ratio) -> Ratio:
         """The product of independent ratios of mean 1: composition."""
-        a, b = self, other
+        a, b = self._capped(), other._capped()
         while a.width > b.width:
             a = a.refined()
         while b.width > a.width:
@@ -138,12 +153,12 @@ class Ratio:
     def remove(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(P || Q) of the pair composed with a mu-GDP Gaussian."""
         logs = self.logs
-        deltas = _gaussian_deltas(epsilon - logs, mu)
+        deltas = gaussian_deltas(epsilon - logs, mu)
         return _rounded(float((self.mass * np.exp(logs)) @ deltas) + self.infinite)
 
     def add(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(Q || P) of the pair composed with a mu-GDP Gaussian."""
-        return _rounded(float(self.mass @ _gaussian_deltas(epsilon + self.logs, mu)) + self.zero)
+        return _rounded(float(self.mass @ gaussian_deltas(epsilon + self.logs, mu)) + self.zero)
 
     def delta(self, epsilon: float, mu: float = 0.0) -> float:
         """The larger of the two directions."""
@@ -250,7 +265,7 @@ def _between(z: Array) -> Array:
     return np.asarray(np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low)))
 
 
-def _gaussian_deltas(epsilon: Array, mu: float) -> Array:
+def gaussian_deltas(epsilon: Array, mu: float) -> Array:
     """H(N(mu, 1) || N(0, 1)) at each real epsilon."""
     if mu == 0.0:
         return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))

@@ -37,7 +37,7 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
     plain = gaussian_epsilon(delta, math.sqrt(-(-steps // period)) / noise_multiplier)
     if period == 1 or noise_multiplier < LEAST_NOISE:
         return plain
-    ratio = _epochs(noise_multiplier, period, steps)
+    ratio = allocation_ratio(noise_multiplier, period, steps)
     return smallest_epsilon(lambda epsilon: ratio.delta(epsilon), delta, plain)
 
 
@@ -55,7 +55,7 @@ def random_allocation_noise_multiplier(epsilon: float, delta: float, period: int
         return high
     while high - low > 1e-5 * high:
         middle = math.sqrt(low * high)
-        keeps = _epochs(middle, period, steps).delta(epsilon) <= delta
+        keeps = allocation_ratio(middle, period, steps).delta(epsilon) <= delta
         low, high = (low, middle) if keeps else (middle, high)
     return high
 
@@ -87,7 +87,8 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
 
 
 @lru_cache(maxsize=64)
-def _epochs(noise_multiplier: float, period: int, steps: int) -> Ratio:
+def allocation_ratio(noise_multiplier: float, period: int, steps: int) -> Ratio:
+    """The ratio of `steps` releases in epochs of `period` steps."""
     whole, rest = divmod(steps, period)
     ratio = product_of(one_of(period, noise_multiplier), whole) if whole else None
     if rest:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,8 @@ class TiltedPair(ABC):
         if least >= 0.0:
             return Tilt(direction, epsilon, 1.0 if direction == "remove" else 0.0, 1.0)
         place = int(np.flatnonzero(logs <= min(least + math.log(_RANGE), 0.0))[-1])
-        return Tilt(direction, epsilon, float(t[place]), math.exp(float(logs[place])))
+        # any number above the range is one too: this one stays clear of what a float64 cannot hold
+        return Tilt(direction, epsilon, float(t[place]), math.exp(max(float(logs[place]), -500.0)))
 
     def verify(self, epsilon: float, std: float, *, samples: int, failure: float, seed: int = 0) -> Estimate:
         """delta(epsilon) by sampling, with its confidence bound.
@@ -163,6 +164,30 @@ class TiltedPair(ABC):
             else:
                 low = middle
         return best
+
+    def epsilons(
+        self, deltas: Sequence[float], std: float, *, samples: int, failure: float, seed: int = 0
+    ) -> list[float]:
+        """For each delta about the least epsilon whose bound is at most that; inf where none is shown.
+
+        All hold at once with probability at least 1 - failure: each takes its part of `failure`. One set of
+        samples serves them all, tilted for the smallest epsilon.
+        """
+        failure = fraction("failure", failure) / len(deltas)
+        start = 0.98 * self._point_epsilon(0.95 * max(deltas), std, seed)
+        profile, found = self._profile(start, std, samples, seed), []
+        for delta in deltas:
+            if profile.at(math.inf, failure).upper > delta:
+                found.append(math.inf)
+                continue
+            low, high = start, max(1.1 * start, start + 0.05)
+            while profile.at(high, failure).upper > delta:
+                low, high = high, 1.5 * high
+            while high - low > 1e-4 * high:
+                middle = 0.5 * (low + high)
+                low, high = (low, middle) if profile.at(middle, failure).upper <= delta else (middle, high)
+            found.append(high)
+        return found
 
     def plausible(self, epsilon: float, delta: float, std: float, *, samples: int, seed: int) -> bool:
         """Whether `samples` samples leave it possible that the pair has (epsilon, delta): a cheap check."""
@@ -253,7 +278,8 @@ class TiltedPair(ABC):
         for amount in _AMOUNTS:
             tried = Tilt(tilt.direction, epsilon, amount + (tilt.direction == "remove"), math.inf)
             values = _values(*self.pairs(part, std, tried), epsilon, tilt.direction)
-            if len(values) >= 50:
+            if len(values) >= 50 and values.max() > 0.0:
+                values /= values.max()  # squares of tiny numbers would vanish
                 varies = float(np.square(values).sum()) / float(values.sum()) ** 2
                 best, least = (tried, varies) if varies < least else (best, least)
         return best

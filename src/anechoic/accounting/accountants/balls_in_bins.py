@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,14 +14,8 @@ from anechoic.accounting.accountants.base import (
     accountant_of,
     refuse_replacing,
 )
-from anechoic.accounting.balls_in_bins import (
-    Domination,
-    best_bound,
-    bins_gram,
-    check_nonnegative,
-    dominations,
-    noise_std_of,
-)
+from anechoic.accounting.balls_in_bins import BinsBound, bins_gram, check_nonnegative
+from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.accounting.mixture import Mixture
 from anechoic.accounting.tilted import TiltedPair
 from anechoic.accounting.verified import Verified
@@ -43,21 +38,24 @@ class BallsInBinsAccountant(SampledAccountant):
         return bins_gram(self.strategy, self.sampling.bins)
 
     @cached_property
-    def _candidates(self) -> list[Domination]:
-        return dominations(self._gram)
+    def deterministic(self) -> BinsBound:
+        """The bound without sampling error."""
+        return BinsBound(self._gram)
 
     @cached_property
     def pair(self) -> TiltedPair:
         return Mixture(self._gram)
 
     def bound(self, delta: float, std: float) -> float:
-        return best_bound(self._candidates, delta, std)[0]
+        return self.deterministic.epsilon(delta, std)
 
     def noise_std(self, epsilon: float, delta: float) -> float:
-        std = noise_std_of(self._candidates, epsilon, delta)
         if isinstance(self.accounting, Verified):
-            std = min(std, self._noise_std_to_verify(epsilon, delta))
-        return std
+            unsampled = math.sqrt(self.deterministic.unsampled) / gaussian_mu(epsilon, delta)
+            std = min(unsampled, self._noise_std_to_verify(epsilon, delta))
+            if self.bound(delta, std) > epsilon:
+                return std
+        return self.deterministic.noise_std(epsilon, delta)
 
     def describe(self) -> str:
         theorem = (
@@ -67,7 +65,8 @@ class BallsInBinsAccountant(SampledAccountant):
         if isinstance(self.accounting, Verified):
             return f"{theorem}, evaluated by {self.accounting.describe()}"
         return (
-            f"{theorem}, bounded without sampling error by one-of-k random allocation within classes of bins"
+            f"{theorem}, bounded without sampling error: the least of one-of-k random allocation within"
+            " classes of bins, Gauss-Markov chains that dominate the bins, and Renyi divergences"
         )
 
 
