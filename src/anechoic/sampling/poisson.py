@@ -8,7 +8,7 @@ from typing import Literal
 from anechoic._serialize import serializable
 from anechoic._validate import one_of, plain, positive_float, positive_int
 from anechoic.participation import Cyclic, FullBatch, Participation
-from anechoic.sampling.base import Sampling, within
+from anechoic.sampling.base import Sampling, an, owning, plural, within
 
 
 @serializable
@@ -50,10 +50,11 @@ class Poisson(Sampling):
     def truncate(self, steps: int) -> Poisson:
         return Poisson(self.examples, self.batch_size, within(self, steps))
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         return (
-            f"Poisson sampling: each of {self.examples} examples joins each of {self.steps} batches"
+            f"Poisson sampling: each of {self.examples} {plural(unit)} joins each of {self.steps} batches"
             f" independently with probability {self.rate:.6g}, which batches it joined kept secret"
+            f"{owning(unit)}"
         )
 
 
@@ -65,7 +66,7 @@ class CyclicPoisson(Sampling):
     Args:
         examples: N, >= 1.
         batch_size: expected batch size B > 0, with B * groups <= N.
-        groups: number of groups, >= 1 (monograph: b); a strategy may have at most this many bands.
+        groups: number of groups, >= 1 (monograph: b); strategies of at most so many bands gain most.
         steps: n, >= 1.
         grouping: "balanced" deals a secret random permutation into groups of equal size (to within
             one); "independent" draws each example's group on its own, as add-or-remove adjacency needs.
@@ -98,11 +99,12 @@ class CyclicPoisson(Sampling):
     def truncate(self, steps: int) -> CyclicPoisson:
         return CyclicPoisson(self.examples, self.batch_size, self.groups, within(self, steps), self.grouping)
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         return (
-            f"cyclic Poisson sampling: {self.examples} examples in {self.groups} groups ({self.grouping}),"
-            f" step t samples each example of group t mod {self.groups} independently with probability"
-            f" {self.rate:.6g} for {self.steps} steps, which batches an example joined kept secret"
+            f"cyclic Poisson sampling: {self.examples} {plural(unit)} in {self.groups} groups"
+            f" ({self.grouping}), step t samples each {unit} of group t mod {self.groups} independently"
+            f" with probability {self.rate:.6g} for {self.steps} steps, which batches {an(unit)} joined kept"
+            f" secret{owning(unit)}"
         )
 
 
