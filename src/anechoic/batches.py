@@ -3,6 +3,8 @@
     batches = batches_of(mech.sampling, key)
     batches.batch(t)                       # indices, in NumPy; the same in every process that has the key
 
+Where a scheme draws units, its indices are those of units, and `UnitBatches` turns them into examples.
+
 Numbers are drawn as integers, so that every law is exact, or within 2**-64 of it.
 """
 
@@ -27,11 +29,12 @@ from anechoic.sampling import (
     RandomAllocation,
     Sampling,
 )
+from anechoic.unit_batch import Indices, UnitBatch
+from anechoic.units import Units
 
-Indices = NDArray[np.int64]
 DOMAIN = "sampling"
 # numbers of the addresses within DOMAIN: derive(key, DOMAIN, purpose, step)
-_ORDER, _GROUPS, _STEP, _BINS, _EPOCH, _START = range(6)
+_ORDER, _GROUPS, _STEP, _BINS, _EPOCH, _START, _KEEP = range(7)
 
 
 class Batches(ABC):
@@ -62,6 +65,13 @@ class Batches(ABC):
             raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
         return self.batch(t)[shard::shards]
 
+    def cells(self) -> Indices | None:
+        """Cell of each example: two of different cells are never in one batch, and -1 is in none at all.
+
+        None where any two may meet.
+        """
+        return None
+
 
 class InOrder(Batches):
     """Chunk t mod period of one order: that of the data, or one permutation for the whole run.
@@ -89,6 +99,15 @@ class InOrder(Batches):
 
     def size(self, t: int) -> int:
         return min(self._size, self._examples - t % self.period * self._size)
+
+    def cells(self) -> Indices | None:
+        place = np.arange(self._examples)
+        chunk = np.where(place < self.period * self._size, place // self._size, -1)
+        if self._order is None:
+            return chunk
+        cells = np.empty_like(chunk)
+        cells[self._order] = chunk
+        return cells
 
 
 class Sampled(Batches):
@@ -135,6 +154,9 @@ class Sampled(Batches):
     def size(self, t: int) -> int:
         return round(self._expected)
 
+    def cells(self) -> Indices | None:
+        return None if self._groups == 1 else _labels(self.members, self._examples)
+
 
 class Binned(Batches):
     """Batch t holds the examples that drew the bin t mod bins, once for the whole run.
@@ -158,6 +180,9 @@ class Binned(Batches):
 
     def size(self, t: int) -> int:
         return round(self._examples / self.period)
+
+    def cells(self) -> Indices | None:
+        return _labels(self._members, self._examples)
 
 
 class Allocated(Batches):
@@ -232,6 +257,90 @@ class Separated(Batches):
         return np.where(free, 0, waits)
 
 
+class UnitBatches(Batches):
+    """Batches over units: those of a scheme that draws units, with the examples of the drawn ones; or batches
+    of examples that somebody else formed, with the units found in them.
+
+    Args:
+        units: who owns what.
+        inner: batches of unit indices, or of example indices where `given`.
+        key: 32 bytes, which also decide what a unit keeps under `max_examples`.
+        given: whether `inner` holds examples.
+        secret: whether the guarantee rests on who is drawn. Then limits do not depend on it.
+    """
+
+    def __init__(
+        self, units: Units, inner: Batches, key: bytes, *, given: bool = False, secret: bool = False
+    ) -> None:
+        self.units, self.inner, self.given = units, inner, given
+        self._key, self._secret = key, secret
+        self.period = inner.period
+        self.name = f"{inner.name}, of units with digest {units.digest}"
+
+    @cached_property
+    def _counts(self) -> Indices | None:
+        # the groups of cyclic Poisson sampling are given away by its proof; bins are what is secret
+        known = self.inner.cells() if isinstance(self.inner, Sampled) else None
+        return self.units.static_counts(known) if self._secret and self.units.shared else None
+
+    def unit_batch(self, t: int) -> UnitBatch:
+        """Rows, items and limits of batch t."""
+        members = self.inner.batch(t)
+        size = self.units.pairs(members) if self.given else self.units.incidences(members)
+        draws = np.zeros(0, dtype=np.uint64)
+        if self.units.max_examples is not None:
+            raw = _generator(self._key, _KEEP, t).bit_generator.random_raw(size)
+            draws = np.asarray(raw, dtype=np.uint64)
+        if self.given:
+            return self.units.grouped(members, draws)
+        return self.units.drawn(members, draws, self._counts)
+
+    def batch(self, t: int) -> Indices:
+        return self.unit_batch(t).examples
+
+    def units_of(self, t: int) -> Indices:
+        """The units that take part in batch t."""
+        members = self.inner.batch(t)
+        return self.units.owners_of(members) if self.given else members
+
+    def size(self, t: int) -> int:
+        if self.given:
+            return self.inner.size(t)
+        largest = self.units.max_examples or self.units.largest
+        mean = np.minimum(self.units.sizes, largest).sum() / self.units.count
+        return round(self.inner.size(t) * float(mean))
+
+    def shard(self, t: int, shard: int, shards: int) -> Indices:
+        """The rows of every `shards`-th item of batch t, item by item: none is split."""
+        return self.unit_shard(t, shard, shards).examples
+
+    def unit_shard(self, t: int, shard: int, shards: int) -> UnitBatch:
+        """The same, with items and limits."""
+        if not 0 <= shard < positive_int("shards", shards):
+            raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
+        batch = self.unit_batch(t)
+        return batch.only(range(shard, batch.count, shards))
+
+    @cached_property
+    def largest_item(self) -> int:
+        """Bound on the rows that are clipped together."""
+        units = self.units
+        if self.given:
+            found = (units.grouped(self.inner.batch(t)).largest for t in range(self.period))
+            most = max(found)
+        else:
+            most = units.largest_own
+        return most if units.max_examples is None else min(most, units.max_examples)
+
+    @cached_property
+    def unreachable(self) -> int:
+        """Examples that are in no batch of any pass: their owners never meet, or their unit is left out."""
+        if self.given:
+            seen = [self.inner.batch(t) for t in range(self.period)]
+            return self.units.examples - len(np.unique(np.concatenate(seen)))
+        return int((~self.units.reachable(self.inner.cells())).sum())
+
+
 def batches_of(
     sampling: Sampling, key: bytes, *, period: int | None = None, shuffled: bool = True
 ) -> Batches:
@@ -265,6 +374,14 @@ def _by_label(generator: np.random.Generator, examples: int, labels: int) -> lis
     drawn = generator.integers(labels, size=examples)
     order = np.argsort(drawn, kind="stable")
     return np.split(order, np.cumsum(np.bincount(drawn, minlength=labels))[:-1])
+
+
+def _labels(members: list[Indices], examples: int) -> Indices:
+    """Number of the list that each example is in."""
+    labels = np.full(examples, -1, dtype=np.int64)
+    for label, group in enumerate(members):
+        labels[group] = label
+    return labels
 
 
 def _below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_]:

@@ -2,6 +2,9 @@
 
 A scheme is a promise about data access. `FixedOrder` and `External` give no amplification; under the
 others accounting uses the secrecy of which batches an example joined.
+
+Where a mechanism protects another unit than an example, read "unit" for "example": N counts units, B is the
+(expected) number of units in a batch, and a unit joins with all its examples.
 """
 
 from anechoic.sampling.allocation import BallsInBins, MinSepSampling, RandomAllocation

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from anechoic._serialize import serializable
 from anechoic._validate import plain, positive_float, positive_int
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation
-from anechoic.sampling.base import Sampling, within
+from anechoic.sampling.base import Sampling, owning, plural, within
 
 
 @serializable
@@ -53,11 +53,11 @@ class BallsInBins(Sampling):
     def truncate(self, steps: int) -> BallsInBins:
         return BallsInBins(self.examples, self.bins, within(self, steps))
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         return (
-            f"balls in bins: each of {self.examples} examples drew one of {self.bins} bins, uniformly and"
-            f" once for all {self.steps} steps, and takes part in step t where t mod {self.bins} is its bin;"
-            " which bin it drew kept secret"
+            f"balls in bins: each of {self.examples} {plural(unit)} drew one of {self.bins} bins, uniformly"
+            f" and once for all {self.steps} steps, and takes part in step t where t mod {self.bins} is its"
+            f" bin; which bin it drew kept secret{owning(unit)}"
         )
 
 
@@ -98,10 +98,11 @@ class RandomAllocation(Sampling):
     def truncate(self, steps: int) -> RandomAllocation:
         return RandomAllocation(self.examples, self.period, within(self, steps))
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         return (
-            f"random allocation: in each epoch of {self.period} steps each of {self.examples} examples takes"
-            f" part in one step, drawn uniformly and anew, for {self.steps} steps; which ones kept secret"
+            f"random allocation: in each epoch of {self.period} steps each of {self.examples} {plural(unit)}"
+            f" takes part in one step, drawn uniformly and anew, for {self.steps} steps; which ones kept"
+            f" secret{owning(unit)}"
         )
 
 
@@ -152,11 +153,11 @@ class MinSepSampling(Sampling):
     def truncate(self, steps: int) -> MinSepSampling:
         return MinSepSampling(self.examples, self.batch_size, self.separation, within(self, steps))
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         return (
-            f"min-sep sampling: each of {self.examples} examples joins a batch with probability"
+            f"min-sep sampling: each of {self.examples} {plural(unit)} joins a batch with probability"
             f" {self.rate:.6g} where it joined none of the {self.separation - 1} before, from the stationary"
-            f" start, for {self.steps} steps, which batches it joined kept secret"
+            f" start, for {self.steps} steps, which batches it joined kept secret{owning(unit)}"
         )
 
 

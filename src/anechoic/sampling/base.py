@@ -39,9 +39,33 @@ class Sampling:
         """The scheme of the first `steps` steps, 1 <= steps <= n."""
         raise NotImplementedError  # pragma: no cover - abstract
 
-    def describe(self) -> str:
-        """One line for a privacy statement."""
+    def describe(self, unit: str = "example") -> str:
+        """One line for a privacy statement about one `unit`."""
         raise NotImplementedError  # pragma: no cover - abstract
+
+
+def an(unit: str) -> str:
+    """`unit` with its article."""
+    return f"an {unit}" if unit[:1] in "aeio" else f"a {unit}"
+
+
+def plural(unit: str) -> str:
+    """Several of `unit`."""
+    if unit.endswith("craft"):
+        return unit
+    if unit.endswith("y") and unit[-2:-1] not in "aeiou":
+        return f"{unit[:-1]}ies"
+    return f"{unit}es" if unit.endswith(("s", "x", "ch", "sh")) else f"{unit}s"
+
+
+def owning(unit: str) -> str:
+    """What a statement about units that own several examples adds."""
+    if unit == "example":
+        return ""
+    return (
+        f"; {an(unit)} takes part with the examples that it owns, and who owns an example that has several"
+        " owners is fixed and public"
+    )
 
 
 def within(scheme: Sampling, steps: int) -> int:

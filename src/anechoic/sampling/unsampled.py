@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from anechoic._serialize import serializable
 from anechoic._validate import plain, positive_float, positive_int
 from anechoic.participation import Cyclic, Participation, Single
-from anechoic.sampling.base import Sampling, within
+from anechoic.sampling.base import Sampling, owning, plural, within
 
 
 @serializable
@@ -56,11 +56,11 @@ class FixedOrder(Sampling):
     def truncate(self, steps: int) -> FixedOrder:
         return FixedOrder(self.examples, self.batch_size, steps=within(self, steps), drop_last=self.drop_last)
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
         tail = ", the incomplete last batch of a pass dropped" if self.drop_last else ""
         return (
-            f"fixed order: one order of {self.examples} examples for the whole run, in batches of"
-            f" {self.batch_size} ({self.period} steps a pass, {self.steps} steps{tail})"
+            f"fixed order: one order of {self.examples} {plural(unit)} for the whole run, in batches of"
+            f" {self.batch_size} ({self.period} steps a pass, {self.steps} steps{tail}){owning(unit)}"
         )
 
 
@@ -71,9 +71,9 @@ class External(Sampling):
 
     Args:
         participation: what is promised.
-        batch_size: the constant divisor of every noisy sum, > 0.
+        batch_size: the constant divisor of every noisy sum, > 0; it may count examples or units.
         steps: n, >= 1.
-        examples: N, >= 1, where it is known.
+        examples: N of examples or units, >= 1, where it is known; nothing rests on it.
     """
 
     participation: Participation
@@ -95,10 +95,11 @@ class External(Sampling):
     def truncate(self, steps: int) -> External:
         return External(self.participation, self.batch_size, within(self, steps), self.examples)
 
-    def describe(self) -> str:
+    def describe(self, unit: str = "example") -> str:
+        of = "" if unit == "example" else f" of each {unit}"
         return (
-            f"batches formed outside the library for {self.steps} steps, promised:"
-            f" {self.participation.describe()}"
+            f"batches formed outside the library for {self.steps} steps, promised{of}:"
+            f" {self.participation.describe()}{owning(unit)}"
         )
 
 

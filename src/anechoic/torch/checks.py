@@ -26,9 +26,10 @@ from torch.utils.data import (
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
+from anechoic.sampling import BallsInBins, External, FixedOrder, RandomAllocation
 from anechoic.torch.gradients import check_not_mixing
 from anechoic.torch.loader import PrivateDataLoader
+from anechoic.units import Units
 
 MODES = ("hooks", "functorch", "ghost")
 
@@ -287,8 +288,23 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     return True
 
 
-def planned_steps(loader: DataLoader[Any], epochs: Any, steps: Any) -> int:
-    """n, as an integer.
+def planned_size(loader: DataLoader[Any], count: int) -> int:
+    """The loader's batch size, of which `count` are drawn from.
+
+    Raises:
+        ValueError: if it exceeds `count`.
+    """
+    size: int = loader.batch_size  # type: ignore[assignment]
+    if size is not None and size > count:
+        raise ValueError(
+            f"data_loader.batch_size={size} exceeds the {count} there are to draw from: it is the expected"
+            " number of units in a step. Take smaller batches."
+        )
+    return size
+
+
+def planned_steps(period: int, epochs: Any, steps: Any) -> int:
+    """n, as an integer; `period` is the number of steps in a pass.
 
     Raises:
         ValueError: if not exactly one of the two is given, or it is below 1.
@@ -301,7 +317,7 @@ def planned_steps(loader: DataLoader[Any], epochs: Any, steps: Any) -> int:
     if steps is not None:
         return positive_int("steps", steps)
     return positive_int("epochs", epochs) * positive_int(
-        "len(data_loader)", len(loader), remedy="It has no batch."
+        "len(data_loader)", period, remedy="It has no batch."
     )
 
 
@@ -309,6 +325,9 @@ def check_fit(
     mechanism: Mechanism,
     loader: DataLoader[Any],
     *,
+    examples: int,
+    period: int,
+    units: Units | None,
     poisson_sampling: bool,
     max_grad_norm: Any,
     noise_multiplier: Any,
@@ -320,13 +339,24 @@ def check_fit(
 ) -> None:
     """Refuse a Mechanism that was made for something else; None stands for what it says.
 
+    Args:
+        examples: how many there are to draw from: units, where batches are drawn of them.
+        period: steps in one pass.
+        units: who owns what, where units own several examples.
+        (others): as given to make_private.
+
     Raises:
         MismatchError: naming both values.
     """
     sampling: Any = mechanism.sampling
     remedy = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
-    examples = len(loader.dataset)  # type: ignore[arg-type]
-    if sampling.examples not in (None, examples):
+    given = isinstance(sampling, External)
+    if units is not None and not given and sampling.examples != examples:
+        raise MismatchError(
+            f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}:"
+            f" where the unit is {mechanism.unit!r}, it counts those. {remedy}."
+        )
+    if sampling.examples not in (None, examples, units.count if units is not None and given else None):
         raise MismatchError(
             f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {remedy}."
         )
@@ -336,14 +366,14 @@ def check_fit(
             f"data_loader.batch_size={loader.batch_size}, the mechanism's is"
             f" {mechanism.expected_batch_size}. {remedy}."
         )
-    if isinstance(sampling, FixedOrder) and len(loader) != sampling.period:
+    if isinstance(sampling, FixedOrder) and period != sampling.period:
         raise MismatchError(
-            f"data_loader has {len(loader)} batches a pass, the mechanism {sampling.period}:"
+            f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
             f" drop_last={loader.drop_last} here and {sampling.drop_last} there. {remedy}."
         )
-    if own_period and len(loader) != sampling.period:
+    if own_period and period != sampling.period:
         raise MismatchError(
-            f"data_loader has {len(loader)} batches a pass, the mechanism {sampling.period}"
+            f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
             f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} examples on"
             f" average). {remedy}."
         )
@@ -359,7 +389,7 @@ def check_fit(
         ("unit", unit, mechanism.unit),
         ("participation", participation, mechanism.participation),
         ("steps", steps, mechanism.steps),
-        ("epochs * len(data_loader)", None if epochs is None else epochs * len(loader), mechanism.steps),
+        ("epochs * len(data_loader)", None if epochs is None else epochs * period, mechanism.steps),
     ]
     for name, given, own in pairs:
         if given is not None and given != own:

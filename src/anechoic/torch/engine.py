@@ -11,6 +11,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import fraction, positive_float
+from anechoic.batches import UnitBatches
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.noise import new_key
@@ -18,9 +19,12 @@ from anechoic.noise.keys import checked_key
 from anechoic.participation import Participation
 from anechoic.planning import Plan
 from anechoic.torch import checkpoint, checks
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of
 from anechoic.torch.single import Single
+from anechoic.units import Units
 
 
 class PrivacyEngine(Single):
@@ -28,14 +32,15 @@ class PrivacyEngine(Single):
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
     loader is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of
-    single examples, and the returned optimizer is stepped once for it. What can be checked of this is
-    checked at every step. A trainable layer must be fed with the examples as rows: positions or selected rows
-    are refused by their number, which shows nothing where there are as many positions as examples in the
-    batch. Weights may be loaded after make_private until the first batch is delivered; from then on only
-    step() may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. Not covered: a loss that mixes examples (mixup, contrastive losses, class weights
-    under reduction "mean"), floating-point attacks, side channels, and choices made by looking at private
-    data (learning rates, early stopping).
+    single examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep
+    their order, by which it is known whose they are. What can be checked of this is checked at every
+    step. A trainable layer must be fed with the examples as rows: positions or selected rows are refused
+    by their number, which shows nothing where there are as many positions as examples in the batch.
+    Weights may be loaded after make_private until the first batch is delivered; from then on only step()
+    may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
+    copied. Not covered: a loss that mixes examples (mixup, contrastive losses, class weights under
+    reduction "mean"), floating-point attacks, side channels, and choices made by looking at private data
+    (learning rates, early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
@@ -103,6 +108,7 @@ class PrivacyEngine(Single):
         unit: str | None = None,
         participation: Participation | None = None,
         memory_budget: int | None = None,
+        unit_ids: Any = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Private counterparts of module, optimizer and loader.
@@ -131,6 +137,9 @@ class PrivacyEngine(Single):
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
             memory_budget: bytes that the noise state may take.
+            unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
+                `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
+                number of units in a step, and a batch holds all their examples.
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
@@ -168,6 +177,7 @@ class PrivacyEngine(Single):
                 unit=unit,
                 participation=participation,
                 memory_budget=memory_budget,
+                unit_ids=unit_ids,
             )
         )
 
@@ -196,6 +206,7 @@ class PrivacyEngine(Single):
         unit: str | None = None,
         participation: Participation | None = None,
         memory_budget: int | None = None,
+        unit_ids: Any = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
@@ -235,6 +246,7 @@ class PrivacyEngine(Single):
                 unit=unit,
                 participation=participation,
                 memory_budget=memory_budget,
+                unit_ids=unit_ids,
             )
         )
 
@@ -353,6 +365,52 @@ class PrivacyEngine(Single):
         raise UnsupportedError(
             "engine.accountant does not exist here: epsilon follows from the mechanism. Call"
             " engine.get_epsilon(delta), or print(engine.mechanism)."
+        )
+
+    @property
+    def units(self) -> Units | None:
+        """Who owns which example; None where every example is a unit of its own."""
+        batches = self._current().loader.feed.batches
+        return batches.units if isinstance(batches, UnitBatches) else None
+
+    @property
+    def unreachable_examples(self) -> int:
+        """Examples that no batch of this run can hold, as their owners never take part together.
+
+        Where batches are secret it depends on the draw, so it is not for publication.
+        """
+        batches = self._current().loader.feed.batches
+        return batches.unreachable if isinstance(batches, UnitBatches) else 0
+
+    def pseudo_gradients(
+        self,
+        criterion: Any,
+        *,
+        local_steps: int,
+        learning_rate: float,
+        local_batch_size: int | None = None,
+        vectorize: bool = True,
+    ) -> PseudoGradients:
+        """What takes the place of forward and backward pass: each unit's own local steps (Eq. 1.27).
+
+        Call the result with each delivered batch, (input, …, target), and then `optimizer.step()`, which
+        clips one pseudo-gradient a unit. How a unit's losses are combined is what its `Units` say.
+
+        Args:
+            criterion: a torch criterion, as in `pseudo_gradient`.
+            local_steps, learning_rate, local_batch_size: see `pseudo_gradient`.
+            vectorize: all units of similar size at once; False for models that torch.func.vmap cannot run.
+
+        Raises:
+            UnsupportedError: without unit_ids, under ghost clipping, or for a criterion without one loss an
+                example.
+        """
+        run = self._current()
+        how = LocalSteps(local_steps, learning_rate, local_batch_size)
+        if self.units is None or not isinstance(run.optimizer, CorrelatedOptimizer):
+            raise UnsupportedError(NO_UNITS)
+        return PseudoGradients(
+            run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize
         )
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from anechoic.torch.randomness import seeded
+from anechoic.unit_batch import UnitBatch
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Request:
         step, chunk, chunks: see `Delivery`.
         indices: examples, as Python ints.
         seed: what random augmentations follow from.
+        units: see `Delivery`; goes through a worker untouched.
     """
 
     step: int
@@ -30,6 +32,7 @@ class Request:
     chunks: int
     indices: list[int]
     seed: bytes
+    units: UnitBatch | None = None
 
 
 class Fetcher(Dataset[Any]):
@@ -53,12 +56,12 @@ class Fetcher(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
-    def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any]:
-        """(step, chunk, chunks, size, batch); called with whatever the batch sampler yields."""
+    def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any, UnitBatch | None]:
+        """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
         size = len(request.indices)
         with seeded(request.seed):
             batch = self._collate(self._examples(request.indices)) if size else self._empty_batch()
-        return request.step, request.chunk, request.chunks, size, batch
+        return request.step, request.chunk, request.chunks, size, batch, request.units
 
     def _examples(self, indices: list[int]) -> list[Any]:
         if callable(getattr(self.dataset, "__getitems__", None)):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
+from anechoic.unit_batch import UnitBatch
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
@@ -49,12 +52,36 @@ def clear_hooks(module: Any) -> None:
         module.enable_hooks()
 
 
-def clipped_sums(samples: list[Tensor], clip_norm: float) -> list[Tensor]:
+def item_gradients(samples: list[Tensor], batch: UnitBatch) -> list[Tensor]:
+    """Gradients of the rows of each item, summed and scaled.
+
+    Args:
+        samples: one tensor a parameter, shape (rows, *parameter).
+        batch: which rows make up which item.
+
+    Returns:
+        One tensor a parameter, shape (items, *parameter).
+    """
+    if not samples:
+        return []
+    items = torch.from_numpy(batch.items).to(samples[0].device)
+    scales = torch.from_numpy(batch.scales).to(samples[0].device)
+    found = []
+    for sample in samples:
+        total = sample.new_zeros((batch.count, *sample.shape[1:])).index_add_(0, items, sample)
+        found.append(total.mul_(scales.to(total.dtype).reshape(-1, *(1,) * (total.dim() - 1))))
+    return found
+
+
+def clipped_sums(
+    samples: list[Tensor], clip_norm: float, limits: NDArray[np.float64] | None = None
+) -> list[Tensor]:
     """Sums over examples of per-example gradients clipped to `clip_norm` over all parameters together.
 
     Args:
         samples: one tensor a parameter, shape (examples, *parameter).
         clip_norm: > 0.
+        limits: what part of `clip_norm` each may use, shape (examples,); None for all of it.
 
     Returns:
         One tensor a parameter, without the first axis. An example whose gradient is not finite counts as
@@ -62,7 +89,9 @@ def clipped_sums(samples: list[Tensor], clip_norm: float) -> list[Tensor]:
     """
     norms = torch.stack([_squared_norms(s) for s in samples]).sum(dim=0).sqrt()
     large = any(s[0].numel() > _FEW for s in samples if len(s))
-    bound = clip_norm * (1 - _SLACK) if large else clip_norm
+    bound: float | Tensor = clip_norm * (1 - _SLACK) if large else clip_norm
+    if limits is not None:
+        bound = torch.from_numpy(limits).to(norms.device) * bound
     factors = (bound / (norms + 1e-6)).clamp(max=1.0)
     finite = torch.isfinite(norms)
     if not bool(finite.all()):

@@ -11,11 +11,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
 from anechoic.torch.single import Single
+from anechoic.unit_batch import UnitBatch
 
 #: Releases made by this process under each noise key (known by its hash), so that none is made twice with
 #: other gradients. A resumed process starts with none: it repeats the same releases bit for bit.
@@ -31,12 +33,16 @@ class Delivery:
         step: t, the release that it belongs to.
         size: examples in it (0 is possible under Poisson sampling).
         chunk, chunks: it is part `chunk` of `chunks` of its logical batch.
+        units: which of its rows are clipped together; None where a row is a unit.
+        content: what the training loop was handed, where `units` is given.
     """
 
     step: int
     size: int
     chunk: int = 0
     chunks: int = 1
+    units: UnitBatch | None = field(default=None, compare=False, repr=False)
+    content: Any = field(default=None, compare=False, repr=False)
 
     @property
     def last(self) -> bool:

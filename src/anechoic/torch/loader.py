@@ -10,12 +10,13 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
-from anechoic.batches import Batches
+from anechoic.batches import Batches, UnitBatches
 from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.torch.fetching import Fetcher, Request, unchanged
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness import SEED_BYTES
+from anechoic.unit_batch import UnitBatch, check_item_fits
 
 
 @dataclass
@@ -52,7 +53,8 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Raises:
         HorizonError: on iterating when all n releases were made.
-        MismatchError: on iterating when the length of the data set has changed.
+        MismatchError: on iterating when the length of the data set has changed; for micro-batches smaller
+            than what one unit brings to a step.
         DesynchronizedError: on fetching a batch before the last one was stepped, or through a stale iterator.
     """
 
@@ -67,6 +69,8 @@ class PrivateDataLoader(DataLoader[Any]):
     ) -> None:
         if max_physical_batch_size is not None:
             positive_int("max_physical_batch_size", max_physical_batch_size)
+            if isinstance(feed.batches, UnitBatches):
+                check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = Requests(feed, ledger, max_physical_batch_size)
         workers: dict[str, Any] = {
             "num_workers": source.num_workers,
@@ -111,7 +115,7 @@ class PrivateDataLoader(DataLoader[Any]):
         return _Deliveries(iter(self._inner), self.ledger, turn)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
-        """The same run in micro-batches of at most `max_physical_batch_size` examples."""
+        """The same run in micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
         return PrivateDataLoader(
             self._source,
             self.feed,
@@ -131,10 +135,16 @@ class Requests(Sampler[Request]):
         batches, key = self.feed.batches, self.feed.key
         start, period = self.ledger.releases, batches.period
         for step in range(start, min((start // period + 1) * period, self.ledger.steps)):
-            parts = split(batches.batch(step).tolist(), self.most)
-            for chunk, indices in enumerate(parts):
+            units: list[UnitBatch] | list[None]
+            if isinstance(batches, UnitBatches):
+                units = batches.unit_batch(step).parts(self.most)
+                parts = [part.examples.tolist() for part in units]
+            else:
+                parts = split(batches.batch(step).tolist(), self.most)
+                units = [None] * len(parts)
+            for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                yield Request(step, chunk, len(parts), indices, seed)
+                yield Request(step, chunk, len(parts), indices, seed, part)
 
     def __len__(self) -> int:
         batches, most = self.feed.batches, self.most
@@ -164,8 +174,9 @@ class _Deliveries(Iterator[Any]):
 
     def __next__(self) -> Any:
         self._ledger.check_turn(self._turn)
-        step, chunk, chunks, size, batch = next(self._fetched)
-        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks))
+        step, chunk, chunks, size, batch, units = next(self._fetched)
+        content = None if units is None else batch
+        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, content))
         return batch
 
 

@@ -22,7 +22,8 @@ class BatchMemoryManager:
         optimizer: the optimizer of `make_private`.
 
     Raises:
-        MismatchError: if loader and optimizer are not those of one run.
+        MismatchError: if loader and optimizer are not those of one run, or one unit brings more examples to a
+            step than fit into a micro-batch: they are clipped together.
 
     Example:
         with BatchMemoryManager(data_loader=loader, max_physical_batch_size=64, optimizer=optimizer) as parts:

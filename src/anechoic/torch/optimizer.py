@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise import NoiseState, NoiseStream
-from anechoic.torch.gradients import MIXING, check_not_mixing, clear_hooks, clipped_sums
+from anechoic.torch.contributions import Contributions
+from anechoic.torch.gradients import MIXING, check_not_mixing, clear_hooks, clipped_sums, item_gradients
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.rows import RowWatch
 from anechoic.torch.single import Single
@@ -67,6 +68,7 @@ class _Correlated(Single):
         self._mixing = [layer for layer in module._module.modules() if isinstance(layer, MIXING)]
         self._unchanged = Watch(self._bound, watched)
         self._rows = RowWatch(module, ledger)
+        self._contributions = Contributions(self._bound)
         self._stepping = threading.Lock()
         self._inner_allowed = False
         self.original_optimizer.register_step_pre_hook(self._check_inner)
@@ -288,16 +290,43 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
     that it is there.
     """
 
+    def contribute(self, vectors: list[Tensor]) -> None:
+        """Take one vector an item for the batch in hand, in place of gradients of its rows.
+
+        For what a unit computes on its own data, such as a pseudo-gradient: the next step() clips each vector
+        to its item's limit, sums them up, and makes the release. p.grad_sample is dropped.
+
+        Args:
+            vectors: one tensor a trainable parameter, in the order of `params`, shape (items, *parameter);
+                row j depends on the model and on the rows of item j of `ledger.in_hand.units` alone.
+
+        Raises:
+            DesynchronizedError: if no batch is in hand, or the run has no units.
+            MismatchError: if the shapes are others.
+        """
+        delivery = self.ledger.due()
+        self._contributions.check(delivery, vectors)
+        clear_hooks(self._module)
+        self._rows.forget()
+        self.zero_grad()
+        self._contributions.take(delivery, vectors)
+
     def _gradients(self, delivery: Delivery) -> list[Tensor]:
         samples = [getattr(p, "grad_sample", None) for p in self._bound]
+        contributed = self._contributions.sums(delivery, samples, self.max_grad_norm)
+        if contributed is not None:
+            return contributed
         self._check_samples(samples, delivery)
         if delivery.size == 0:
             return [torch.zeros_like(p) for p in self._bound]
         cast = [sample.to(p.dtype) for sample, p in zip(samples, self._bound, strict=True)]  # type: ignore[union-attr]
-        return clipped_sums(cast, self.max_grad_norm)
+        if delivery.units is None:
+            return clipped_sums(cast, self.max_grad_norm)
+        return clipped_sums(item_gradients(cast, delivery.units), self.max_grad_norm, delivery.units.limits)
 
     def _add(self, gradients: list[Tensor]) -> None:
         super()._add(gradients)
+        self._contributions.forget()
         for p in self._bound:
             if isinstance(getattr(p, "grad_sample", None), Tensor):
                 p.grad_sample._processed = True  # type: ignore[attr-defined]
@@ -306,6 +335,7 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
         samples = [getattr(p, "grad_sample", None) for p in self._bound]
         if any(s is not None and not hasattr(s, "_processed") for s in samples):
             self._rows.forget()  # gradients of the faulty pass go with it; before its backward() they do not
+        self._contributions.forget()
         super().zero_grad(set_to_none)
 
     def _check_samples(self, samples: list[Any], delivery: Delivery) -> None:
@@ -330,8 +360,8 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
         if sizes - {delivery.size}:
             raise DesynchronizedError(
                 f"gradients of {sorted(sizes)} examples reached release {delivery.step}, whose batch has"
-                f" {delivery.size}: feed the model exactly the delivered batch, one row an example (the"
-                " privacy unit is an example, so a batch is never flattened into tokens or split by hand)."
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example (what is"
+                " clipped is found by its rows, so a batch is never flattened into tokens or split by hand)."
             )
 
 

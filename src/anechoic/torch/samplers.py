@@ -9,9 +9,12 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from anechoic._validate import positive_int
-from anechoic.batches import Batches, Indices
+from anechoic.batches import Batches
 from anechoic.errors import MismatchError
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.sampling.base import an
+from anechoic.unit_batch import Indices
+from anechoic.units import Units
 
 
 class ShardedBatches(Sampler[list[int]]):
@@ -81,10 +84,39 @@ class Given(Batches):
         return len(self.batch(t))
 
 
-def check_promise(promise: Participation, batches: Batches, steps: int, examples: int) -> None:
-    """Check that no example takes part more often than is promised for its unit.
+class Owning(Batches):
+    """The units that own examples of somebody else's batches.
 
-    This is necessary, and sufficient where a unit is an example. Of other kinds of promise than those of
+    Args:
+        units: who owns what.
+        batches: of example indices.
+    """
+
+    def __init__(self, units: Units, batches: Batches) -> None:
+        self._units, self._batches = units, batches
+        self.period, self.name = batches.period, batches.name
+
+    def batch(self, t: int) -> Indices:
+        return self._units.owners_of(self._batches.batch(t))
+
+    def size(self, t: int) -> int:
+        return len(self.batch(t))
+
+
+def check_promise(
+    promise: Participation, batches: Batches, steps: int, examples: int, *, unit: str = "example"
+) -> None:
+    """Check that nobody takes part more often than is promised.
+
+    Args:
+        promise: what is promised of a unit.
+        batches: of unit indices (see `Owning`); or of examples, where nobody said who owns them: then the
+            check is necessary, and sufficient where a unit is an example.
+        steps: n.
+        examples: number of units, or of examples.
+        unit: what the batches hold, in the message.
+
+    Of other kinds of promise than those of
     `anechoic.participation` only the number of participations is checked.
 
     Raises:
@@ -114,6 +146,6 @@ def check_promise(promise: Participation, batches: Batches, steps: int, examples
             broken = broken or not open_to[batch].any(axis=1).all()
         if broken:
             raise MismatchError(
-                f"batch {t} breaks the promise that {promise.describe()}: an example in it took part before."
+                f"batch {t} breaks the promise that {promise.describe()}: {an(unit)} in it took part before."
                 " State what these batches do keep, form them otherwise, or make fewer steps."
             )

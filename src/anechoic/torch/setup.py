@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from opacus.grad_sample import prepare_module
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from anechoic.batches import Batches, batches_of
+from anechoic.batches import Batches, UnitBatches, batches_of
 from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
@@ -22,7 +23,9 @@ from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
 from anechoic.torch.run import Run, watched_tensors
-from anechoic.torch.samplers import Given, check_promise
+from anechoic.torch.samplers import Given, Owning, check_promise
+from anechoic.torch.units import OrderWatch, check_units, report_units, units_of
+from anechoic.units import Units
 
 logger = logging.getLogger("anechoic")
 
@@ -57,11 +60,38 @@ class Setup:
     unit: str | None
     participation: Participation | None
     memory_budget: int | None
+    unit_ids: Any = None
 
     @property
     def examples(self) -> int:
-        """N."""
+        """Length of the data set."""
         return len(self.data_loader.dataset)  # type: ignore[arg-type]
+
+    @cached_property
+    def units(self) -> Units | None:
+        """Who owns which example; None where an example is a unit."""
+        return units_of(self.unit_ids, self.examples)
+
+    @property
+    def given(self) -> bool:
+        """Whether the loader's own batches of examples are used."""
+        if isinstance(self.mechanism, Mechanism):
+            return isinstance(self.mechanism.sampling, External)
+        return self.participation is not None
+
+    @property
+    def count(self) -> int:
+        """N of the mechanism: what batches are drawn from, units or examples."""
+        return self.examples if self.units is None or self.given else self.units.count
+
+    @property
+    def period(self) -> int:
+        """Steps in one pass of the loader."""
+        loader = self.data_loader
+        if self.units is None or self.given or loader.batch_size is None:
+            return len(loader)
+        whole, rest = divmod(self.count, loader.batch_size)
+        return whole if loader.drop_last or not rest else whole + 1
 
 
 def check(setup: Setup) -> list[nn.Parameter]:
@@ -77,6 +107,14 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     checks.check_loader(setup.data_loader)
+    check_units(
+        setup.units,
+        setup.mechanism,
+        unit=setup.unit,
+        adjacency=setup.adjacency,
+        promised=setup.participation is not None,
+        mode=setup.grad_sample_mode,
+    )
     checks.check_module(setup.module)
     return checks.check_optimizer(setup.optimizer, setup.module)
 
@@ -89,6 +127,9 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         checks.check_fit(
             setup.mechanism,
             setup.data_loader,
+            examples=setup.count,
+            period=setup.period,
+            units=setup.units,
             poisson_sampling=setup.poisson_sampling,
             max_grad_norm=setup.max_grad_norm,
             noise_multiplier=setup.noise_multiplier,
@@ -129,12 +170,12 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if loader.batch_size is None or setup.participation is None:
         checks.is_shuffled(loader)
     if delta is None:
-        delta = setup.examples**-1.1
+        delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
     made = plan(
-        examples=setup.examples,
-        batch_size=loader.batch_size,  # type: ignore[arg-type]
-        steps=checks.planned_steps(loader, setup.epochs, setup.steps),
+        examples=setup.count,
+        batch_size=checks.planned_size(loader, setup.count),
+        steps=checks.planned_steps(setup.period, setup.epochs, setup.steps),
         epsilon=setup.epsilon,
         noise_multiplier=setup.noise_multiplier,
         delta=delta,
@@ -145,7 +186,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         strategy=setup.mechanism,
         clip_norm=setup.max_grad_norm,
         adjacency=setup.adjacency or "zero_out",
-        unit=setup.unit or "example",
+        unit=setup.unit or ("example" if setup.units is None else "unit"),
         drop_last=loader.drop_last,
     )
     logger.info("planned mechanism:\n%s", made)
@@ -156,9 +197,13 @@ def begin(
     setup: Setup, mechanism: Mechanism, noise_key: bytes, sampling_key: bytes
 ) -> tuple[Run, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns."""
-    batches_under = _batches(mechanism, setup.data_loader)
+    batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
-    feed = Feed(batches_under(sampling_key), sampling_key, setup.examples)
+    batches = batches_under(sampling_key)
+    feed = Feed(batches, sampling_key, setup.examples)
+    if isinstance(batches, UnitBatches):
+        report_units(batches, mechanism.unit, setup.data_loader.dataset)
+        OrderWatch(setup.module, ledger, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     ghost = setup.grad_sample_mode == "ghost"
     options: dict[str, Any] = {"batch_first": setup.batch_first, "loss_reduction": setup.loss_reduction}
@@ -181,7 +226,9 @@ def begin(
     run.start()
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
-        "batches: %s; the loader's own sampler is replaced. %r", mechanism.sampling.describe(), mechanism
+        "batches: %s; the loader's own sampler is replaced. %r",
+        mechanism.sampling.describe(mechanism.unit),
+        mechanism,
     )
     if ghost:
         optimizer.watch = module.watch
@@ -190,17 +237,21 @@ def begin(
     return run, (module, optimizer, loader)
 
 
-def _batches(mechanism: Mechanism, loader: DataLoader[Any]) -> Any:
+def _batches(setup: Setup, mechanism: Mechanism) -> Any:
     """Batches as a function of the sampling key."""
-    sampling = mechanism.sampling
+    sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
     if isinstance(sampling, External):
-        examples = len(loader.dataset)  # type: ignore[arg-type]
-        given = Given(loader.batch_sampler, examples)  # type: ignore[arg-type]
-        check_promise(mechanism.participation, given, mechanism.steps, examples)
-        return lambda key: given
+        given = Given(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
+        if units is None:
+            check_promise(mechanism.participation, given, mechanism.steps, setup.examples)
+            return lambda key: given
+        found = Owning(units, given)
+        check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
+        return lambda key: UnitBatches(units, given, key, given=True)
     shuffled = checks.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
-        return batches_of(sampling, key, period=len(loader), shuffled=shuffled)
+        inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)
+        return inner if units is None else UnitBatches(units, inner, key, secret=sampling.amplified)
 
     return under
