@@ -24,7 +24,10 @@ from anechoic.sensitivity import Sensitivity
 from anechoic.strategies.horizon_free import HorizonFree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from anechoic.noise import NoiseStream
+    from anechoic.statement import Format
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
@@ -195,25 +198,13 @@ class EndlessMechanism:
             )
         return mechanism
 
-    def report(self) -> str:
-        """The privacy statement as plain text, for a reviewer."""
-        from anechoic.statement import lay_out, round_up
+    def report(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
+    ) -> str:
+        """The privacy statement, for a reviewer: see `statement.render`."""
+        from anechoic.statement import render, statement_of_endless
 
-        adjacency = "zero-out" if self.adjacency == "zero_out" else "replace-one"
-        whole = f"({round_up(self.epsilon())}, {self.delta!r})-differential privacy of all releases together"
-        items = [
-            ("Guarantee", f"{whole}, however many there are"),
-            ("Privacy unit", f"one {self.unit}, {adjacency} adjacency"),
-            ("Also", f"{round_up(self.gdp())}-GDP (mu), {round_up(self.rho())}-zCDP (rho)"),
-            ("Participation", f"promised from outside: one {self.unit} takes part in at most one step, ever"),
-            ("Strategy", self.strategy.describe()),
-            ("Sensitivity", f"at most {self.sensitivity.value:.10g}, {self.sensitivity.method}"),
-            ("Clip norm", f"each {self.unit}'s contribution has 2-norm at most {self.clip_norm!r}"),
-            ("Noise std", f"{self.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
-            ("Noise multiplier", f"{self.noise_multiplier!r} = noise std / limiting sensitivity"),
-            ("Divisor", f"every noisy sum is divided by the constant {self.batch_size}"),
-        ]
-        return lay_out(items)
+        return render(statement_of_endless(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
         return self.report()

@@ -1,0 +1,322 @@
+"""What a statement says: gathered once from a mechanism, laid out by the files beside this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anechoic.accounting import Verified
+from anechoic.accounting.poisson import INTERVALS, UNSAMPLED_FROM
+from anechoic.errors import UnsupportedError
+from anechoic.sampling import External, FixedOrder
+from anechoic.statement.proofs import Proof, proofs_of, proofs_of_endless
+from anechoic.statement.rounding import round_up
+from anechoic.statement.software import software
+
+if TYPE_CHECKING:
+    from anechoic.endless import EndlessMechanism
+    from anechoic.mechanism import Mechanism
+
+_ADJACENCY = {
+    "zero_out": "zero-out: one {unit}'s contributions are replaced by zero wherever it takes part",
+    "replace_one": "replace-one: one {unit} is replaced by another",
+    "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {unit}s is public",
+}
+
+_NOT_COVERED = (
+    "floating-point attacks: noise and sums are ordinary floating-point numbers, rounded as such",
+    "an observer who knows bare noise: keys have 256 bits, but the generators are not cryptographic",
+    "side channels, such as running time or memory",
+    "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
+    "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
+    "a deployment that departs from the assumptions above, or that loses or shares the random keys",
+)
+
+_OBSERVER = "sees every noisy gradient and every model; knows C, the sampling scheme and all other data"
+
+_DUTIES = (
+    "each {unit}'s contribution is computed from that {unit}'s data and from released models alone",
+    "keys come from the operating system, stay secret, and are used for this run only",
+    "what leaves the run are noisy sums and what is computed from them; checkpoints hold keys and stay",
+    "a run that is resumed repeats the same batches and the same noise, or is a second release",
+    "other releases from the same data add up with this one",
+)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something about the access to data that the theorem takes for granted.
+
+    Attributes:
+        who: keeps the promise.
+        what: the promise.
+    """
+
+    who: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A privacy statement, ready to be laid out.
+
+    Attributes:
+        items: (heading, text) pairs, in the order a reviewer reads.
+        assumptions: on the access to data, with who keeps them.
+        proofs: theorems that the numbers rest on.
+        duties: what a deployment must still ensure.
+        not_covered: what is outside the guarantee.
+        software: name -> version.
+        fingerprint: of the mechanism, or a sentence saying why there is none.
+        record: the numbers and names, as plain data (`docs/statement.md`).
+    """
+
+    items: tuple[tuple[str, str], ...]
+    assumptions: tuple[Assumption, ...]
+    proofs: tuple[Proof, ...]
+    duties: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    software: dict[str, str]
+    fingerprint: str
+    record: dict[str, Any]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Everything but the software as (heading, text) pairs."""
+        return [
+            *self.items,
+            ("Access to data", "; ".join(f"{each.who}: {each.what}" for each in self.assumptions)),
+            ("Observer", _OBSERVER),
+            ("Deployment", "; ".join(self.duties)),
+            ("Not covered", "; ".join(self.not_covered)),
+            ("Proofs", "; ".join(f"{proof.title}: docs/proofs/{proof.page}" for proof in self.proofs)),
+            ("Fingerprint", self.fingerprint),
+        ]
+
+
+def statement_of(mechanism: Mechanism) -> Statement:
+    """The statement of a mechanism with a last step."""
+    m, unit = mechanism, mechanism.unit
+    epsilon = m.epsilon()
+    method, confidence = _evaluation(m, epsilon)
+    adjacency = _ADJACENCY[m.adjacency].format(unit=unit)
+    whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
+    items = (
+        ("Guarantee", whole),
+        ("Privacy unit", f"one {unit}"),
+        ("Adjacency", adjacency),
+        ("Notion", _notion(m)),
+        ("Accounting", f"{method}; {confidence}"),
+        ("Also", _also(m)),
+        ("Batches", m.sampling.describe(m.unit)),
+        ("Participation", m.participation.describe()),
+        ("Strategy", m.strategy.describe()),
+        ("Sensitivity", _sensitivity(m)),
+        ("Clip norm", f"each {unit}'s contribution to one step has 2-norm at most {m.clip_norm!r}"),
+        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
+        ("Noise multiplier", _noise_multiplier(m)),
+        ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
+    )
+    record = {
+        "guarantee": {
+            "epsilon": epsilon,
+            "delta": m.delta,
+            "releases": m.steps,
+            "notion": _notion(m),
+            "mu": m.gdp(),
+            "rho": m.rho(),
+            "epsilon_is_amplified": m.amplified,
+        },
+        "adjacency": {"name": m.adjacency, "meaning": adjacency},
+        "accounting": {"method": method, "confidence": confidence, "samples": _samples(m)},
+        "batches": {
+            "scheme": type(m.sampling).__name__,
+            "meaning": m.sampling.describe(m.unit),
+            "divisor": m.expected_batch_size,
+            "participation": m.participation.describe(),
+            "max_participations": m.participation.max_participations_in(m.steps),
+        },
+        "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
+        "sensitivity": {
+            "value": m.sensitivity.value,
+            "exact": m.sensitivity.exact,
+            "method": m.sensitivity.method,
+            "unit": "clip norms",
+        },
+        "noise": {
+            "std": m.noise_std,
+            "std_unit": "clip norms",
+            "clip_norm": m.clip_norm,
+            "multiplier": m.noise_multiplier,
+            "reference_sensitivity": m.reference_sensitivity,
+            "reference": _reference(m),
+        },
+    }
+    assumptions = (*_access(m), *_ownership(unit))
+    return _stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record)
+
+
+def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
+    """The statement of a mechanism without a last step."""
+    m, unit = mechanism, mechanism.unit
+    epsilon = m.epsilon()
+    adjacency = "zero-out" if m.adjacency == "zero_out" else "replace-one"
+    participation = f"promised from outside: one {unit} takes part in at most one step, ever"
+    whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all releases together"
+    items = (
+        ("Guarantee", f"{whole}, however many there are"),
+        ("Privacy unit", f"one {unit}, {adjacency} adjacency"),
+        ("Adjacency", _ADJACENCY[m.adjacency].format(unit=unit)),
+        ("Notion", _EXACT),
+        ("Also", f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"),
+        ("Participation", participation),
+        ("Strategy", m.strategy.describe()),
+        ("Sensitivity", f"at most {m.sensitivity.value:.10g}, {m.sensitivity.method}"),
+        ("Clip norm", f"each {unit}'s contribution has 2-norm at most {m.clip_norm!r}"),
+        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
+        ("Noise multiplier", f"{m.noise_multiplier!r} = noise std / limiting sensitivity"),
+        ("Divisor", f"every noisy sum is divided by the constant {m.batch_size}"),
+    )
+    record = {
+        "guarantee": {
+            "epsilon": epsilon,
+            "delta": m.delta,
+            "releases": None,
+            "notion": _EXACT,
+            "mu": m.gdp(),
+            "rho": m.rho(),
+            "epsilon_is_amplified": False,
+        },
+        "adjacency": {"name": m.adjacency, "meaning": _ADJACENCY[m.adjacency].format(unit=unit)},
+        "accounting": {"method": _CLOSED_FORM, "confidence": _CERTAIN, "samples": None},
+        "batches": {
+            "scheme": None,
+            "meaning": participation,
+            "divisor": m.batch_size,
+            "participation": participation,
+            "max_participations": 1,
+        },
+        "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
+        "sensitivity": {
+            "value": m.sensitivity.value,
+            "exact": m.sensitivity.exact,
+            "method": m.sensitivity.method,
+            "unit": "clip norms",
+        },
+        "noise": {
+            "std": m.noise_std,
+            "std_unit": "clip norms",
+            "clip_norm": m.clip_norm,
+            "multiplier": m.noise_multiplier,
+            "reference_sensitivity": m.sensitivity.value,
+            "reference": "limiting sensitivity",
+        },
+    }
+    try:
+        fingerprint = m.fingerprint
+    except UnsupportedError:
+        fingerprint = "none: this strategy comes from a function, which has no written form"
+    assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
+    return _stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
+
+
+def _stated(
+    items: tuple[tuple[str, str], ...],
+    assumptions: tuple[Assumption, ...],
+    proofs: tuple[Proof, ...],
+    unit: str,
+    fingerprint: str,
+    record: dict[str, Any],
+) -> Statement:
+    duties = tuple(duty.format(unit=unit) for duty in _DUTIES)
+    return Statement(
+        items, assumptions, proofs, duties, _NOT_COVERED, software(), fingerprint, {"unit": unit, **record}
+    )
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+_EXACT = "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
+_CLOSED_FORM = "closed form of the Gaussian mechanism, in logarithms, rounded up; both directions are equal"
+_CERTAIN = "no sampling error"
+
+
+def _notion(m: Mechanism) -> str:
+    return _EXACT if m.accountant is None else m.accountant.describe()
+
+
+def _evaluation(m: Mechanism, epsilon: float) -> tuple[str, str]:
+    """(how epsilon is computed: directions and discretisation, what may fail)."""
+    if m.accountant is None:
+        return _CLOSED_FORM, _CERTAIN
+    larger = "the larger of both directions (with the unit against without, and the reverse)"
+    if isinstance(m.accounting, Verified):
+        how = "importance sampling with a one-sided confidence bound, no discretisation"
+        fails = f"the bound fails with probability at most {m.accounting.failure!r}, which is a part of delta"
+        return f"{larger}; {how}", fails
+    if type(m.accountant).__name__ == "PoissonAccountant":
+        if epsilon >= UNSAMPLED_FROM or getattr(m.sampling, "rate", None) == 1.0:
+            return _CLOSED_FORM, _CERTAIN
+        width = next(interval for interval, enough in INTERVALS if epsilon >= enough)
+        return f"{larger}; privacy losses rounded up to a grid of width {width:g} or finer", _CERTAIN
+    return f"{larger}; what is discretised is rounded towards privacy", _CERTAIN
+
+
+def _samples(m: Mechanism) -> dict[str, float | int] | None:
+    if not isinstance(m.accounting, Verified):
+        return None
+    return {"samples": m.accounting.samples, "failure": m.accounting.failure, "seed": m.accounting.seed}
+
+
+def _also(m: Mechanism) -> str:
+    text = f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"
+    return f"{text}; both without amplification, so weaker than the line above" if m.amplified else text
+
+
+def _sensitivity(m: Mechanism) -> str:
+    s = m.sensitivity
+    kind = "exact" if s.exact else "an upper bound"
+    text = f"{s.value:.10g}, {kind}, by {s.method}; holds in every dimension"
+    if m.amplified:
+        return f"largest column norm of C {m.reference_sensitivity:.10g}; unamplified {text}"
+    return text
+
+
+def _reference(m: Mechanism) -> str:
+    return "the largest column norm of C" if m.amplified else "sens(C, participation)"
+
+
+def _noise_multiplier(m: Mechanism) -> str:
+    return f"{m.noise_multiplier!r} = noise std / {_reference(m)} ({m.reference_sensitivity:.10g})"
+
+
+def _access(m: Mechanism) -> tuple[Assumption, ...]:
+    if isinstance(m.sampling, External):
+        what = f"{m.participation.describe()}; which batch one {m.unit} joins depends on no private value"
+        return (Assumption("whoever forms the batches", what),)
+    library = "the library's sampler (anechoic.torch, anechoic.batches)"
+    if isinstance(m.sampling, FixedOrder):
+        return (
+            Assumption(library, "batch t is chunk t mod period of one order, the same in every pass"),
+            Assumption("the deployment", "the order was chosen without looking at private values"),
+        )
+    return (
+        Assumption(library, "draws the batches as said above, independently of the data, from a secret key"),
+        Assumption(
+            "the deployment",
+            f"nobody learns which batches one {m.unit} joined: neither the key, nor the batches, nor their"
+            " sizes, nor traces of them in logs",
+        ),
+    )
+
+
+def _ownership(unit: str) -> tuple[Assumption, ...]:
+    if unit == "example":
+        return ()
+    return (
+        Assumption(
+            "the deployment",
+            f"what one {unit} adds to one step is clipped as a whole, and every example is charged to each"
+            f" {unit} that owns it; where an example has several owners, who owns what is fixed and public",
+        ),
+    )

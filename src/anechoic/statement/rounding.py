@@ -1,0 +1,17 @@
+"""Numbers for people, rounded towards privacy."""
+
+from __future__ import annotations
+
+import math
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """`value` rounded up to `digits` significant digits: a printed epsilon is never too small."""
+    if value == 0 or not math.isfinite(value):
+        return str(value)
+    exponent = digits - 1 - math.floor(math.log10(abs(value)))
+    scaled = value * 10.0**exponent
+    nearest = round(scaled)
+    # a value that is already short, such as 1.0000000000000002, is not pushed to the next digit
+    rounded = nearest if math.isclose(scaled, nearest, rel_tol=1e-12) else math.ceil(scaled)
+    return f"{rounded / 10.0**exponent:.{max(exponent, 0)}f}"
