@@ -15,11 +15,13 @@ LEGEND = (
     "σ: noise std over the reference sensitivity. Predicted: std of the noise in a sum of mean gradients, per"
     " coordinate, RMS over the steps, in clip norms."
 )
+ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
 
 def plan_text(plan: Plan, width: int = 110) -> str:
     """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
-    notes = [line for note in (LEGEND, plan.reason) for line in ("", *textwrap.wrap(note, width))]
+    legend = (LEGEND, ESTIMATED) if any(row.estimated for row in plan.rows) else (LEGEND,)
+    notes = [line for note in (*legend, plan.reason) for line in ("", *textwrap.wrap(note, width))]
     return "\n".join([*table(plan.rows), *notes])
 
 
@@ -34,13 +36,18 @@ def table(rows: Sequence[PlanRow]) -> list[str]:
 def cells(row: PlanRow) -> tuple[str, ...]:
     """One line of the table."""
     rows = f"{row.history} row{'s' * (row.history != 1)}"
-    numbers = (row.noise_std, row.noise_multiplier, row.rms_error, row.predicted)
+    noise = (row.noise_std, row.noise_multiplier)
+    about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
+    numbers = [f"{about}{value:.4g}" for value in noise] + [
+        f"{row.rms_error:.4g}",
+        f"{about}{row.predicted:.4g}",
+    ]
     return (
         "→" if row.chosen else "",
         short(row.name),
         row.sampling,
         f"{row.batch_size:g}",
-        *(f"{value:.4g}" for value in numbers),
+        *numbers,
         rows if row.memory is None else size(row.memory),
     )
 

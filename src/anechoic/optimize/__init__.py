@@ -3,6 +3,7 @@
 The files carry an underscore because a function of the same name would hide the module.
 """
 
+from anechoic.optimize._balls_in_bins import balls_in_bins
 from anechoic.optimize._banded import banded
 from anechoic.optimize._banded_inverse import banded_inverse
 from anechoic.optimize._banded_toeplitz import banded_toeplitz
@@ -16,6 +17,7 @@ from anechoic.optimize.result import Optimized
 __all__ = [
     "Conjecture",
     "Optimized",
+    "balls_in_bins",
     "banded",
     "banded_inverse",
     "banded_toeplitz",

@@ -1,0 +1,72 @@
+"""The number of bands with the least predicted error: few bands leave amplification, many cancel noise.
+
+Under cyclic Poisson sampling with as many groups as bands b, each example is exposed in T = ceil(n / b)
+releases at rate B b / N. The error falls smoothly in b, the noise grows with the rate and falls where T does:
+between two such places the product has no inner minimum to speak of, so that only the least and the largest b
+of each T are tried. Around that it has one minimum, or two, of which one is at an end; it is flat there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+#: A coarse minimum within this of the best is refined too.
+NEAR = 1.03
+#: Bands beyond which the predicted error has been this many times the least are not tried.
+FAR = 1.6
+#: Tried between two neighbours of the coarse search.
+_BETWEEN = 4
+#: The largest b of some T is tried apart from the least where they differ by more than this.
+_APART = 1.04
+
+
+def best_bands(score: Callable[[int], float], *, steps: int, most: int) -> dict[int, float]:
+    """The predicted error at every number of bands that was tried, a minimum and its surroundings among them.
+
+    Args:
+        score: the predicted error of 1 <= b <= most bands.
+        steps: n.
+        most: b <= most.
+    """
+    found: dict[int, float] = {}
+
+    def value(bands: int) -> float:
+        if bands not in found:
+            found[bands] = score(bands)
+        return found[bands]
+
+    def tried(bands: int) -> float:
+        return min(value(b) for b in ends(bands, steps, most))
+
+    coarse = powers_of_two(most)
+    values: list[float] = []
+    for bands in coarse:
+        if len(values) > 2 and min(values[-2:]) > FAR * min(values):
+            values.append(float("inf"))  # it only grows, but for the end
+            continue
+        values.append(tried(bands))
+    values[-1] = tried(most)
+    least = min(values)
+    for i, bands in enumerate(coarse):
+        beside = values[max(i - 1, 0) : i + 2]
+        if values[i] > min(beside) or values[i] > NEAR * least:
+            continue
+        for low, high in zip(coarse[max(i - 1, 0) : i + 1], coarse[i : i + 2], strict=False):
+            for part in range(1, _BETWEEN):
+                tried(round(low * (high / low) ** (part / _BETWEEN)))
+        tried(bands)
+    return found
+
+
+def ends(bands: int, steps: int, most: int) -> list[int]:
+    """The least b <= most with as many releases of each group as `bands` groups have, and the largest."""
+    releases = -(-steps // bands)
+    low = min(most, -(-steps // releases))
+    high = most if releases == 1 else min(most, -(-steps // (releases - 1)) - 1)
+    return [low, high] if high > _APART * low else [low]
+
+
+def powers_of_two(most: int) -> list[int]:
+    """2, 4, … and `most`, or [1]."""
+    powers = [2**i for i in range(1, most.bit_length()) if 2**i < most]
+    return [*powers, most] if most >= 1 else powers
