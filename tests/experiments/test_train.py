@@ -16,7 +16,7 @@ from anechoic.experiments.runner import run_study  # noqa: E402
 from anechoic.experiments.tasks import FashionMNIST  # noqa: E402
 from anechoic.experiments.train import fashion_study, train  # noqa: E402
 from anechoic.mechanism import Mechanism  # noqa: E402
-from anechoic.sampling import FixedOrder, Poisson  # noqa: E402
+from anechoic.sampling import FixedOrder  # noqa: E402
 
 
 @pytest.fixture
@@ -45,15 +45,15 @@ def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     found = mechanisms(study)
     # three batches a pass; identity alone: nothing to compare it with
     assert study.steps == 6 and list(found) == ["planned-fixed-eps10", "planned-poisson-eps10"]
-    fixed, poisson = (m.sampling for m in found.values())
-    assert isinstance(fixed, FixedOrder) and isinstance(poisson, Poisson)
+    fixed, sampled = (m.sampling for m in found.values())
+    assert isinstance(fixed, FixedOrder) and sampled.amplified
     screen = Console(file=io.StringIO(), width=200)
     out = tmp_path / "out"
     record = run_study(
         study, reasons, title="t", command="c", out=out, jobs=0, console=screen, checkpoints=tmp_path / "kept"
     )
     shown = screen.file.getvalue()
-    assert "planned mechanism, Poisson, ε = 10: " in shown
+    assert "planned mechanism, sampled, ε = 10: " in shown
     assert record == json.loads((out / "results.json").read_text())
     assert record["comparisons"] == []
     assert all(arm["best"]["mean"] > 0.2 for arm in record["arms"])  # better than guessing, in six steps

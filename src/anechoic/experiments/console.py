@@ -63,23 +63,24 @@ def progress(study: Study, console: Console) -> Iterator[Listener]:
 
 def print_record(record: Mapping[str, Any], console: Console) -> None:
     """The table of results: one row an epsilon, with standard errors over the seeds."""
-    arms, plain = words.arms_by_name(record), words.reference(record)
-    several = len(words.schemes(record)) > 1
+    arms, several = words.arms_by_name(record), len(words.units(record)) > 1
     count = len(record["seeds"])
     spread = f"; ± standard error over {count} seeds" if count > 1 else ", one seed"
     table = Table(title=record["task"]["metric_long"] + spread)
-    if several:
-        table.add_column("batches")
-    for heading in ("ε", "independent", "planned", "gain", "not private"):
+    for heading in words.heading(record):
+        table.add_column(heading)
+    for heading in ("ε", "independent", "planned", "gain", "not private", *(words.COSTS if several else ())):
         table.add_column(heading, justify="right")
     for row in record["comparisons"]:
+        plain = words.reference(record, words.unit_of(row))
         table.add_row(
-            *([words.SCHEMES[row["scheme"]]] if several else []),
+            *words.cells(record, row),
             f"{row['epsilon']:g}",
             words.reached(arms[row["independent"]]),
             words.reached(arms[row["planned"]]),
             f"[bold]{words.gained(row)}[/]",
             "–" if plain is None else words.reached(plain),
+            *words.costs(record, row),
         )
     if record["comparisons"]:
         console.print(table)
@@ -88,6 +89,9 @@ def print_record(record: Mapping[str, Any], console: Console) -> None:
         if arm["name"] not in compared:
             title = words.notes(arm) if arm["epsilon"] is None else arm["title"]
             console.print(f"{title}: {words.reached(arm)} at learning rate {arm['best']['learning_rate']:g}")
+    if several:
+        for line in (words.COSTS_ARE, *words.bounded(record), *words.worth(record)):
+            console.print(line)
     rates = ", ".join(f"{rate:g}" for rate in record["learning_rates"])
     for line in (f"Learning rates: {rates}. {words.TUNING}", *words.edges(record)):
         console.print(line, style="dim")

@@ -84,8 +84,9 @@ def demo(
 
 
 def finish(study: Study, out: Path, console: Console) -> None:
-    """Print the guarantee of the middle epsilon, and where everything is."""
+    """Print the guarantee of the middle epsilon, of owners where these are protected, and where all is."""
     planned = sorted((arm for arm in study.arms if arm.kind == "planned"), key=lambda arm: arm.epsilon or 0.0)
+    planned = [arm for arm in planned if arm.unit != "example"] or planned
     if planned:
         arm = planned[(len(planned) - 1) // 2]
         console.print(f"\n[bold]The guarantee of the {arm.title}[/]")

@@ -28,6 +28,7 @@ def make_record(
     seconds: float,
     jobs: int,
     reasons: Mapping[str, str],
+    units: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The record of a study, made of JSON values only.
 
@@ -39,6 +40,7 @@ def make_record(
         seconds: wall-clock time in all.
         jobs: worker processes.
         reasons: why the mechanism of an arm was chosen, by the arm's name.
+        units: facts about the owners of examples, where some arms protect these.
     """
     arms = [_arm(study, arm, [o for o in outcomes if o.arm == arm.name], reasons) for arm in study.arms]
     return {
@@ -56,6 +58,7 @@ def make_record(
         "seeds": list(study.seeds),
         "arms": arms,
         "comparisons": _comparisons(study, outcomes),
+        **({} if units is None else {"units": dict(units)}),
     }
 
 
@@ -86,6 +89,7 @@ def _task(task: Task) -> dict[str, Any]:
         "metric_long": task.metric_long,
         "examples": len(data.labels),
         "batch_size": task.batch_size,
+        "example": task.example,
         "parameters": sum(p.numel() for p in task.build(0).parameters()),
         "random_without_noise": task.random,
     }
@@ -98,6 +102,8 @@ def _arm(study: Study, arm: Arm, outcomes: Sequence[Outcome], reasons: Mapping[s
         "title": arm.title,
         "kind": arm.kind,
         "scheme": arm.scheme,
+        "unit": arm.unit,
+        "local_steps": arm.local_steps,
         "epsilon": arm.epsilon,
         "clip_norm": arm.clip_norm,
         "best": {**asdict(top), "metrics": list(top.metrics)},
@@ -124,7 +130,7 @@ def _arm(study: Study, arm: Arm, outcomes: Sequence[Outcome], reasons: Mapping[s
 
 
 def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """One entry for each scheme and epsilon that has both kinds of noise, in the order of the arms."""
+    """One entry for each scheme, unit and epsilon with both kinds of noise, in the order of the arms."""
     found: dict[str, Best] = {}
     for arm in study.arms:
         found[arm.name] = best([o for o in outcomes if o.arm == arm.name])
@@ -134,7 +140,7 @@ def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, An
             (
                 a
                 for a in study.arms
-                if (a.kind, a.scheme, a.epsilon) == ("independent", arm.scheme, arm.epsilon)
+                if (a.kind, a.scheme, a.unit, a.epsilon) == ("independent", arm.scheme, arm.unit, arm.epsilon)
             ),
             None,
         )
@@ -144,6 +150,7 @@ def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, An
         rows.append(
             {
                 "scheme": arm.scheme,
+                "unit": arm.unit,
                 "epsilon": arm.epsilon,
                 "independent": rival.name,
                 "planned": arm.name,

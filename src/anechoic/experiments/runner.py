@@ -15,6 +15,7 @@ from anechoic.experiments.pool import execute_all
 from anechoic.experiments.record import make_record
 from anechoic.experiments.study import Arm, Study
 from anechoic.mechanism import Mechanism
+from anechoic.participation import Participation
 from anechoic.planning import plan
 from anechoic.report import experiment_page, words
 
@@ -30,6 +31,10 @@ def private_arms(
     dimension: int,
     strategy: str = "auto",
     compare: bool = True,
+    unit: str = "example",
+    participation: Participation | None = None,
+    batch_size: int | None = None,
+    local_steps: int = 1,
 ) -> tuple[list[Arm], dict[str, str]]:
     """Independent noise and the planned mechanism at each epsilon, and why each was planned.
 
@@ -40,6 +45,10 @@ def private_arms(
         steps, examples, dimension: n, N, m.
         strategy: what `plan` may choose from: "auto" or one class.
         compare: whether there is an arm with independent noise.
+        unit: what is protected.
+        participation: what the batches of another unit than an example keep to.
+        batch_size: expected number of units in a batch; None for the task's.
+        local_steps: see `Arm`.
     """
     arms, reasons = [], {}
     for epsilon in epsilons:
@@ -48,7 +57,7 @@ def private_arms(
                 continue
             chosen = plan(
                 examples=examples,
-                batch_size=task.batch_size,
+                batch_size=batch_size or task.batch_size,
                 steps=steps,
                 epsilon=epsilon,
                 delta=delta,
@@ -57,8 +66,11 @@ def private_arms(
                 strategy=wanted,
                 clip_norm=task.clip_norm,
                 drop_last=task.drop_last,
+                participation=participation,
+                unit=unit,
             )
-            arm = Arm(kind, scheme, task.clip_norm, epsilon, chosen.mechanism.to_json())  # type: ignore[arg-type]
+            text = chosen.mechanism.to_json()
+            arm = Arm(kind, scheme, task.clip_norm, epsilon, text, unit, local_steps)  # type: ignore[arg-type]
             arms.append(arm)
             reasons[arm.name] = chosen.reason
     return arms, reasons
@@ -81,6 +93,7 @@ def run_study(
     checkpoints: Path | None = None,
     checkpoint_every: int = 256,
     resume: bool = False,
+    units: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run, show and write a study.
 
@@ -97,6 +110,7 @@ def run_study(
         checkpoints: folder for the state of unfinished runs and the outcomes of finished ones.
         checkpoint_every: steps between two checkpoints of a run.
         resume: whether to go on from what `checkpoints` holds.
+        units: facts about the owners of examples, where some arms protect these.
 
     Returns:
         The record, as results.json has it.
@@ -128,6 +142,7 @@ def run_study(
         seconds=time.perf_counter() - start,
         jobs=jobs,
         reasons=reasons,
+        units=units,
     )
     (out / "results.json").write_text(
         json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"

@@ -23,10 +23,13 @@ class Arm:
     Args:
         kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise),
             "independent" (DP-SGD) or "planned" (correlated noise).
-        scheme: how batches are formed: "fixed" order, or "poisson" (secret random batches).
+        scheme: how batches are formed: "fixed" order, or "poisson" (secret random batches, of the scheme that
+            was planned).
         clip_norm: largest norm of an example's gradient; None where nothing is clipped.
         epsilon: what the mechanism was calibrated to; None where the arm is not private.
         mechanism: the mechanism as JSON; None where the arm is not private.
+        unit: what is clipped, and protected where the arm is private: "example", or an owner of several.
+        local_steps: SGD steps that a unit makes on its own examples; 1 is its gradient.
     """
 
     kind: Kind
@@ -34,6 +37,8 @@ class Arm:
     clip_norm: float | None = None
     epsilon: float | None = None
     mechanism: str | None = None
+    unit: str = "example"
+    local_steps: int = 1
 
     @property
     def private(self) -> bool:
@@ -43,8 +48,9 @@ class Arm:
     @property
     def name(self) -> str:
         """Unique within a study, and fit for a file name."""
-        parts = [self.kind, self.scheme] + ([f"eps{self.epsilon:g}"] if self.epsilon is not None else [])
-        return "-".join(parts)
+        unit = [self.unit] if self.unit != "example" else []
+        level = [f"eps{self.epsilon:g}"] if self.epsilon is not None else []
+        return "-".join([self.kind, self.scheme, *unit, *level])
 
     @property
     def title(self) -> str:
@@ -55,7 +61,8 @@ class Arm:
             "independent": "independent noise",
             "planned": "planned mechanism",
         }[self.kind]
-        how = ", Poisson" if self.scheme == "poisson" else ""
+        how = ", sampled" if self.scheme == "poisson" else ""
+        how += f", {self.unit}" if self.unit != "example" else ""
         return what + how + (f", ε = {self.epsilon:g}" if self.epsilon is not None else "")
 
 

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from anechoic._validate import one_of, positive_int
-from anechoic.data import fashion_mnist, flights_design
+from anechoic.data import fashion_mnist, flights, flights_design
+from anechoic.experiments.bounding import Bound
 from anechoic.experiments.metrics import accuracy, auc
 
 
 @dataclass(frozen=True)
 class Data:
-    """Tensors in memory: training features and labels, and test ones where the metric needs them."""
+    """Tensors in memory: training features and labels, test ones where the metric needs them, and owners."""
 
     features: Tensor
     labels: Tensor
     test_features: Tensor | None = None
     test_labels: Tensor | None = None
+    owners: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,12 +40,15 @@ class Flights:
     Args:
         examples: the first so many flights; None for all.
         batch_size: flights per step; an incomplete last batch is dropped.
+        bound: what is used of an aircraft's flights where aircraft are protected; all flights are scored.
     """
 
     examples: int | None = None
     batch_size: int = 256
+    bound: Bound | None = field(default=None, repr=False)  # the keys of the other arms do not depend on it
 
     title = "late flights, logistic model"
+    example = "flight"
     metric = "AUC"
     metric_long = "predict-then-train AUC after the first tenth of the steps"
     drop_last = True
@@ -55,10 +63,14 @@ class Flights:
             positive_int("examples", self.examples, minimum=10 * self.batch_size)
 
     def load(self) -> Data:
-        """All flights of the task, features of shape (count, 46) and labels 0 or 1."""
+        """All flights of the task, features of shape (count, 46), labels 0 or 1, and the aircraft."""
         features, late = flights_design()
         stop = self.examples
-        return Data(torch.from_numpy(features[:stop]), torch.from_numpy(late[:stop].astype("int64")))
+        return Data(
+            torch.from_numpy(features[:stop]),
+            torch.from_numpy(late[:stop].astype("int64")),
+            owners=flights()["tail"][:stop].astype(np.int64),
+        )
 
     def build(self, seed: int) -> nn.Module:
         """Logistic model with two outputs, from zero: it needs no random start, so `seed` changes nothing."""
@@ -84,6 +96,61 @@ class Flights:
 
 
 @dataclass(frozen=True)
+class SampledFlights(Flights):
+    """The same question where batches may be drawn at random from the first nine tenths of the year.
+
+    There is no order of time then, so the metric is the AUC on the last tenth, after the last step.
+
+    Args:
+        examples: the first so many flights; None for all.
+        batch_size: flights per step.
+        owners_a_batch: aircraft per step, where aircraft are drawn.
+        most_flights: of one aircraft in one step, drawn anew.
+    """
+
+    batch_size: int = 2048
+    owners_a_batch: int = 128
+    most_flights: int = 16
+
+    title = "late flights, logistic model, sampled batches"
+    metric_long = "AUC on the last tenth of the flights, after the last step"
+    drop_last = True
+    shuffle = True
+    random = True  # which batches are drawn differs from seed to seed
+    scores_batches = False
+
+    def load(self) -> Data:
+        """Flights of the first nine tenths to train on, the others to score on."""
+        whole = super().load()
+        cut = len(whole.labels) * 9 // 10
+        return Data(
+            whole.features[:cut],
+            whole.labels[:cut],
+            whole.features[cut:],
+            whole.labels[cut:],
+            None if whole.owners is None else whole.owners[:cut],
+        )
+
+    def describe(self, data: Data) -> str:
+        """One sentence on the data and the model."""
+        return (
+            f"{len(data.labels):,} flights that left New York City in 2013 to train on, and the"
+            f" {len(data.test_labels):,} after them to score; logistic model on 46 features (hour, carrier,"  # type: ignore[arg-type]
+            " origin, weekday, distance) of whether a flight arrives more than 15 minutes late; batches of"
+            f" {self.batch_size:,} flights or {self.owners_a_batch} aircraft, drawn at random, plain SGD"
+        )
+
+    def score(self, model: nn.Module, data: Data, logits: list[Tensor], labels: list[Tensor]) -> float:
+        """AUC of the trained model on the last tenth."""
+        if data.test_features is None or data.test_labels is None:
+            raise ValueError("there are no flights to score on.")
+        model.eval()
+        with torch.no_grad():
+            found = model(data.test_features)
+        return auc((found[:, 1] - found[:, 0]).numpy(), data.test_labels.numpy())
+
+
+@dataclass(frozen=True)
 class FashionMNIST:
     """Which of ten kinds of clothing does a 28 x 28 image show? 60,000 images, test accuracy on 10,000.
 
@@ -99,6 +166,7 @@ class FashionMNIST:
     batch_size: int = 469
     examples: int | None = None
 
+    example = "image"
     metric = "test accuracy"
     metric_long = "accuracy on the 10,000 test images after the last step"
     drop_last = False
@@ -174,7 +242,7 @@ class FashionMNIST:
         return accuracy(torch.cat(chosen).numpy(), data.test_labels.numpy())
 
 
-Task = Flights | FashionMNIST
+Task = Flights | SampledFlights | FashionMNIST
 
 
 class InMemory(Dataset[Any]):
@@ -199,17 +267,44 @@ def as_fetched(batch: Any) -> Any:
     return batch
 
 
-def loader(task: Task, data: Data, seed: int) -> DataLoader[Any]:
-    """The data loader that a user would write; `seed` orders the batches where an engine does not."""
+def loader(task: Task, data: Data, seed: int, *, unit: str = "example") -> DataLoader[Any]:
+    """The data loader that a user would write; `seed` orders the batches where an engine does not.
+
+    Args:
+        task, data, seed: of the run.
+        unit: "example"; or another: for the flights in time order that its bound keeps, or for batches that
+            an engine draws of owners.
+    """
     generator = torch.Generator().manual_seed(seed)
+    if unit != "example" and not isinstance(task, SampledFlights):
+        rows, batches = used(task, data)
+        return DataLoader(
+            InMemory(data.features[rows], data.labels[rows]), batch_sampler=batches, collate_fn=as_fetched
+        )
+    owners = unit != "example" and isinstance(task, SampledFlights)
     return DataLoader(
         InMemory(data.features, data.labels),
-        batch_size=task.batch_size,
+        batch_size=task.owners_a_batch if owners else task.batch_size,  # type: ignore[union-attr]
         shuffle=task.shuffle,
         drop_last=task.drop_last,
         collate_fn=as_fetched,
         generator=generator,
     )
+
+
+def used(task: Task, data: Data) -> tuple[NDArray[np.int64], list[list[int]]]:
+    """Indices of the examples that a task's bound keeps, and the batches in time order, as places in these.
+
+    Raises:
+        ValueError: if the task has no owners or no bound.
+    """
+    bound = getattr(task, "bound", None)
+    if data.owners is None or bound is None:
+        raise ValueError(f"{task!r} has no owners with a bound: its examples are its units.")
+    steps = len(data.labels) // task.batch_size
+    rows = np.flatnonzero(bound.kept(data.owners, task.batch_size, steps))
+    ends = np.searchsorted(rows, np.arange(steps + 1) * task.batch_size)
+    return rows, [list(range(a, b)) for a, b in pairwise(ends.tolist())]
 
 
 @lru_cache(maxsize=2)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from anechoic.experiments import demo
+from anechoic.experiments.aircraft import QUICK_PASSES, aircraft_study, sampled_study
 from anechoic.experiments.runner import plain_arms, private_arms, run_study
 from anechoic.experiments.study import Arm, Study
 from anechoic.experiments.tasks import FashionMNIST, load
@@ -96,13 +97,26 @@ def train(
         out, jobs, command: see `run_study`.
         quick: a slice of the data and a few steps, for a look.
         checkpoints, checkpoint_every, resume: see `run_study`.
-        options: of `fashion_study`; None stands for the default.
+        options: of `fashion_study`, `flights_study` or `aircraft_study`; None stands for the default.
 
     Raises:
         ValueError: for options that the data set does not have.
     """
     console = Console()
     given = {name: value for name, value in options.items() if value is not None}
+    unit, facts = given.pop("unit", None), None
+    if unit not in (None, "flight", "tail") or (unit is not None and data != "flights"):
+        raise ValueError(
+            f"unit={unit!r}: the flights are protected by flight or by tail (the aircraft); of the other data"
+            " nobody knows who owns what. Leave it out."
+        )
+    if unit != "tail" and (extra := {"separation", "limit", "local_steps"} & given.keys()):
+        raise ValueError(f"{', '.join(sorted(extra))}: what an aircraft adds needs --unit tail.")
+    sampled = unit == "tail" and given.get("sampling") == "poisson"
+    if sampled:
+        given.pop("sampling")
+        if extra := {"separation", "limit"} & given.keys():
+            raise ValueError(f"{', '.join(sorted(extra))}: bounds are for time order, --sampling fixed.")
     if data == "flights":
         fixed = {"model", "batch_size", "steps", "epochs"} & given.keys()
         if fixed or given.get("sampling", "fixed") != "fixed":
@@ -114,8 +128,13 @@ def train(
         given.pop("sampling", None)
         if quick:
             given = {"rates": demo.QUICK_RATES, "seeds": 1, **given, "examples": demo.QUICK_EXAMPLES}
+            if unit == "tail":
+                given = {"epsilons": (1.0,), **({"passes": QUICK_PASSES} if sampled else {}), **given}
         with console.status("Planning the mechanisms"):
-            study, reasons = demo.flights_study(**given)
+            if unit == "tail":
+                study, reasons, facts = (sampled_study if sampled else aircraft_study)(**given)
+            else:
+                study, reasons = demo.flights_study(**given)
     else:
         if directory is None:
             raise ValueError("--data fashion-mnist needs --data-dir, the folder with its four files.")
@@ -135,6 +154,7 @@ def train(
         checkpoints=checkpoints,
         checkpoint_every=checkpoint_every,
         resume=resume,
+        units=facts,
     )
     demo.finish(study, out, console)
     return record

@@ -9,16 +9,23 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from anechoic.experiments import keeping
-from anechoic.experiments.study import Outcome, Run
-from anechoic.experiments.tasks import Data, load, loader
+from anechoic.experiments.bounding import owners_in, participation_of
+from anechoic.experiments.study import Arm, Outcome, Run
+from anechoic.experiments.tasks import Data, SampledFlights, load, loader, used
 from anechoic.mechanism import Mechanism
+from anechoic.sampling import External, Poisson
+from anechoic.strategies import Identity
+from anechoic.units import Units
 
 #: Steps between two reports of progress.
 REPORT_EVERY = 32
+#: Learning rate of local steps.
+LOCAL_RATE = 1.0
 
 
 def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Outcome:
@@ -44,35 +51,44 @@ def _execute(run: Run, report: Callable[[int], None]) -> Outcome:
     logits: list[Tensor] = []
     labels: list[Tensor] = []
     done = 0
-    if engine is not None and run.resume and keeping.begun(run):
-        kept = engine.load_checkpoint(path=keeping.checkpoint(run), module=model, optimizer=optimizer)
-        done, start = engine.releases, start - kept["seconds"]
+    private = engine if run.arm.private else None  # a run without a guarantee keeps no state
+    if private is not None and run.resume and keeping.begun(run):
+        kept = private.load_checkpoint(path=keeping.checkpoint(run), module=model, optimizer=optimizer)
+        done, start = private.releases, start - kept["seconds"]
         logits, labels = list(kept["logits"]), list(kept["labels"])
         report(done)
     criterion = nn.CrossEntropyLoss()
+    local = None
+    if run.arm.local_steps > 1:
+        local = engine.pseudo_gradients(criterion, local_steps=run.arm.local_steps, learning_rate=LOCAL_RATE)
     said = done
     while done < run.steps:
         for features, target in batches:
             optimizer.zero_grad(set_to_none=True)
-            out = model(features)
-            if run.task.scores_batches:  # predicted before it is trained on
-                logits.append(out.detach())
-                labels.append(target)
-            criterion(out, target).backward()
+            if run.task.scores_batches:  # before the model is trained on them
+                # all flights of the step's window, also those that a bound leaves out of the training
+                window = slice(done * run.task.batch_size, (done + 1) * run.task.batch_size)
+                with torch.no_grad():
+                    logits.append(model(data.features[window]))
+                labels.append(data.labels[window])
+            if local is not None:
+                local((features, target))
+            elif len(target):
+                criterion(model(features), target).backward()
             optimizer.step()
             done += 1
             if done - said == REPORT_EVERY or done == run.steps:
                 report(done - said)
                 said = done
-            if engine is not None and run.checkpoint and done % run.checkpoint_every == 0:
+            if private is not None and run.checkpoint and done % run.checkpoint_every == 0:
                 kept = {"seconds": time.perf_counter() - start, "logits": logits, "labels": labels}
-                engine.save_checkpoint(
+                private.save_checkpoint(
                     path=keeping.checkpoint(run), module=model, optimizer=optimizer, checkpoint_dict=kept
                 )
             if done == run.steps:
                 break
     metric = run.task.score(model, data, logits, labels)
-    spent = None if engine is None else float(engine.get_epsilon(engine.mechanism.delta))
+    spent = None if private is None else float(private.get_epsilon(private.mechanism.delta))
     outcome = Outcome(run.arm.name, run.learning_rate, run.seed, metric, time.perf_counter() - start, spent)
     if run.checkpoint:
         keeping.keep(run, identity(run), outcome)
@@ -83,21 +99,24 @@ def prepare(run: Run, data: Data) -> tuple[nn.Module, Any, Any, Any]:
     """Model, optimizer, batches and engine (None without privacy) of a run."""
     model = run.task.build(run.seed)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=run.learning_rate)
-    batches = loader(run.task, data, run.seed)
-    if run.arm.mechanism is not None:
+    batches = loader(run.task, data, run.seed, unit=run.arm.unit)
+    mechanism = _read(run.arm.mechanism) if run.arm.mechanism is not None else None
+    if mechanism is None and run.arm.unit != "example":
+        mechanism = silent(run.task, data, run.arm, run.steps)
+    if mechanism is not None:
         from anechoic.torch import PrivacyEngine
 
         # Reproducible figures need keys that the run fixes. A run that protects anyone passes no keys:
         # the engine then draws them from the operating system.
         engine = PrivacyEngine(noise_key=key("noise", run), sampling_key=key("sampling", run))
-        mechanism = _read(run.arm.mechanism)
         private = engine.make_private(
             module=model,
             optimizer=optimizer,
             data_loader=batches,
             mechanism=mechanism,
             max_grad_norm=mechanism.clip_norm,
-            poisson_sampling=run.arm.scheme == "poisson",
+            poisson_sampling=mechanism.amplified,
+            unit_ids=owned(run, data),
         )
         return (*private, engine)
     if run.arm.clip_norm is not None:
@@ -121,9 +140,32 @@ def key(domain: str, run: Run) -> bytes:
     ).digest()
 
 
+def owned(run: Run, data: Data) -> Units | None:
+    """Who owns what an arm trains on; None where examples are units."""
+    if run.arm.unit == "example":
+        return None
+    if isinstance(run.task, SampledFlights):
+        return Units(np.asarray(data.owners), combine="mean", max_examples=run.task.most_flights)
+    return Units(np.asarray(data.owners)[used(run.task, data)[0]], combine="mean")
+
+
+def silent(task: Any, data: Data, arm: Arm, steps: int) -> Mechanism:
+    """The training of a private arm of another unit without its noise: a mechanism that adds next to none."""
+    if isinstance(task, SampledFlights):
+        count, size = len(np.unique(np.asarray(data.owners))), task.owners_a_batch
+        return Mechanism(Identity(steps), Poisson(count, size, steps), 1e-12, task.clip_norm, unit=arm.unit)
+    rows, batches = used(task, data)
+    owners = np.asarray(data.owners)[rows]
+    sampling = External(participation_of(batches, owners), max(1, round(owners_in(batches, owners))), steps)
+    return Mechanism(Identity(steps), sampling, 1e-12, task.clip_norm, unit=arm.unit)
+
+
 def identity(run: Run) -> str:
     """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and steps."""
-    return hashlib.sha256(key("outcome", run) + (run.arm.mechanism or "").encode()).hexdigest()
+    bound = repr(getattr(run.task, "bound", None)) if run.arm.unit != "example" else ""
+    text = bound + (f"{run.arm.local_steps} local steps" if run.arm.local_steps > 1 else "")
+    text += run.arm.mechanism or ""
+    return hashlib.sha256(key("outcome", run) + text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)

@@ -48,7 +48,8 @@ def experiment_page(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
     parts = [
         _head(record),
         _bought(record),
-        *(_why(record, mechanisms, scheme) for scheme in words.schemes(record)),
+        _units(record),
+        *(_why(record, mechanisms, setting) for setting in words.settings(record)),
         _guarantees(record, mechanisms),
         _rates(record),
         section("Outside the guarantee", bullets(words.NOT_COVERED)),
@@ -62,9 +63,9 @@ def _head(record: Record) -> str:
     cards = []
     for row in record["comparisons"]:
         independent, planned = arms[row["independent"]], arms[row["planned"]]
-        scheme = f", {words.SCHEMES[row['scheme']]}" if len(words.schemes(record)) > 1 else ""
+        which = "".join(f", {cell}" for cell in words.cells(record, row))
         cards.append(
-            f'<div class="card"><p class="eps">ε = {row["epsilon"]:g}{scheme}</p>'
+            f'<div class="card"><p class="eps">ε = {row["epsilon"]:g}{escape(which)}</p>'
             f'<p class="gain">{words.signed(row["gain"], 3)}</p>'
             f'<p class="from">{escape(metric)} <b class="independent">{independent["best"]["mean"]:.3f}</b>'
             f' → <b class="planned">{planned["best"]["mean"]:.3f}</b></p></div>'
@@ -72,6 +73,8 @@ def _head(record: Record) -> str:
     differs = "only the correlation of the noise over time differs"
     if "poisson" in words.schemes(record):
         differs += " (and, where batches are sampled, from how many examples each is drawn)"
+    if len(words.units(record)) > 1:
+        differs += " between the two, and what is protected between the rows"
     lead = (
         f"{record['task']['description']}. Independent noise (DP-SGD) and the planned, correlated"
         " noise have the same"
@@ -86,20 +89,21 @@ def _head(record: Record) -> str:
 
 
 def _bought(record: Record) -> str:
-    arms, plain = words.arms_by_name(record), words.reference(record)
-    several = len(words.schemes(record)) > 1
+    arms, several = words.arms_by_name(record), len(words.units(record)) > 1
     rows = [
         [
-            *([words.SCHEMES[row["scheme"]]] if several else []),
+            *words.cells(record, row),
             f"{row['epsilon']:g}",
             words.reached(arms[row["independent"]]),
             words.reached(arms[row["planned"]]),
             words.gained(row),
-            "–" if plain is None else words.reached(plain),
+            _reference(record, row),
+            *words.costs(record, row),
         ]
         for row in record["comparisons"]
     ]
-    head = [*(["batches"] if several else []), "ε", "independent", "planned", "gain", "not private"]
+    head = [*words.heading(record), "ε", "independent", "planned", "gain", "not private"]
+    head += words.COSTS if several else []
     seeds = len(record["seeds"])
     mean = f", the mean over {seeds} seeds, ± its standard error" if seeds > 1 else ", of one seed"
     text = [
@@ -110,7 +114,8 @@ def _bought(record: Record) -> str:
             text.append(
                 f"{words.notes(arm)}: {words.reached(arm)} at learning rate {arm['best']['learning_rate']:g}."
             )
-    charts = [_utility_figure(record, scheme) for scheme in words.schemes(record)]
+    text += [words.COSTS_ARE] if several else []
+    charts = [_utility_figure(record, setting) for setting in words.settings(record)]
     beside = "".join(paragraph(line) for line in text)
     return section(
         "What it bought",
@@ -126,28 +131,28 @@ def utility_chart(record: Record) -> str:
         record: as for `experiment_page`, with at least one private arm; of several ways to form batches,
             the first is shown.
     """
-    drawn = _utility(record, words.schemes(record)[0])
+    drawn = _utility(record, words.settings(record)[0])
     about = record["title"][:1].upper() + record["title"][1:]
     title = f"{about}: {record['task']['metric']} at the same guarantee"
     drawn["x"] = Axis(f"ε (δ = {_power(record['delta'])})", log=True, ticks=drawn["x"].ticks)
     return line_chart_file(**drawn | {"title": title})
 
 
-def _utility_figure(record: Record, scheme: str) -> str:
-    drawn, metric = _utility(record, scheme), record["task"]["metric"]
-    how = f" ({words.SCHEMES[scheme]})" if len(words.schemes(record)) > 1 else ""
+def _utility_figure(record: Record, setting: words.Setting) -> str:
+    drawn, metric = _utility(record, setting), record["task"]["metric"]
+    how = f" ({name})" if (name := words.named(record, setting)) else ""
     bars = "; bars are ± one standard error, where they exceed the marks" if len(record["seeds"]) > 1 else ""
     return figure(line_chart(**drawn), f"{metric[0].upper()}{metric[1:]} against ε{how}{bars}.")
 
 
-def _utility(record: Record, scheme: str) -> dict[str, Any]:
+def _utility(record: Record, setting: words.Setting) -> dict[str, Any]:
     """Metric against epsilon, with what is reached without privacy: arguments of `line_chart`."""
     metric, lines = record["task"]["metric"], []
     for kind, label in (("independent", "independent noise"), ("planned", "planned mechanism")):
         arms = [
             a
             for a in record["arms"]
-            if a["kind"] == kind and a["scheme"] == scheme and a["epsilon"] is not None
+            if a["kind"] == kind and _setting(a) == setting and a["epsilon"] is not None
         ]
         arms.sort(key=lambda a: a["epsilon"])
         if arms:
@@ -162,10 +167,10 @@ def _utility(record: Record, scheme: str) -> dict[str, Any]:
             a["best"]["mean"],
         )
         for a in record["arms"]
-        if a["epsilon"] is None
+        if a["epsilon"] is None and (a["kind"] != "clipped" or words.unit_of(a) == setting[1])
     ]
     ticks = sorted({value for line in lines for value in line.x})
-    how = f" ({words.SCHEMES[scheme]})" if len(words.schemes(record)) > 1 else ""
+    how = f" ({name})" if (name := words.named(record, setting)) else ""
     return {
         "lines": lines,
         "x": Axis("ε", log=True, ticks=ticks),
@@ -175,16 +180,56 @@ def _utility(record: Record, scheme: str) -> dict[str, Any]:
     }
 
 
-def _why(record: Record, mechanisms: Mapping[str, Mechanism], scheme: str) -> str:
+def _units(record: Record) -> str:
+    """How an owner's part is bounded, and what the statements about its examples say of it."""
+    if len(words.units(record)) < 2:
+        return ""
+    facts, name = record["units"], record["units"]["name"]
+    rows = [
+        [
+            str(row["separation"]),
+            str(row["limit"]),
+            str(row["participations"]),
+            f"{row['kept']:.1%}",
+            f"{row['owners_a_batch']:.1f}",
+            f"{row['predicted']:.4g}",
+        ]
+        for row in facts["compared"]
+    ]
+    head = ["steps apart", "at most", "busiest", "used", f"{name} a batch", "predicted error"]
+    chosen = facts["bound"] or {}
+    marked = [i for i, row in enumerate(facts["compared"]) if all(row[k] == v for k, v in chosen.items())]
+    why = (
+        "Bounds that were compared, by the error that the plan predicts of the sums of mean gradients for one"
+        " noise multiplier: of those within 5 % of the least, the one that uses most is taken."
+    )
+    return section(
+        f"What it takes to protect one {name}",
+        *(paragraph(line) for line in words.bounded(record)),
+        bullets(words.worth(record)) if facts["worth"] else "",
+        paragraph(why, "soft") + table(head, rows, best=[(i, 5) for i in marked]) if rows else "",
+    )
+
+
+def _setting(arm: Mapping[str, Any]) -> words.Setting:
+    return arm["scheme"], words.unit_of(arm)
+
+
+def _reference(record: Record, row: Mapping[str, Any]) -> str:
+    plain = words.reference(record, words.unit_of(row))
+    return "–" if plain is None else words.reached(plain)
+
+
+def _why(record: Record, mechanisms: Mapping[str, Mechanism], setting: words.Setting) -> str:
     """Error per step and heat maps, at the middle epsilon."""
-    planned = [a for a in record["arms"] if a["kind"] == "planned" and a["scheme"] == scheme]
+    planned = [a for a in record["arms"] if a["kind"] == "planned" and _setting(a) == setting]
     if not planned:
         return ""
     arm = words.central(planned)
     mechanism = mechanisms[arm["name"]]
     rivals = [a for a in record["arms"] if a["name"] == arm["name"].replace("planned", "independent", 1)]
     chosen = [(mechanisms[a["name"]], a["kind"]) for a in (*rivals, arm)]
-    how = f" ({words.SCHEMES[scheme]} batches)" if len(words.schemes(record)) > 1 else ""
+    how = f" ({name})" if (name := words.named(record, setting)) else ""
     if isinstance(mechanism.strategy, Identity):
         return section(f"Why: independent noise was planned{how}", paragraph(arm["mechanism"]["reason"]))
     steps = np.unique(np.linspace(0, mechanism.steps - 1, min(_POINTS, mechanism.steps)).round().astype(int))
@@ -244,6 +289,7 @@ def _guarantees(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
     if not private:
         return ""
     planned = [arm for arm in private if arm["kind"] == "planned"] or private
+    planned = [arm for arm in planned if words.unit_of(arm) != "example"] or planned
     first = words.central(planned)
     ordered = [first, *(arm for arm in private if arm is not first)]
     folds = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from anechoic.statement import round_up
+
 TUNING = (
     "Each arm takes its own best learning rate of this one grid, by the mean over the seeds. That"
     " choice looks at"
@@ -21,7 +23,10 @@ NOT_COVERED = (
     "Several runs on the same data add up: each statement above is that of one run of its mechanism.",
 )
 
-SCHEMES = {"fixed": "fixed order", "poisson": "Poisson"}
+SCHEMES = {"fixed": "fixed order", "poisson": "sampled"}
+
+#: A way to form batches, and what is protected.
+Setting = tuple[str, str]
 
 
 def reached(arm: Mapping[str, Any]) -> str:
@@ -48,7 +53,8 @@ def signed(value: float, digits: int) -> str:
 def notes(arm: Mapping[str, Any]) -> str:
     """What an arm without privacy is."""
     if arm["kind"] == "clipped":
-        return "Not private (the same training and clipping, without noise)"
+        unit = "" if unit_of(arm) == "example" else f" by {unit_of(arm)}"
+        return f"Not private (the same training and clipping{unit}, without noise)"
     return "Not private, without clipping either (plain SGD)"
 
 
@@ -65,9 +71,9 @@ def edges(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def reference(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The arm that differs from the private ones by the noise alone, where the study has it."""
-    return next((arm for arm in record["arms"] if arm["kind"] == "clipped"), None)
+def reference(record: Mapping[str, Any], unit: str = "example") -> Mapping[str, Any] | None:
+    """The arm that differs from the private ones of a unit by the noise alone, where the study has it."""
+    return next((a for a in record["arms"] if a["kind"] == "clipped" and unit_of(a) == unit), None)
 
 
 def arms_by_name(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -80,6 +86,100 @@ def schemes(record: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(arm["scheme"] for arm in record["arms"] if arm["epsilon"] is not None))
 
 
+def unit_of(entry: Mapping[str, Any]) -> str:
+    """What an arm or a comparison protects: "example", where the record does not say."""
+    return str(entry.get("unit", "example"))
+
+
+def units(record: Mapping[str, Any]) -> list[str]:
+    """What a record's private arms protect, in the order of the arms."""
+    return list(dict.fromkeys(unit_of(arm) for arm in record["arms"] if arm["epsilon"] is not None))
+
+
+def settings(record: Mapping[str, Any]) -> list[Setting]:
+    """The settings of a record's private arms, in the order of the arms."""
+    private = [arm for arm in record["arms"] if arm["epsilon"] is not None]
+    return list(dict.fromkeys((arm["scheme"], unit_of(arm)) for arm in private))
+
+
+def unit_name(record: Mapping[str, Any], unit: str) -> str:
+    """A unit as people call it: "flight" for an example of the flights."""
+    return str(record["task"].get("example", unit)) if unit == "example" else unit
+
+
+def heading(record: Mapping[str, Any]) -> list[str]:
+    """Names of the columns that tell a record's settings apart."""
+    return ["batches"] * (len(schemes(record)) > 1) + ["unit"] * (len(units(record)) > 1)
+
+
+def cells(record: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
+    """What stands in these columns for an arm or a comparison."""
+    shown = [SCHEMES[entry["scheme"]]] * (len(schemes(record)) > 1)
+    return shown + [unit_name(record, unit_of(entry))] * (len(units(record)) > 1)
+
+
+def named(record: Mapping[str, Any], setting: Setting) -> str:
+    """A setting in words; empty where a record has but one."""
+    return ", ".join(cells(record, {"scheme": setting[0], "unit": setting[1]}))
+
+
+#: Columns that say what a unit costs, where a record has several.
+COSTS = ("noise std", "predicted error")
+
+
+def costs(record: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """What stands in `COSTS` for a comparison: independent / planned, in clip norms."""
+    if len(units(record)) < 2:
+        return []
+    arms = arms_by_name(record)
+    pair = [arms[row[kind]]["mechanism"] for kind in ("independent", "planned")]
+    return [" / ".join(f"{m[key]:.3g}" for m in pair) for key in ("noise_std", "predicted")]
+
+
+#: What `COSTS` are.
+COSTS_ARE = (
+    "Noise std: of one entry of Z over the clip norm. Predicted error: of the running sums of mean gradients,"
+    " root mean square over the steps, in clip norms. Each is independent / planned."
+)
+
+
+def bounded(record: Mapping[str, Any]) -> list[str]:
+    """What is used of an owner's examples, where some arms protect owners."""
+    facts, example = record["units"], unit_name(record, "example")
+    name, bound = facts["name"], facts["bound"]
+    if bound is None:
+        return [
+            f"{facts['count']:,} {name} own {facts['examples']:,} {example}s. Where the unit is"
+            f" {_article(name)}, batches are drawn of {name}: {facts['batch_size']} on average, each with at"
+            f" most {facts['most_examples']} of its {example}s, drawn anew, averaged and clipped together."
+        ]
+    unused = 1 - facts["used"] / facts["examples"]
+    return [
+        f"{facts['count']:,} {name} own {facts['examples']:,} {example}s. {_article(name).capitalize()} takes"
+        f" part in at most {bound['limit']} batches, at least {bound['separation']} steps apart; the other"
+        f" {example}s, {unused:.1%} of all, are scored but not trained on. In a batch, the {example}s of one"
+        f" {name} are averaged and clipped together; the divisor is {facts['batch_size']}, the {name} in a"
+        " batch on average. Who owns what and when it comes is taken as public; what is protected is what"
+        f" the {example}s show.",
+    ]
+
+
+def worth(record: Mapping[str, Any]) -> list[str]:
+    """What the statements about single examples say about an owner of several."""
+    facts, example = record["units"], unit_name(record, "example")
+    name, delta, lines = facts["name"], f"{record['delta']:g}", []
+    for row in facts["worth"]:
+        what = "Independent noise" if row["kind"] == "independent" else "The planned mechanism"
+        lines.append(
+            f"{what} with ε = {row['epsilon']:g} for {_article(example)} is ε = {round_up(row['worst'])}"
+            f" (μ = {round_up(row['mu'])}) for the {name} that moves it most, and"
+            f" {round_up(row['median'])} for one in the middle, at the same δ = {delta}: from their own"
+            f" {example}s. Group privacy would say ε = {row['group']:g} for the {row['most_examples']}"
+            f" {example}s of the busiest, at δ = {_at_most_one(row['group_delta'])}."
+        )
+    return lines
+
+
 def central(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The row of the middle epsilon: what a headline is about."""
     ordered = sorted(rows, key=lambda row: row["epsilon"])
@@ -89,6 +189,8 @@ def central(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def headline(record: Mapping[str, Any]) -> str:
     """The result in one sentence."""
     metric, arms, plain = record["task"]["metric"], arms_by_name(record), reference(record)
+    if len(units(record)) > 1 and record["comparisons"]:
+        return _headline_of_units(record, arms)
     without = (
         "" if plain is None else f"; the same training without noise reaches {plain['best']['mean']:.3f}"
     )
@@ -106,3 +208,24 @@ def headline(record: Mapping[str, Any]) -> str:
         what = arm["title"].split(",")[0]
         return f"At ε = {arm['epsilon']:g}, the {what} reaches {metric} {reached(arm)}{without}."
     return f"Without privacy, {metric} {record['arms'][0]['best']['mean']:.3f}."
+
+
+def _headline_of_units(record: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> str:
+    metric, said = record["task"]["metric"], []
+    for unit in units(record):
+        name = _article(unit_name(record, unit))
+        row = central([r for r in record["comparisons"] if unit_of(r) == unit])
+        planned, independent = (arms[row[kind]]["best"]["mean"] for kind in ("planned", "independent"))
+        said.append(
+            f"to protect {name} it is {metric} {planned:.3f} with correlated noise and {independent:.3f} with"
+            " independent noise"
+        )
+    return f"At ε = {row['epsilon']:g}, {'; '.join(said)}."
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeio" else f"a {word}"
+
+
+def _at_most_one(delta: float) -> str:
+    return "1, which says nothing" if delta >= 1 else round_up(delta)
