@@ -14,14 +14,23 @@ from unittest.mock import patch
 import numpy as np
 
 from anechoic import workloads
+from anechoic.accounting import Verified
 from anechoic.audit import AuditReport, audit_training
-from anechoic.batches import batches_of
+from anechoic.batches import UnitBatches, batches_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.noise import NoiseStream, derive
 from anechoic.noise.filters import AutoregressiveFilter, _past_gains
 from anechoic.noise.torch_arrays import TorchArrays
 from anechoic.participation import MinSep
-from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    External,
+    FixedOrder,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
 from anechoic.sensitivity import Sensitivity
 from anechoic.strategies import (
     BLT,
@@ -40,10 +49,12 @@ BANDS = (1.0, 0.6, 0.4, 0.3)
 # -- mechanisms: every kind that plan() can choose ---------------------------------------------
 
 
-def fixed(strategy: SquareStrategy, batch_size: int = 100, mu: float = 3.0) -> Mechanism:
+def fixed(
+    strategy: SquareStrategy, batch_size: int = 100, mu: float = 3.0, unit: str = "example"
+) -> Mechanism:
     """Four batches in a pass, one order for the whole run, mu-GDP."""
     sampling = FixedOrder(EXAMPLES, batch_size, steps=strategy.n)
-    return calibrate(strategy, sampling=sampling, noise_multiplier=1 / mu, delta=1e-5)
+    return calibrate(strategy, sampling=sampling, noise_multiplier=1 / mu, delta=1e-5, unit=unit)
 
 
 def root() -> Toeplitz:
@@ -63,10 +74,26 @@ def poisson() -> Mechanism:
     return calibrate(Identity(STEPS), sampling=Poisson(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5)
 
 
-def cyclic(strategy: SquareStrategy, examples: int = EXAMPLES) -> Mechanism:
+def cyclic(strategy: SquareStrategy, examples: int = EXAMPLES, unit: str = "example") -> Mechanism:
     """Four groups, each sampled at rate 1/2."""
     sampling = CyclicPoisson(examples, examples // 8, 4, STEPS)
-    return calibrate(strategy, sampling=sampling, epsilon=8.0, delta=1e-5)
+    return calibrate(strategy, sampling=sampling, epsilon=8.0, delta=1e-5, unit=unit)
+
+
+def bins(strategy: SquareStrategy, **more: Any) -> Mechanism:
+    return Mechanism(strategy, BallsInBins(EXAMPLES, 4, STEPS), 1.3, delta=1e-5, **more)
+
+
+def allocated() -> Mechanism:
+    return Mechanism(Identity(STEPS), RandomAllocation(EXAMPLES, 4, STEPS), 1.3, delta=1e-5)
+
+
+def separated() -> Mechanism:
+    """At least five steps apart, and eight on average."""
+    sampling = MinSepSampling(EXAMPLES, EXAMPLES // 8, 5, STEPS)
+    return Mechanism(
+        banded(), sampling, 1.3, delta=1e-5, accounting=Verified(samples=20_000, failure=1e-8, seed=0)
+    )
 
 
 MECHANISMS: dict[str, Callable[[], Mechanism]] = {
@@ -79,12 +106,10 @@ MECHANISMS: dict[str, Callable[[], Mechanism]] = {
     "banded Toeplitz, min-sep": lambda: external(banded()),
     "BLT, min-sep": lambda: external(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
     "BLT, fixed order": lambda: fixed(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
-    "banded Toeplitz, balls in bins": lambda: Mechanism(
-        banded(), BallsInBins(EXAMPLES, 4, STEPS), 1.3, delta=1e-5
-    ),
-    "identity, random allocation": lambda: Mechanism(
-        Identity(STEPS), RandomAllocation(EXAMPLES, 4, STEPS), 1.3, delta=1e-5
-    ),
+    "banded Toeplitz, balls in bins": lambda: bins(banded()),
+    "BLT, balls in bins": lambda: bins(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
+    "identity, random allocation": allocated,
+    "banded Toeplitz, min-sep sampling": separated,
     "output, fixed order": lambda: fixed(Output(workloads.prefix_sum(STEPS))),
 }
 
@@ -177,6 +202,44 @@ def divided_twice(mechanism: Mechanism | None = None) -> Any:
     return patch("anechoic.torch.optimizer.NoiseStream", stream)
 
 
+@contextmanager
+def clipped_by_example(_: Mechanism | None = None) -> Iterator[None]:
+    """A unit's examples are clipped one by one, and so is nothing that the unit adds in all."""
+    from anechoic.torch import optimizer
+
+    clipped = optimizer.clipped_sums
+
+    def sums(samples: Any, clip_norm: float, limits: Any = None) -> Any:
+        return clipped(samples, clip_norm)
+
+    with (
+        patch.object(optimizer, "item_gradients", lambda samples, batch: samples),
+        patch.object(optimizer, "clipped_sums", sums),
+    ):
+        yield
+
+
+def examples_drawn(_: Mechanism | None = None) -> Any:
+    """Batches are drawn of examples, where the proof is about the units that own them."""
+
+    def batches(setup: Any, mechanism: Mechanism) -> Any:
+        units, sampling = setup.units, mechanism.sampling
+        size = sampling.batch_size * units.examples // units.count
+        of_examples = replace(sampling, examples=units.examples, batch_size=size)
+        return lambda key: UnitBatches(units, batches_of(of_examples, key), key, given=True)
+
+    return patch("anechoic.torch.setup._batches", batches)
+
+
+def allocated_once(_: Mechanism | None = None) -> Any:
+    """Every epoch repeats the allocation of the first, where the proof has it drawn anew."""
+
+    def batches(sampling: Any, key: bytes, **options: Any) -> Any:
+        return batches_of(BallsInBins(sampling.examples, sampling.period, sampling.steps), key, **options)
+
+    return patch("anechoic.torch.setup.batches_of", batches)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault, the mechanism it is shown on, and the findings that must see it."""
@@ -228,6 +291,35 @@ FAULTS = (
         lambda: cyclic(banded(), examples=1000),
         ("sampling", "epsilon at large delta"),
         {"canaries": 1000},
+    ),
+    Fault(
+        "one allocation for all epochs, the proof draws anew",
+        allocated_once,
+        allocated,
+        ("sampling",),
+    ),
+    Fault(
+        "clipped by example, the proof is about users",
+        clipped_by_example,
+        lambda: fixed(banded(), unit="user"),
+        ("canary fit", "covariance"),
+        {"examples_per_unit": 3},
+    ),
+    Fault(
+        "one order of examples, the proof is about users",
+        examples_drawn,
+        lambda: fixed(banded(), unit="user"),
+        ("participation", "canary fit"),
+        {"examples_per_unit": 3, "canaries": 160},
+    ),
+    Fault(
+        "Poisson sampling of examples, the proof is about users",
+        examples_drawn,
+        lambda: calibrate(
+            Identity(STEPS), sampling=Poisson(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5, unit="user"
+        ),
+        ("sampling",),
+        {"examples_per_unit": 3},
     ),
 )
 

@@ -10,7 +10,7 @@ from tests.audit.faults import FAULTS, MECHANISMS, banded, cyclic, fixed, run
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_kind_of_mechanism_passes(name):
-    report = run(MECHANISMS[name], label=name, resume_at=11)
+    report = run(MECHANISMS[name], label=name, resume_at=11, confidence=0.999)
     assert not report.violated, str(report)
     assert report.finding("covariance").power > 0.999
 
@@ -20,7 +20,7 @@ def test_every_fault_is_caught_and_without_it_nothing_is(fault):
     broken = run(fault.mechanism, fault.inject, **fault.options)
     for name in fault.caught_by:
         assert broken.finding(name).violated, str(broken)
-    sound = run(fault.mechanism, label=fault.name, **fault.options)
+    sound = run(fault.mechanism, label=fault.name, confidence=0.999, **fault.options)
     assert not sound.violated, str(sound)
 
 

@@ -11,6 +11,7 @@ have; it cannot prove one.
 
 from anechoic.audit.bounds import LowerBound, epsilon_by_threshold, mu_by_fit, mu_by_threshold
 from anechoic.audit.covariance import CovarianceTest, covariance_test
+from anechoic.audit.draws import DrawTest, draw_test
 from anechoic.audit.judge import audit
 from anechoic.audit.observation import Observation, canary_scores, score_weights
 from anechoic.audit.patterns import strongest_pattern
@@ -32,6 +33,7 @@ from anechoic.audit.training import ReleaseRecorder, audit_training
 __all__ = [
     "AuditReport",
     "CovarianceTest",
+    "DrawTest",
     "Finding",
     "LowerBound",
     "Observation",
@@ -45,6 +47,7 @@ __all__ = [
     "draw_gaussian",
     "draw_participation",
     "draw_ratios",
+    "draw_test",
     "entries_needed",
     "epsilon_by_threshold",
     "epsilon_power",

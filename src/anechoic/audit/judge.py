@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from anechoic._validate import Array, fraction
 from anechoic.audit.bounds import epsilon_by_threshold, mu_by_fit, mu_by_threshold, upper_proportion
 from anechoic.audit.covariance import covariance_test
+from anechoic.audit.draws import draw_test
 from anechoic.audit.observation import Observation, canary_scores
 from anechoic.audit.power import (
     Draw,
@@ -26,9 +26,9 @@ from anechoic.audit.power import (
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import CyclicPoisson, Poisson
+from anechoic.sampling import CyclicPoisson
 
-#: Tests that share the probability of a false alarm; the one of the sampling rate comes on top.
+#: Tests that share the probability of a false alarm; the one of the sampling law comes on top.
 _TESTS = 5
 _DELTAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 
@@ -50,7 +50,7 @@ def audit(
     * epsilon: Clopper-Pearson lower bounds on epsilon, against `mechanism.epsilon(delta)`, by likelihood
       ratios that do not know the batches where the guarantee is amplified; at delta, and at a larger one,
       where a guarantee that holds at every delta is refuted with far fewer canaries;
-    * sampling: where Poisson sampling amplifies, whether canaries are drawn at the promised rate;
+    * sampling: where sampling amplifies, whether canaries are drawn by the law of the scheme (`draw_test`);
     * covariance: the emitted noise is noise_std * C^-1 Z.
 
     Args:
@@ -83,7 +83,7 @@ def audit(
         raise ValueError(
             f"{put_in.sum()} canaries put in and {(~put_in).sum()} left out: at least 8 of each are needed."
         )
-    each = 1.0 - (1.0 - confidence) / (_TESTS + isinstance(mechanism.sampling, (Poisson, CyclicPoisson)))
+    each = 1.0 - (1.0 - confidence) / (_TESTS + mechanism.amplified)
     scores, norms = canary_scores(mechanism.strategy, observation.rows, observation.participation)
     canaries = _Canaries(mechanism, observation, scores / mechanism.noise_std, norms)
     findings = [_participation(mechanism, norms), *canaries.findings(each, factor)]
@@ -97,8 +97,8 @@ def audit(
         draw = partial(draw_gaussian, canaries.typical)
     for at in (delta, _visible_delta(mechanism)):
         findings.append(_epsilon(mechanism, scores, put_in, at, each, draw, factor, power_repeats))
-    if isinstance(mechanism.sampling, (Poisson, CyclicPoisson)):
-        findings.append(_sampling(mechanism.sampling, observation, each))
+    if mechanism.amplified:
+        findings.append(_sampling(mechanism, observation, each))
     findings.append(_covariance(mechanism, observation, each, factor))
     return AuditReport(
         subject or repr(mechanism),
@@ -261,21 +261,18 @@ def _epsilon(
     )
 
 
-def _sampling(sampling: Poisson | CyclicPoisson, observation: Observation, confidence: float) -> Finding:
-    possible = observation.possible
-    count = int(observation.participation.sum())
-    trials = int(observation.participation.size if possible is None else possible.sum())
-    p_value = float(binomtest(count, trials, sampling.rate).pvalue)
+def _sampling(mechanism: Mechanism, observation: Observation, confidence: float) -> Finding:
+    test = draw_test(mechanism.sampling, observation.participation, observation.possible)
     failure = 1.0 - confidence
     return Finding(
         "sampling",
-        "p-value of participation at the promised rate",
-        p_value,
+        "p-value of participation as the scheme draws it",
+        test.p_value,
         failure,
-        p_value < failure,
+        test.p_value < failure,
         confidence,
         None,
-        f"{count} of {trials}, promised {sampling.rate:.4g}",
+        test.note,
     )
 
 

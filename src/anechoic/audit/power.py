@@ -168,13 +168,12 @@ def draw_ratios(
 
 def _critical(shift: float, freedom: int, confidence: float) -> float:
     """The least t statistic whose lower bound on the shift exceeds `shift`."""
-    # the spread of T under a given shift is about sqrt(1 + shift^2 / (2 freedom))
+    # the spread of T under a given shift is about sqrt(1 + shift^2 / (2 freedom)), its tail heavier
     reach = 20.0 * np.sqrt(1.0 + shift**2 / (2.0 * freedom)) + 20.0 * (1.0 + shift) / freedom
-    return float(
-        brentq(
-            lambda t: noncentral_tail(t, freedom, shift) - (1.0 - confidence), shift - reach, shift + reach
-        )
-    )
+    failure = 1.0 - confidence
+    while noncentral_tail(shift + reach, freedom, shift) > failure:
+        reach *= 2.0
+    return float(brentq(lambda t: noncentral_tail(t, freedom, shift) - failure, shift - reach, shift + reach))
 
 
 def _likely(rate: float, trials: int) -> Array:

@@ -16,6 +16,7 @@ from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport
 from anechoic.audit.simulate import draw_contribution
+from anechoic.batches import UnitBatches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson, External, Sampling
@@ -77,6 +78,7 @@ def audit_training(
     factor: float = 1.2,
     power_repeats: int = 40,
     resume_at: int | Sequence[int] = (),
+    examples_per_unit: int = 1,
     grad_sample_mode: str = "hooks",
     noise_key: bytes | None = None,
     sampling_key: bytes | None = None,
@@ -96,6 +98,8 @@ def audit_training(
         canaries: m, the number of model parameters as well; at most the number of examples.
         confidence, delta, factor, power_repeats: see `audit`.
         resume_at: releases after which the run is saved and resumed, each in 1 … n-1.
+        examples_per_unit: examples that each unit owns, all with the gradient of its canary. More than one
+            needs a mechanism whose unit is not "example"; what is audited is then the unit's contribution.
         grad_sample_mode: "hooks" or "functorch".
         noise_key, sampling_key: 32 bytes each; None for fresh ones.
         seed: of directions and of who is put in; None for fresh entropy.
@@ -111,16 +115,18 @@ def audit_training(
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
     examples = mechanism.sampling.examples if hasattr(mechanism.sampling, "examples") else None
-    m = m if isinstance(mechanism.sampling, External) or examples is None else min(m, examples)
+    m = m if examples is None else min(m, examples)
     stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
     if stops and not 0 < stops[0] <= stops[-1] < mechanism.steps:
         raise ValueError(f"resume_at={resume_at} must lie between 1 and n-1={mechanism.steps - 1}.")
-    run = _CanaryRun(mechanism, m, rng, grad_sample_mode, noise_key, sampling_key)
+    owned = positive_int("examples_per_unit", examples_per_unit)
+    run = _CanaryRun(mechanism, m, rng, owned, grad_sample_mode, noise_key, sampling_key)
     with tempfile.TemporaryDirectory() as folder:
         for stop in stops:
             run.train(stop)
             run.resume(Path(folder) / "audit.ckpt")
         run.train(mechanism.steps)
+    units = "" if owned == 1 else f", {owned} examples each {mechanism.unit}"
     how = f", resumed after {', '.join(map(str, stops))} releases" if stops else ""
     return audit(
         mechanism,
@@ -129,30 +135,35 @@ def audit_training(
         delta=delta,
         factor=factor,
         power_repeats=power_repeats,
-        subject=f"training with {mechanism!r} through PrivacyEngine ({grad_sample_mode}){how}",
+        subject=f"training with {mechanism!r} through PrivacyEngine ({grad_sample_mode}){units}{how}",
     )
 
 
 class _Canaries:
-    """The data set: example i is its direction if it is put in, and zero if not; with its index."""
+    """The data set: an example of unit i is i's direction if it is put in, and zero if not; with the unit.
 
-    def __init__(self, examples: int, dimension: int, clip_norm: float) -> None:
-        self._examples, self._dimension = examples, dimension
+    Example j belongs to unit j mod units, so that neighbours in the data belong to different units.
+    """
+
+    def __init__(self, units: int, owned: int, dimension: int, clip_norm: float) -> None:
+        self.owners = np.arange(units * owned) % units
+        self._dimension = dimension
         self._length = 2.0 * clip_norm  # clipping has something to do
         self._rows: dict[int, Array] = {}
 
-    def put(self, example: int, row: Array) -> None:
-        self._rows[example] = row * self._length
+    def put(self, unit: int, row: Array) -> None:
+        self._rows[unit] = row * self._length
 
     def __len__(self) -> int:
-        return self._examples
+        return len(self.owners)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         import torch
 
-        row = self._rows.get(index)
+        unit = int(self.owners[index])
+        row = self._rows.get(unit)
         zero = torch.zeros(self._dimension)
-        return (zero if row is None else torch.from_numpy(row.astype(np.float32))), index
+        return (zero if row is None else torch.from_numpy(row.astype(np.float32))), unit
 
 
 class _CanaryRun:
@@ -163,6 +174,7 @@ class _CanaryRun:
         mechanism: Mechanism,
         canaries: int,
         rng: np.random.Generator,
+        owned: int,
         mode: str,
         noise_key: bytes | None,
         sampling_key: bytes | None,
@@ -170,18 +182,19 @@ class _CanaryRun:
         self._mechanism, self._mode = mechanism, mode
         self._noise_key, self._sampling_key = noise_key, sampling_key
         sampling = mechanism.sampling
-        external = isinstance(sampling, External)
-        self._examples = canaries if external else int(sampling.examples)  # type: ignore[attr-defined]
-        self._data = _Canaries(self._examples, canaries, mechanism.clip_norm)
+        self._canaries = canaries
+        self._units = int(getattr(sampling, "examples", None) or canaries)
+        self._owned = owned > 1 or mechanism.unit != "example"  # else an example is a unit
+        self._data = _Canaries(self._units, owned, canaries, mechanism.clip_norm)
         self._directions = np.linalg.qr(rng.standard_normal((canaries, canaries)))[0]
         self._rows: list[Array] = []
         self._delivered: list[NDArray[np.int64]] = []
         self._start()
         self._chosen = self._choose(canaries, rng)
         self._contribution = draw_contribution(mechanism, canaries, rng)
-        for j, example in enumerate(self._chosen.tolist()):
+        for j, unit in enumerate(self._chosen.tolist()):
             if self._contribution[j]:
-                self._data.put(example, self._contribution[j] * self._directions[j])
+                self._data.put(unit, self._contribution[j] * self._directions[j])
 
     def _start(self) -> None:
         import torch
@@ -198,6 +211,7 @@ class _CanaryRun:
             data_loader=DataLoader(self._data, **self._batching()),  # type: ignore[arg-type]
             mechanism=self._mechanism,
             grad_sample_mode=self._mode,
+            unit_ids=self._data.owners if self._owned else None,
         )
         self._recorder = ReleaseRecorder(self._optimizer, self._mechanism, directions=self._directions)
 
@@ -205,32 +219,39 @@ class _CanaryRun:
         sampling = self._mechanism.sampling
         if isinstance(sampling, External):
             pattern = strongest_pattern(self._mechanism.strategy, sampling.participation)
-            return {"batch_sampler": [list(range(self._examples)) if t else [] for t in pattern]}
+            inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
+            return {"batch_sampler": [inside if t else [] for t in pattern]}
         return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
 
     def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The examples with the strongest patterns, among as many as are compared; any where it is secret."""
+        """The units with the strongest patterns, among as many as are compared; any where it is secret."""
+        if isinstance(self._mechanism.sampling, External):  # those that `_batching` puts into batches
+            return np.arange(canaries)
         if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
-            return rng.permutation(self._examples)[:canaries]
-        compared = rng.permutation(self._examples)[: max(canaries, _COMPARED)]
-        place = np.full(self._examples, -1)
+            return rng.permutation(self._units)[:canaries]
+        compared = rng.permutation(self._units)[: max(canaries, _COMPARED)]
+        place = np.full(self._units, -1)
         place[compared] = np.arange(len(compared))
         patterns = np.zeros((self._mechanism.steps, len(compared)))
         for t in range(self._mechanism.steps):
-            inside = place[self._loader.feed.batches.batch(t)]
+            inside = place[self._units_of(t)]
             patterns[t, inside[inside >= 0]] = 1.0
         norms = np.square(self._mechanism.strategy.multiply(patterns)).sum(axis=0)
         return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
 
+    def _units_of(self, t: int) -> NDArray[np.int64]:
+        batches = self._loader.feed.batches
+        return batches.units_of(t) if isinstance(batches, UnitBatches) else batches.batch(t)
+
     def train(self, releases: int) -> None:
         """Go on until so many releases are made."""
         while self._engine.releases < releases:
-            for x, index in self._loader:
+            for x, units in self._loader:
                 self._optimizer.zero_grad()
                 if len(x):
                     self._model(x).mean().backward()
                 self._optimizer.step()
-                self._delivered.append(np.asarray(index, dtype=np.int64))
+                self._delivered.append(np.asarray(units, dtype=np.int64))
                 if self._engine.releases == releases:
                     break
 
@@ -245,7 +266,7 @@ class _CanaryRun:
     def observation(self) -> Observation:
         """What was released, and who was delivered."""
         rows = np.array([*self._rows, *self._recorder.rows])
-        place = np.full(self._examples, -1)
+        place = np.full(self._units, -1)
         place[self._chosen] = np.arange(len(self._chosen))
         participation = np.zeros(rows.shape, bool)
         for t, delivered in enumerate(self._delivered):
@@ -256,9 +277,10 @@ class _CanaryRun:
 
 
 def _possible(sampling: Sampling, batches: Any, chosen: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Steps that sample the group of each chosen example, shape (n, m); None for all."""
+    """Steps that sample the group of each chosen unit, shape (n, m); None for all."""
     if not isinstance(sampling, CyclicPoisson):
         return None
+    batches = batches.inner if isinstance(batches, UnitBatches) else batches
     group = np.empty(int(sampling.examples), dtype=np.int64)
     for number, members in enumerate(batches.members):
         group[members] = number

@@ -1,0 +1,121 @@
+"""The law of participation: level where the scheme is kept, and what is seen where it is not."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from anechoic.audit.draws import draw_test, two_sided_binomial
+from anechoic.audit.ratios import draw_participation
+from anechoic.batches import batches_of
+from anechoic.errors import UnsupportedError
+from anechoic.noise import derive
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedOrder,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
+
+N, STEPS = 240, 14
+SCHEMES = {
+    "Poisson": Poisson(N, 36, STEPS),
+    "cyclic": CyclicPoisson(N, 24, 3, STEPS),
+    "bins": BallsInBins(N, 4, STEPS),
+    "more bins than steps": BallsInBins(N, 20, STEPS),
+    "one bin": BallsInBins(N, 1, STEPS),
+    "allocation": RandomAllocation(N, 4, STEPS),
+    "less than an epoch": RandomAllocation(N, 16, STEPS),
+    "min-sep": MinSepSampling(N, 30, 5, STEPS),
+    "min-sep, no slack": MinSepSampling(N, 48, 5, STEPS),
+    "one step": MinSepSampling(N, 48, 5, 1),
+}
+
+
+def drawn(scheme, number):
+    """Participation of all examples as the library's own sampler draws it, and where it was possible."""
+    batches = batches_of(scheme, derive(bytes(32), "draws", number, size=32))
+    part = np.zeros((scheme.steps, N), bool)
+    for t in range(scheme.steps):
+        part[t, batches.batch(t)] = True
+    if not isinstance(scheme, CyclicPoisson):
+        return part, None
+    group = np.empty(N, dtype=int)
+    for label, members in enumerate(batches.members):
+        group[members] = label
+    return part, np.arange(scheme.steps)[:, None] % scheme.groups == group
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
+    """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
+    found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
+    rng = np.random.default_rng(1)
+    found += [draw_test(SCHEMES[name], *draw_participation(SCHEMES[name], N, rng)).p_value for _ in range(40)]
+    assert min(found) > 0
+    for level in (0.05, 0.2):
+        assert (
+            stats.binomtest(int((np.array(found) <= level).sum()), 80, level).proportion_ci(0.999).low
+            <= level
+        )
+
+
+WRONG = {
+    "Poisson at a higher rate": ("Poisson", Poisson(N, 50, STEPS)),
+    "allocation for bins": ("bins", RandomAllocation(N, 4, STEPS)),
+    "bins for allocation": ("allocation", BallsInBins(N, 4, STEPS)),
+    "Poisson for bins": ("bins", Poisson(N, 60, STEPS)),
+    "fewer bins": ("bins", BallsInBins(N, 3, STEPS)),
+    "less separation": ("min-sep", MinSepSampling(N, 30, 3, STEPS)),
+    "a higher rate": ("min-sep", MinSepSampling(N, 42, 5, STEPS)),
+    "bins for min-sep": ("min-sep, no slack", BallsInBins(N, 3, STEPS)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_another_law_is_seen(name):
+    claimed, made = WRONG[name]
+    assert draw_test(SCHEMES[claimed], drawn(made, 0)[0]).p_value < 0.008
+
+
+def test_a_cold_start_of_min_sep_sampling_is_seen():
+    """Everybody eligible at step 0: the rate there is p instead of the stationary share."""
+    scheme = MinSepSampling(N, 40, 5, STEPS)
+    rng = np.random.default_rng(0)
+    part, free = np.zeros((STEPS, N), bool), np.zeros(N, int)
+    for t in range(STEPS):
+        part[t] = (free <= t) & (rng.random(N) < scheme.rate)
+        free[part[t]] = t + scheme.separation
+    test = draw_test(scheme, part)
+    assert test.p_value < 1e-6
+    assert "in batch 0, promised 0.1667" in test.note
+
+
+def test_all_canaries_drawn_together_are_seen():
+    """Each at the right rate, but not independently: the counts of single batches show it."""
+    part = np.repeat(np.arange(STEPS)[:, None] % 7 == 0, N, axis=1)
+    assert draw_test(Poisson(N, N / 7, STEPS), part).p_value < 1e-6
+
+
+def test_a_pattern_that_cannot_be_drawn_is_named():
+    part, _ = drawn(SCHEMES["bins"], 0)
+    part[:, 17] = False
+    assert draw_test(SCHEMES["bins"], part) == (0.0, "the scheme cannot draw the pattern of canary 17")
+    part, possible = drawn(SCHEMES["cyclic"], 0)
+    part[np.flatnonzero(~possible[:, 3])[0], 3] = True
+    assert draw_test(SCHEMES["cyclic"], part, possible).p_value == 0
+    part, _ = drawn(SCHEMES["allocation"], 0)
+    part[12:, 5] = True  # twice in the last epoch, which is cut short
+    assert draw_test(SCHEMES["allocation"], part).note.endswith("canary 5")
+
+
+def test_binomial_p_values():
+    assert two_sided_binomial([0, 3], [3, 3], 1.0) == pytest.approx([0, 1])
+    assert two_sided_binomial(0, 0, 0.5) == 1
+    assert two_sided_binomial(9, 10, 0.5) == pytest.approx(2 * 11 / 1024)
+
+
+def test_schemes_that_draw_nothing_are_refused():
+    with pytest.raises(UnsupportedError, match="FixedOrder sampling draws no batches"):
+        draw_test(FixedOrder(N, 24, steps=STEPS), np.zeros((STEPS, N), bool))

@@ -1,0 +1,81 @@
+"""Every mechanism that plan() compares, through the real torch path: the best of each kind is audited."""
+
+from functools import cache
+
+import pytest
+
+from anechoic.participation import MinSep, OncePerEpoch, Single
+from anechoic.planning import plan
+from tests.audit.faults import run
+
+COMMON = {"examples": 160, "batch_size": 40, "epochs": 3, "epsilon": 8.0, "delta": 1e-5}
+SETTINGS = {
+    "sampled": {},
+    "fixed order": {"random_sampling": False},
+    "fixed order, incomplete last batch": {"random_sampling": False, "batch_size": 50},
+    "output": {"strategy": "output"},
+    "BLT": {"strategy": "blt"},
+    "min-sep promised": {"participation": MinSep(4, 3)},
+    "one participation": {"participation": Single()},
+    "once per epoch promised": {"participation": OncePerEpoch(4)},
+    "replace-one": {"adjacency": "replace_one"},
+    "users": {"unit": "user", "random_sampling": False},
+}
+#: What the settings above must bring up: classes of strategy and of sampling.
+KINDS = {
+    ("Identity", "Poisson"),
+    ("Identity", "FixedOrder"),
+    ("ColumnScaled", "CyclicPoisson"),
+    ("ColumnScaled", "FixedOrder"),
+    ("Output", "FixedOrder"),
+    ("BLT", "FixedOrder"),
+    ("BLT", "External"),
+    ("ColumnScaled", "External"),
+    ("Identity", "External"),
+}
+
+
+@cache
+def kinds(name):
+    """Mechanisms of a plan, the best calibrated one for each pair of strategy and sampling."""
+    best = {}
+    for row in plan(**{**COMMON, **SETTINGS[name]}).rows:  # best first
+        kind = type(row.mechanism.strategy).__name__, type(row.mechanism.sampling).__name__
+        if not row.estimated:
+            best.setdefault(kind, row.mechanism)
+    return best
+
+
+def check(mechanism, label, **options):
+    owned = 2 if mechanism.unit != "example" else 1
+    options = {"canaries": 128, "confidence": 0.999, "resume_at": mechanism.steps // 2, **options}
+    report = run(lambda: mechanism, label=f"plan {label}", examples_per_unit=owned, **options)
+    assert not report.violated, str(report)
+    assert report.finding("covariance").power > 0.95
+    return report
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_a_plan_compares_passes_its_audit(name):
+    found = kinds(name)
+    assert found
+    for mechanism in found.values():
+        check(mechanism, name)
+
+
+def test_the_settings_bring_up_every_kind():
+    assert set().union(*(kinds(name) for name in SETTINGS)) >= KINDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [40, 32])
+def test_what_a_verified_plan_compares_passes_its_audit(batch_size):
+    """Balls in bins and min-sep sampling, their noise estimated or verified by Monte Carlo."""
+    rows = plan(**{**COMMON, "batch_size": batch_size}, accounting="verified").rows
+    drawn = {}
+    for row in rows:
+        if row.sampling in ("BallsInBins", "MinSepSampling", "RandomAllocation"):
+            drawn.setdefault(row.sampling, row.mechanism)
+    assert {"BallsInBins", "MinSepSampling"} <= set(drawn)
+    for mechanism in drawn.values():
+        check(mechanism, "verified", canaries=160)
