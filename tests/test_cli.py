@@ -195,6 +195,11 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
         (["--data", "flights", "--epochs", "3"], "epochs"),
         (["--data", "flights", "--sampling", "poisson"], "sampling"),
         (["--data", "flights", "--resume"], "--checkpoint"),
+        (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "unit='tail'"),
+        (["--data", "flights", "--separation", "4"], "--unit tail"),
+        (["--data", "flights", "--unit", "flight", "--local-steps", "2"], "--unit tail"),
+        (["--data", "flights", "--unit", "tail", "--sampling", "poisson", "--limit", "2"], "time order"),
+        (["--data", "flights", "--unit", "tail", "--sampling", "both"], "sampling"),
     ]:
         code, _, err = run(capsys, "train", *arguments, "--out", tmp_path / "out")
         assert code == 2 and said in err and err.count("\n") == 1, err
@@ -231,6 +236,29 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
 
 
 @needs_torch
+def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
+    from anechoic.experiments import demo
+
+    monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
+    out = tmp_path / "report"
+    arguments = ["train", "--data", "flights", "--unit", "tail", "--quick", "--lr", "1", "--jobs", "1"]
+    code, shown, err = run(capsys, *arguments, "--out", out)
+    assert code == 0, err
+    words = " ".join(shown.split())
+    assert "Privacy unit: one aircraft" in words and "(1.0000, 1e-06)-differential privacy of all 20" in words
+    assert "Group privacy would say" in words and "for the aircraft that moves it most" in words
+    record = json.loads((out / "results.json").read_text())
+    assert [row["unit"] for row in record["comparisons"]] == ["example", "aircraft"]
+    statements = {
+        unit: Mechanism.from_json((out / f"planned-fixed{unit}-eps1.json").read_text()).unit
+        for unit in ("", "-aircraft")
+    }
+    assert statements == {"": "example", "-aircraft": "aircraft"}
+    html = (out / "report.html").read_text()
+    assert "one aircraft" in html and "http:" not in html and "https:" not in html
+
+
+@needs_torch
 @pytest.mark.slow
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no Fashion-MNIST beside the project")
 @pytest.mark.parametrize("model", ["logistic", "cnn"])
@@ -240,7 +268,7 @@ def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_pa
     arguments += ["--out", tmp_path / "out", "--checkpoint", tmp_path / "kept", "--checkpoint-every", "2"]
     code, shown, err = run(capsys, *arguments)
     assert code == 0, err
-    assert "Poisson" in shown and "fixed order" in shown
+    assert "sampled" in shown and "fixed order" in shown
     first = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {arm["scheme"] for arm in first["arms"]} == {"fixed", "poisson"}
 

@@ -4,9 +4,10 @@ import anechoic as an
 import anechoic.torch
 
 CORE = """
-AnechoicError CheckpointError DesynchronizedError EndlessMechanism Error GuaranteeError HorizonError Mechanism
-MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity UnsupportedError __version__ accounting
-calibrate error loss lower_bounds noise optimize participation plan sampling sensitivity strategies workloads
+AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism Error GuaranteeError
+HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity Units
+UnsupportedError __version__ accounting calibrate check_schema compose error find_duplicates loss lower_bounds
+noise optimize participation plan sampling sensitivity strategies workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
@@ -15,8 +16,8 @@ SquareStrategy StateSpace Strategy Structure Toeplitz Tree approximation_error e
 from_factorization rational_blt serializable without_horizon
 """
 TORCH = """
-BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer PrivacyEngine PrivateDataLoader
-ReleaseLedger read_mechanism
+BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer LocalSteps PrivacyEngine
+PrivateDataLoader PseudoGradients ReleaseLedger pseudo_gradient read_mechanism
 """
 
 
@@ -38,7 +39,9 @@ def test_rooms_of_the_promised_api():
         "lower_bounds": "Bound lower_bound prefix_sum_lower_bound mathias_upper_bound",
         "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
         "sampling": "FixedOrder Poisson CyclicPoisson External BallsInBins MinSepSampling RandomAllocation",
-        "optimize": "banded banded_toeplitz blt damped dense dense_bound restarted toeplitz Optimized",
+        "optimize": (
+            "balls_in_bins banded banded_toeplitz blt damped dense dense_bound restarted toeplitz Optimized"
+        ),
         "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
         "noise": "NoiseStream derive",
     }.items():

@@ -10,6 +10,8 @@
 """
 
 from anechoic import accounting, lower_bounds, noise, optimize, participation, sampling, strategies, workloads
+from anechoic.composition import Composition, compose
+from anechoic.duplicates import check_schema, find_duplicates
 from anechoic.endless import EndlessMechanism
 from anechoic.errors import (
     AnechoicError,
@@ -26,12 +28,14 @@ from anechoic.losses import Error, error, loss
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.planning import Plan, PlanRow, plan
 from anechoic.sensitivity import Sensitivity, sensitivity
+from anechoic.units import Units
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AnechoicError",
     "CheckpointError",
+    "Composition",
     "DesynchronizedError",
     "EndlessMechanism",
     "Error",
@@ -44,11 +48,15 @@ __all__ = [
     "PlanRow",
     "ReplayError",
     "Sensitivity",
+    "Units",
     "UnsupportedError",
     "__version__",
     "accounting",
     "calibrate",
+    "check_schema",
+    "compose",
     "error",
+    "find_duplicates",
     "loss",
     "lower_bounds",
     "noise",

@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | train | plan | explain."""
+"""The command line: anechoic demo | train | plan | explain | audit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 2 for what the caller can mend, 130 after Ctrl-C."""
+    """Run one command; returns the exit code: 0, 2 for what the caller can mend, 130 after Ctrl-C.
+
+    `audit` returns 1 where it refutes a guarantee.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser().parse_args(given)
     options.command_line = shlex.join(["anechoic", *given])
     try:
-        options.run(options)
+        code: int = options.run(options) or 0
+        return code
     except (AnechoicError, ValueError, OSError) as error:
         print(f"anechoic {options.command}: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"anechoic {options.command}: stopped.", file=sys.stderr)
         return 130
-    return 0
 
 
 # -- what the commands do ------------------------------------------------------------------------
@@ -74,6 +77,10 @@ def _train(options: argparse.Namespace) -> None:
         steps=options.steps,
         epochs=options.epochs,
         sampling=options.sampling,
+        unit=options.unit,
+        separation=options.separation,
+        limit=options.limit,
+        local_steps=options.local_steps,
         strategy=options.mechanism,
         epsilons=_tuple(options.epsilon),
         delta=options.delta,
@@ -116,13 +123,41 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
+    from anechoic.endless import EndlessMechanism
     from anechoic.mechanism import Mechanism
 
+    text = _text_of(options.file)
+    kind = EndlessMechanism if '"endless_format"' in text else Mechanism
+    shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
+    print(shown.rstrip("\n") if options.out is None else f"Saved: {options.out}")
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from anechoic.audit import audit_mechanism, audit_training
+    from anechoic.mechanism import Mechanism
+
+    text = _text_of(options.file)
+    if '"endless_format"' in text:
+        raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
+    mechanism = Mechanism.from_json(text)
+    given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
+    if options.training:
+        _need("torch", "opacus")
+        report = audit_training(mechanism, **given)
+    else:
+        report = audit_mechanism(mechanism, **given)
+    print(report)
+    if options.json is not None:
+        options.json.write_text(report.to_json(), encoding="utf-8")
+        print(f"\nSaved: {options.json}")
+    return int(report.violated)
+
+
+def _text_of(file: Path) -> str:
     try:
-        text = options.file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{options.file} is not a mechanism file: {error}.") from error
-    print(Mechanism.from_json(text).report())
+        raise ValueError(f"{file} is not a mechanism file: {error}.") from error
 
 
 # -- the parser ----------------------------------------------------------------------------------
@@ -140,7 +175,11 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
+    explain.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text")
+    explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
+    explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=_explain)
+    _add_audit(commands)
     return parser
 
 
@@ -163,6 +202,12 @@ def _add_train(commands: Any) -> None:
     length.add_argument("--epochs", type=_count, help="passes, instead of --steps")
     train.add_argument("--batch-size", type=_count, help="default: 469")
     train.add_argument("--sampling", choices=("fixed", "poisson", "both"), help="default: fixed")
+    train.add_argument(
+        "--unit", choices=("flight", "tail"), help="of the flights: what is protected, tail for the aircraft"
+    )
+    train.add_argument("--separation", type=_count, metavar="STEPS", help="of an aircraft's participations")
+    train.add_argument("--limit", type=_count, metavar="TIMES", help="most participations of an aircraft")
+    train.add_argument("--local-steps", type=_count, help="of an aircraft on its own flights (default: 1)")
     train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
     train.add_argument("--seeds", type=_count, help="default: 1 (flights: 5)")
     _add_running(train, Path("train-report"))
@@ -205,6 +250,25 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.set_defaults(run=_plan)
+
+
+def _add_audit(commands: Any) -> None:
+    audit = commands.add_parser(
+        "audit", help="try to refute the guarantee of a mechanism file; exit code 1 if it is refuted"
+    )
+    audit.add_argument("file", type=Path, metavar="MECHANISM.json")
+    audit.add_argument(
+        "--training", action="store_true", help="through PrivacyEngine, instead of the noise stream alone"
+    )
+    audit.add_argument("--canaries", type=_count, default=1000, help="default: 1000")
+    audit.add_argument("--confidence", type=float, default=0.95, help="default: 0.95")
+    audit.add_argument("--delta", type=float, help="default: the mechanism's own")
+    audit.add_argument(
+        "--factor", type=float, default=1.2, help="lack of noise for which powers are stated (default: 1.2)"
+    )
+    audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
+    audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
+    audit.set_defaults(run=_audit)
 
 
 # -- values --------------------------------------------------------------------------------------

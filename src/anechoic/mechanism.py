@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, positive_float
@@ -22,6 +22,11 @@ from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
 from anechoic.strategies import Strategy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anechoic.statement import Format
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
 
@@ -44,8 +49,9 @@ class Mechanism:
         noise_std: std of one entry of Z as injected, over the clip norm; > 0.
         clip_norm: largest 2-norm of one unit's contribution to one step, > 0.
         adjacency: "zero_out" (one unit's contributions become zero), "replace_one", or "add_or_remove".
-        unit: what is protected. The library clips and samples examples; another unit ("client", "user")
-            can only be promised by whoever forms the batches, and so needs `External` sampling.
+        unit: what is protected: "example", or what owns several of them ("user", "client"). Batches are then
+            drawn of units, and `sampling.examples` counts units; `PrivacyEngine(…, unit_ids=…)` does so.
+            Under `External` sampling whoever forms the batches promises the participation of units.
         delta: the delta at which the guarantee is printed, in (0, 1).
         accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
             (`BallsInBins`). The record then holds what was drawn.
@@ -259,11 +265,13 @@ class Mechanism:
 
     # -- for people ----------------------------------------------------------------------------
 
-    def report(self) -> str:
-        """The privacy statement as plain text, for a reviewer."""
-        from anechoic.statement import statement
+    def report(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
+    ) -> str:
+        """The privacy statement, for a reviewer: see `statement.render`."""
+        from anechoic.statement import render, statement_of
 
-        return statement(self)
+        return render(statement_of(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
         return self.report()
@@ -290,9 +298,9 @@ def calibrate(
 ) -> Mechanism:
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
-    Unamplified the noise is exact to rounding; amplified it is at most 1e-4 (relative) above the least
-    that dp-accounting's pessimistic estimate allows. The result is checked: its epsilon is never above
-    the one asked for.
+    Unamplified the noise is exact to rounding; under (cyclic) Poisson sampling at most 1e-4 (relative) above
+    the least that dp-accounting's pessimistic estimate allows. The result is checked: its epsilon is never
+    above the one asked for.
 
     Args:
         strategy, sampling, clip_norm, adjacency, unit: see `Mechanism`.
@@ -384,12 +392,6 @@ def check_covered(
         )
     if not unit or not isinstance(unit, str):
         raise ValueError(f"unit={unit!r} must name what is protected, such as 'example'.")
-    if unit != "example" and not isinstance(sampling, External):
-        raise UnsupportedError(
-            f"unit={unit!r} under {type(sampling).__name__}: this scheme clips and samples examples, so the"
-            " unit is 'example'. Where somebody else groups a unit's data and bounds its participation, use"
-            " External."
-        )
 
 
 def _factor(adjacency: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 
 from anechoic._serialize import serializable
 from anechoic._validate import fraction, positive_int
@@ -19,17 +20,19 @@ class Verified:
     The samples depend on the seed alone, never on the data. A mechanism whose epsilon was verified at
     delta - failure is (epsilon, delta)-DP over the choice of the seed: with probability at most `failure`
     the bound was too small, and that is a part of delta. This holds for a seed that was chosen before
-    anything was computed with it; trying seeds until one gives less voids it.
+    anything was computed with it; trying seeds until one gives less voids it. So does keeping the best of
+    several verified mechanisms: of K candidates, or of K attempts with more samples, one fails with up to K
+    times `failure`. Choose by point estimates and verify the choice, as `plan` does, or divide `failure`.
 
     Args:
         samples: of the direction that needs more, >= 1000. A few millions bring the noise within about 1 %.
         failure: probability that the bound fails, in (0, 1); below the delta of every question.
-        seed: >= 0.
+        seed: >= 0; without one it comes from the operating system, and the record keeps it.
     """
 
     samples: int = 4_000_000
     failure: float = 1e-8
-    seed: int = 0
+    seed: int = field(default_factory=lambda: secrets.randbits(63))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", positive_int("samples", self.samples, minimum=1000))
