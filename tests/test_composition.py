@@ -1,5 +1,6 @@
 """Several mechanisms on the same data: exact cases, Monte Carlo, dp-accounting, order, refusals."""
 
+import json
 import math
 from functools import cache
 
@@ -260,3 +261,17 @@ def test_fields_are_frozen_and_merged():
 def test_refusals(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
+    whole = compose(parts()["fixed"], parts()["poisson"])
+    record = json.loads(whole.report("json"))
+    assert record["guarantee"]["epsilon"] == whole.epsilon()
+    assert {part["fingerprint"] for part in record["parts"]} == {part.fingerprint for part, _ in whole.parts}
+    pages = {proof["page"] for proof in record["proofs"]}
+    assert {"composition.md", "cyclic-poisson.md", "gaussian-unamplified.md"} <= pages
+    for format, heading in (("text", "Runs:"), ("markdown", "| Runs |"), ("html", "<dt>Runs</dt>")):
+        found = whole.report(format, out=tmp_path / format)
+        assert heading in found
+        assert "nobody learns which batches one example joined" in " ".join(found.split())
+        assert (tmp_path / format).read_text().strip() == found.strip()

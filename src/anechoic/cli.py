@@ -115,6 +115,7 @@ def _plan(options: argparse.Namespace) -> None:
         adjacency=options.adjacency,
         unit=options.unit,
         drop_last=options.drop_last,
+        accounting=options.accounting,
     )
     print_plan(found, rows=None if options.all else 12)
     if options.json is not None:
@@ -247,6 +248,12 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")
     plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
+    plan.add_argument(
+        "--accounting",
+        choices=("deterministic", "verified"),
+        default="deterministic",
+        help="verified compares schemes that only Monte Carlo accounts for, too (minutes)",
+    )
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.set_defaults(run=_plan)

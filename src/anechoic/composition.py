@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
@@ -35,8 +36,6 @@ from anechoic.accounting.verified import ATTEMPTS
 from anechoic.endless import EndlessMechanism
 from anechoic.errors import MismatchError
 from anechoic.mechanism import Mechanism
-from anechoic.statement.rounding import round_up
-from anechoic.statement.text import lay_out
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -146,6 +145,11 @@ class Composition:
         return self.parts[0][0].unit
 
     @property
+    def delta(self) -> float:
+        """The largest of the parts' own, at which the guarantee is printed."""
+        return max(part.delta for part, _ in self.parts)
+
+    @property
     def runs(self) -> int:
         """Number of runs."""
         return sum(count for _, count in self.parts)
@@ -171,9 +175,9 @@ class Composition:
         """An epsilon such that all runs together are (epsilon, delta)-DP, rounded up.
 
         Args:
-            delta: in (0, 1); None for the largest of the parts' own.
+            delta: in (0, 1); None for `delta` of the composition.
         """
-        delta = max(part.delta for part, _ in self.parts) if delta is None else fraction("delta", delta)
+        delta = self.delta if delta is None else fraction("delta", delta)
         if delta not in self._epsilons:
             self._epsilons[delta] = self._epsilon(delta)
         return self._epsilons[delta]
@@ -222,25 +226,18 @@ class Composition:
         kind = "of disjoint units" if self.disjoint else "on the same units"
         return f"composition of {self.runs} runs {kind}: {listed}"
 
-    def report(self) -> str:
-        """The guarantee as plain text, for a reviewer; each part has its own statement."""
-        delta = max(part.delta for part, _ in self.parts)
-        items = [
-            (
-                "Guarantee",
-                f"({round_up(self.epsilon())}, {delta!r})-differential privacy of all runs together",
-            ),
-            ("Runs", f"{self.runs}, of {len(self.parts)} mechanisms"),
-            ("Privacy unit", f"one {self.unit}"),
-            ("Adjacency", self.adjacency),
-            ("Notion", self._notion()),
-            ("Also", self._also()),
-        ]
-        for part, count in self.parts:
-            alone = f"({round_up(part.epsilon(delta))}, {delta!r}) alone"
-            items.append(("Part", f"{count} x {part!r}, {alone}"))
-        items.append(("Assumption", self._assumption()))
-        return lay_out(items)
+    def report(
+        self,
+        format: Literal["text", "markdown", "html", "json"] = "text",
+        *,
+        out: str | Path | None = None,
+        proofs: str = "docs/proofs",
+    ) -> str:
+        """The guarantee for a reviewer, with what its parts assume; see `Mechanism.report`."""
+        from anechoic.statement import render
+        from anechoic.statement.composition import statement_of_composition
+
+        return render(statement_of_composition(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
         return self.report()
@@ -248,7 +245,8 @@ class Composition:
     def __repr__(self) -> str:
         return f"Composition({self.describe()})"
 
-    def _notion(self) -> str:
+    def notion(self) -> str:
+        """The theorem, and how it is evaluated."""
         if self.disjoint:
             return "parallel composition: the largest of the parts' epsilons"
         if not self.amplified:
@@ -265,11 +263,8 @@ class Composition:
             )
         return text
 
-    def _also(self) -> str:
-        text = f"{round_up(self.gdp())}-GDP (mu), {round_up(self.rho())}-zCDP (rho)"
-        return f"{text}; both without amplification" if self.amplified else text
-
-    def _assumption(self) -> str:
+    def assumption(self) -> str:
+        """What whoever runs the parts must keep."""
         if self.disjoint:
             return (
                 f"no {self.unit} takes part in more than one of the runs; the split was made before the first"

@@ -117,7 +117,7 @@ def _arm(study: Study, arm: Arm, outcomes: Sequence[Outcome], reasons: Mapping[s
         record["mechanism"] = {
             "file": f"{arm.name}.json",
             "strategy": mechanism.strategy.describe(),
-            "sampling": mechanism.sampling.describe(),
+            "sampling": mechanism.sampling.describe(mechanism.unit),
             "noise_std": mechanism.noise_std,
             "noise_multiplier": mechanism.noise_multiplier,
             "rms_error": rms,

@@ -132,7 +132,7 @@ def choose(rows: list[PlanRow], *, federated: bool) -> Plan:
                 f"a federated run prefers a BLT within {FEDERATED_TOLERANCE:.0%} of the best, for its memory"
             )
     notes = [_against_independent(best, known), _sampling_note(best, ranked)]
-    described = best.mechanism.sampling.describe()
+    described = best.mechanism.sampling.describe(best.mechanism.unit)
     reason = " ".join(
         [f"Chosen: {short(best.name)} with {described}; {why}.", *(note for note in notes if note)]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from anechoic.plan_text import HEAD, LEGEND, cells, table
+from anechoic.plan_text import ESTIMATED, HEAD, LEGEND, cells, table
 from anechoic.planning import Plan, PlanRow
 from anechoic.strategies import Identity
 
@@ -19,9 +19,11 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
     """
     shown = selected(plan, rows)
     left = len(plan.rows) - len(shown)
-    notes = [LEGEND, f"{left} more candidates with a larger predicted error: --all shows them."][
-        : 1 + bool(left)
-    ]
+    notes = [LEGEND]
+    if any(row.estimated for row in shown):
+        notes.append(ESTIMATED)
+    if left:
+        notes.append(f"{left} more candidates with a larger predicted error: --all shows them.")
     if find_spec("rich") is None or not sys.stdout.isatty():  # in a file or a pipe nothing is cut or wrapped
         print("\n".join([*table(shown), "", *notes, "", plan.reason]))
         return

@@ -9,6 +9,7 @@ from anechoic.accounting import Verified
 from anechoic.accounting.poisson import INTERVALS, UNSAMPLED_FROM
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import External, FixedOrder
+from anechoic.sampling.base import plural
 from anechoic.statement.proofs import Proof, proofs_of, proofs_of_endless
 from anechoic.statement.rounding import round_up
 from anechoic.statement.software import software
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _ADJACENCY = {
     "zero_out": "zero-out: one {unit}'s contributions are replaced by zero wherever it takes part",
     "replace_one": "replace-one: one {unit} is replaced by another",
-    "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {unit}s is public",
+    "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {units} is public",
 }
 
 _NOT_COVERED = (
@@ -99,7 +100,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
     m, unit = mechanism, mechanism.unit
     epsilon = m.epsilon()
     method, confidence = _evaluation(m, epsilon)
-    adjacency = _ADJACENCY[m.adjacency].format(unit=unit)
+    adjacency = _adjacency(m.adjacency, unit)
     whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
     items = (
         ("Guarantee", whole),
@@ -153,7 +154,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
         },
     }
     assumptions = (*_access(m), *_ownership(unit))
-    return _stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record)
+    return stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record)
 
 
 def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
@@ -166,7 +167,7 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
     items = (
         ("Guarantee", f"{whole}, however many there are"),
         ("Privacy unit", f"one {unit}, {adjacency} adjacency"),
-        ("Adjacency", _ADJACENCY[m.adjacency].format(unit=unit)),
+        ("Adjacency", _adjacency(m.adjacency, unit)),
         ("Notion", _EXACT),
         ("Also", f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"),
         ("Participation", participation),
@@ -187,7 +188,7 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
             "rho": m.rho(),
             "epsilon_is_amplified": False,
         },
-        "adjacency": {"name": m.adjacency, "meaning": _ADJACENCY[m.adjacency].format(unit=unit)},
+        "adjacency": {"name": m.adjacency, "meaning": _adjacency(m.adjacency, unit)},
         "accounting": {"method": _CLOSED_FORM, "confidence": _CERTAIN, "samples": None},
         "batches": {
             "scheme": None,
@@ -217,10 +218,10 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
     except UnsupportedError:
         fingerprint = "none: this strategy comes from a function, which has no written form"
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return _stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
+    return stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
 
 
-def _stated(
+def stated(
     items: tuple[tuple[str, str], ...],
     assumptions: tuple[Assumption, ...],
     proofs: tuple[Proof, ...],
@@ -228,6 +229,7 @@ def _stated(
     fingerprint: str,
     record: dict[str, Any],
 ) -> Statement:
+    """With what every statement says: duties, what is not covered, and the software."""
     duties = tuple(duty.format(unit=unit) for duty in _DUTIES)
     return Statement(
         items, assumptions, proofs, duties, _NOT_COVERED, software(), fingerprint, {"unit": unit, **record}
@@ -239,6 +241,10 @@ def _stated(
 _EXACT = "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
 _CLOSED_FORM = "closed form of the Gaussian mechanism, in logarithms, rounded up; both directions are equal"
 _CERTAIN = "no sampling error"
+
+
+def _adjacency(name: str, unit: str) -> str:
+    return _ADJACENCY[name].format(unit=unit, units=plural(unit))
 
 
 def _notion(m: Mechanism) -> str:
