@@ -74,6 +74,10 @@ def balls_in_bins(plain: int) -> None:
     gram = bins_gram(strategy, BINS)
     mixture = Mixture(gram)
     std, error, how = reference(mixture, gram, plain)
+
+    def calibrated(accounting: Any) -> Mechanism:
+        return calibrate(strategy, sampling=sampling, epsilon=EPSILON, delta=DELTA, accounting=accounting)
+
     print(f"balls in bins, n = {N}, {BINS} bins, epsilon = {EPSILON}, delta = {DELTA}, decay .9")
     print(f"  reference noise std {std:.4f} +- {error:.4f} ({how})")
     for name, work in (
@@ -81,10 +85,6 @@ def balls_in_bins(plain: int) -> None:
         ("verified", lambda: calibrated("verified").noise_std),
         ("without sampling error", lambda: calibrated("deterministic").noise_std),
     ):
-
-        def calibrated(accounting: Any) -> Mechanism:
-            return calibrate(strategy, sampling=sampling, epsilon=EPSILON, delta=DELTA, accounting=accounting)
-
         found, wall, cpu = timed(work)
         print(
             f"  {name:<24}{found:.4f}  {found / std - 1:+.2%}  {wall:6.1f} s, {cpu:.1f} s of processor time"
