@@ -276,3 +276,11 @@ def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_pa
     assert code == 0, err
     again = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [arm["runs"] for arm in again["arms"]] == [arm["runs"] for arm in first["arms"]]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    assert cli.main([*PLAN, "--json", str(tmp_path / "m.json")]) == 0
+    command = f"{sys.executable} -m anechoic explain {tmp_path / 'm.json'} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0

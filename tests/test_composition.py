@@ -129,9 +129,7 @@ def test_one_bin_is_a_gaussian():
 
 def test_the_sum_of_single_epsilons_at_equal_parts_of_delta_is_the_last_resort(monkeypatch):
     """Where the composed pair says nothing: each part has delta / 3, the Gaussians theirs together."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-    monkeypatch.setattr(PrivacyLossDistribution, "get_epsilon_for_delta", lambda self, delta: math.inf)
+    monkeypatch.setattr(composition, "composed_epsilon", lambda pairs, delta: math.inf)
     a, b = parts()["allocation"], parts()["fixed"]
     known = 2 * a.epsilon(1e-5 / 3) + b.epsilon(1e-5 / 3)
     assert compose(a, a, b).epsilon(1e-5) == pytest.approx(known, rel=1e-9)
@@ -202,7 +200,7 @@ def test_replacing_one():
 
 def test_disjoint_units_have_the_weakest_part():
     a, b = parts()["bins"], parts()["fixed"]
-    apart = compose(a, b, times=3, disjoint=True)
+    apart = compose(a, b, disjoint=True)
     assert apart.epsilon(1e-6) == max(a.epsilon(1e-6), b.epsilon(1e-6))
     assert apart.gdp() == max(a.gdp(), b.gdp())
     assert "no example takes part in more than one of the runs" in " ".join(apart.report().split())
@@ -211,6 +209,12 @@ def test_disjoint_units_have_the_weakest_part():
         compose(apart, a)
     with pytest.raises(ValueError, match="disjoint mechanisms cannot be a part"):
         compose(compose(a, b), a, disjoint=True)
+    for repeated in (compose(a, times=8), compose(a, a)):  # one mechanism, and more than one run
+        for others in ((), (b,)):
+            with pytest.raises(ValueError, match="disjoint mechanisms cannot be a part"):
+                compose(repeated, *others, disjoint=True)
+    with pytest.raises(ValueError, match="take part in every repetition"):
+        compose(a, b, times=3, disjoint=True)
 
 
 def test_report_names_the_parts():

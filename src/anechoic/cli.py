@@ -30,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.command_line = shlex.join(["anechoic", *given])
     try:
         code: int = options.run(options) or 0
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (AnechoicError, ValueError, OSError) as error:
         print(f"anechoic {options.command}: {_one_line(error)}", file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ from anechoic.accounting.accountants import (
     RandomAllocationAccountant,
     SampledAccountant,
 )
+from anechoic.accounting.composed import composed_epsilon
 from anechoic.accounting.profile import (
     Law,
     Profile,
@@ -32,6 +33,7 @@ from anechoic.accounting.profile import (
     profile_of_laws,
 )
 from anechoic.accounting.random_allocation import LEAST_NOISE, allocation_ratio
+from anechoic.accounting.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.verified import ATTEMPTS
 from anechoic.endless import EndlessMechanism
 from anechoic.errors import MismatchError
@@ -49,12 +51,6 @@ _POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, de
 _SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is asked
 _REFINED = 4  # times that the grid is made finer, as long as epsilon falls
 
-_RELATIONS = {
-    "zero_out": "REPLACE_SPECIAL",
-    "replace_one": "REPLACE_ONE",
-    "add_or_remove": "ADD_OR_REMOVE_ONE",
-}
-
 
 def compose(
     *mechanisms: Part | Composition | Iterable[Part | Composition],
@@ -63,8 +59,8 @@ def compose(
 ) -> Composition:
     """The guarantee of several mechanisms together, for a unit whose data all of them may use.
 
-    Adaptive: a mechanism may be chosen and fed by what the earlier ones released, as long as which
-    mechanisms there are, and how many, was fixed before the first release.
+    Adaptive: a mechanism may be fed by what the earlier ones released. Which mechanisms there are, and how
+    many, must be fixed before the first release.
 
     Args:
         mechanisms: `Mechanism`s and `EndlessMechanism`s; a `Composition` counts as its parts.
@@ -81,7 +77,7 @@ def compose(
     for item in mechanisms:
         for one in [item] if isinstance(item, (Mechanism, EndlessMechanism, Composition)) else item:
             if isinstance(one, Composition):
-                if one.disjoint != disjoint and len(one.parts) > 1:
+                if one.disjoint != disjoint and one.runs > 1:
                     raise ValueError(
                         "a composition of disjoint mechanisms cannot be a part of one of mechanisms on the"
                         " same data, nor the other way around: compose the mechanisms that one unit takes"
@@ -91,7 +87,12 @@ def compose(
             else:
                 parts.append((one, 1))
     times = positive_int("times", times)
-    return Composition(tuple((part, count * (1 if disjoint else times)) for part, count in parts), disjoint)
+    if disjoint and times > 1:
+        raise ValueError(
+            f"times={times} with disjoint=True: a unit would take part in every repetition. Compose the"
+            " mechanisms that one unit takes part in, for each group of units, and take the largest epsilon."
+        )
+    return Composition(tuple((part, count * times) for part, count in parts), disjoint)
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,11 +209,10 @@ class Composition:
             return known
         for _ in range(_REFINED):
             width = min(max(known / _GRID, _FINEST), _COARSEST)
-            pairs = [term.pld(width).self_compose(term.count) for term in terms]
+            pairs = [term.pair(width) for term in terms]
             if gaussians:
-                pairs.append(_gaussian_pld(mu, width))
-            total = reduce(lambda one, other: one.compose(other), pairs)
-            found = float(total.get_epsilon_for_delta(delta - failure)) * (1 + 1e-12)
+                pairs.append((_gaussian_pld(mu, width), 1))
+            found = composed_epsilon(pairs, delta - failure)
             before, known = known, min(known, found)
             if known > 0.7 * before or width == _FINEST:
                 break
@@ -224,7 +224,7 @@ class Composition:
         """One line: how many runs of which mechanisms."""
         listed = ", ".join(f"{count} x {part.fingerprint[:12]}…" for part, count in self.parts)
         kind = "of disjoint units" if self.disjoint else "on the same units"
-        return f"composition of {self.runs} runs {kind}: {listed}"
+        return f"composition of {self.runs} run{'s' * (self.runs > 1)} {kind}: {listed}"
 
     def report(
         self,
@@ -253,7 +253,7 @@ class Composition:
             return "composition of Gaussian mechanisms, mu = sqrt(sum of mu_i^2), exact"
         text = (
             "adaptive composition of dominating pairs, each direction apart, as pessimistic privacy loss"
-            " distributions by dp-accounting; never above the sum of the parts' epsilons"
+            " distributions; never above the sum of the parts' epsilons"
         )
         failure = math.fsum(_failure(part) for part, _ in self.parts)
         if failure > 0.0:
@@ -283,27 +283,18 @@ class _Term:
     part: Mechanism
     count: int
     epsilon: float
-    profile: Profile | None  # None: Poisson sampling, which dp-accounting knows
+    profile: Profile | None  # None: Poisson sampling
 
-    def pld(self, width: float) -> PrivacyLossDistribution:
-        """The pair of one run."""
+    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
+        """A pair on a grid, and how often it is composed."""
         if self.profile is not None:
-            return self.profile.pld(width)
-        import dp_accounting
-        from dp_accounting.pld import privacy_loss_distribution
-
+            return self.profile.pld(width), self.count
         accountant = self.part.accountant
         if not isinstance(accountant, PoissonAccountant):
             raise TypeError(f"{accountant!r} has no profile.")
-        sampling = accountant.sampling
-        pld = privacy_loss_distribution.from_gaussian_mechanism(
-            standard_deviation=self.part.noise_multiplier,
-            pessimistic_estimate=True,
-            value_discretization_interval=width,
-            sampling_prob=sampling.rate,
-            neighboring_relation=getattr(dp_accounting.NeighboringRelation, _RELATIONS[self.part.adjacency]),
-        )
-        return pld.self_compose(-(-self.part.steps // sampling.groups))
+        rate, groups = accountant.sampling.rate, accountant.sampling.groups
+        one = sampled_gaussian_pld(self.part.noise_multiplier, rate, self.part.adjacency, width)
+        return one, self.count * -(-self.part.steps // groups)
 
 
 def _amplified(part: Part) -> bool:

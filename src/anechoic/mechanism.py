@@ -16,7 +16,7 @@ from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountants import Accountant, Accounting, accountant_of
-from anechoic.accounting.verified import ATTEMPTS
+from anechoic.accounting.verified import GROWTH
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
@@ -307,7 +307,8 @@ def calibrate(
         delta: in (0, 1).
         epsilon: > 0; give this or `noise_multiplier`.
         noise_multiplier: sigma, in units of the reference sensitivity, > 0.
-        accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100.
+        accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100,
+            which takes minutes.
 
     Raises:
         ValueError: for an argument out of range, where not exactly one of the two is given, or where the
@@ -319,7 +320,7 @@ def calibrate(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
         )
     delta = fraction("delta", delta)
-    how: Accounting = Verified(failure=delta / 100) if accounting == "verified" else accounting
+    how: Accounting = Verified.within(delta) if accounting == "verified" else accounting
     check_covered(strategy, sampling, adjacency, unit, how)
 
     def with_std(std: float) -> Mechanism:
@@ -341,13 +342,14 @@ def calibrate(
             / gaussian_mu(epsilon, delta)
         )
     if isinstance(how, Verified):
-        for attempt in range(ATTEMPTS):  # each may fail with its own part of how.failure
-            mechanism = with_std(std * 1.005**attempt)
+        for growth in GROWTH:  # each may fail with its own part of how.failure
+            mechanism = with_std(std * growth)
             if mechanism.epsilon() <= epsilon:
                 return mechanism
         raise ValueError(
-            f"samples={how.samples} did not show epsilon={epsilon} at delta={delta} in {ATTEMPTS} attempts:"
-            " take more."
+            f"samples={how.samples} did not show epsilon={epsilon} at delta={delta} with up to"
+            f" {GROWTH[-1]:g} times the estimated noise: give accounting=Verified(samples={4 * how.samples},"
+            f" failure={how.failure:g})."
         )
     mechanism, excess = with_std(std), 1e-15
     while mechanism.epsilon() > epsilon:  # products of rounded numbers
@@ -377,7 +379,7 @@ def check_covered(
     if strategy.n != steps:
         raise ValueError(f"strategy has n={strategy.n} steps but sampling has {steps}: build both for one n.")
     if accounting != "deterministic" and not isinstance(accounting, Verified):
-        raise ValueError(f"accounting={accounting!r} must be 'deterministic' or a Verified.")
+        raise ValueError(f"accounting={accounting!r} must be 'deterministic', 'verified', or a Verified.")
     accountant_of(sampling, strategy, adjacency, accounting)
     if adjacency == "add_or_remove" and (
         isinstance(sampling, (FixedOrder, External))

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from anechoic.accounting import gaussian_epsilon, poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
 
 
 def test_golden_dp_sgd():
@@ -85,3 +86,15 @@ def test_replace_one_costs_more_than_zero_out_and_at_most_a_doubled_step():
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         poisson_epsilon(*arguments)
+
+
+def test_many_releases_need_a_finer_grid():
+    """A grid that follows epsilon alone asks for 1e-3 more noise here than the exact composition."""
+    exact = poisson_noise_multiplier_estimate(0.25, 1e-6, 0.01, 5000)
+    assert exact <= poisson_noise_multiplier(0.25, 1e-6, 0.01, 5000) <= exact * (1 + 1e-4)
+
+
+def test_tiny_rates_are_accounted_where_a_run_without_sampling_has_no_privacy():
+    """Without sampling epsilon is 1e5 on one side of sigma = 0.45 and less on the other."""
+    values = [poisson_epsilon(1e-6, s, 1e-4, 10_000, adjacency="replace_one") for s in (0.44, 0.46)]
+    assert 3.0 < values[1] < values[0] < 4.0

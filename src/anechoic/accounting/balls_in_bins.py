@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-from scipy.optimize import brentq
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
 from anechoic.accounting.bin_classes import Domination, dominations
 from anechoic.accounting.gauss_markov import COARSE, LARGEST, LEAST_DELTA, Chain, chains
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.least_noise import least_noise
 from anechoic.accounting.random_allocation import smallest_epsilon
 from anechoic.accounting.renyi_bins import renyi_epsilon
 from anechoic.errors import UnsupportedError
@@ -35,6 +35,8 @@ _RENYI_FROM = 2.0  # epsilon from which Renyi divergences are computed, and the 
 _RENYI_UP_TO = 12
 _BEYOND, _BELOW = 1.8, 1e4  # a law is computed up to this multiple of epsilon, and this part of delta
 _TOLERANCE = 1e-4  # relative, of a noise std
+_SLOPE = -1.7  # of log epsilon by log std, to begin with
+_ROUGH = 0.02  # from which classes and chains are ranked again
 
 
 def check_nonnegative(strategy: Strategy, what: str) -> None:
@@ -93,9 +95,14 @@ class BinsBound:
 
     Args:
         gram: of the means, shape (b, b), entries >= 0.
+        classes, chains: those to be taken; None for all that dominate.
+        renyi: whether to take Renyi divergences.
     """
 
     gram: Array
+    classes: tuple[Domination, ...] | None = None
+    chains: tuple[Chain, ...] | None = None
+    renyi: bool = True
 
     @cached_property
     def unsampled(self) -> float:
@@ -104,11 +111,11 @@ class BinsBound:
 
     @cached_property
     def _classes(self) -> list[Domination]:
-        return dominations(self.gram)
+        return dominations(self.gram) if self.classes is None else list(self.classes)
 
     @cached_property
     def _chains(self) -> list[Chain]:
-        return chains(self.gram)
+        return chains(self.gram) if self.chains is None else list(self.chains)
 
     def epsilon(self, delta: float, std: float) -> float:
         """An upper bound on epsilon.
@@ -122,7 +129,7 @@ class BinsBound:
         if len(self.gram) == 1 or plain == 0.0:
             return plain
         least = self._class(delta, std, self._chain(delta, std, plain)[0])[0]
-        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
+        if not self.renyi or (least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO):
             return least  # a divergence never gave less there
         return min(least, renyi_epsilon(self.gram, delta, std))
 
@@ -145,23 +152,46 @@ class BinsBound:
             found.append(lambda epsilon: (ratio.remove(epsilon, mu), ratio.add(epsilon, mu)))
         return found
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
-        """A noise std, within about 1e-4 of the least, at which `epsilon` is at most `epsilon`."""
+    def noise_std(
+        self, epsilon: float, delta: float, *, start: float | None = None, tolerance: float = _TOLERANCE
+    ) -> float:
+        """A noise std at which `epsilon` is at most `epsilon`, within about `tolerance` of the least.
+
+        Classes and chains are ranked at `start` and, for a small tolerance, again near the result.
+
+        Args:
+            epsilon: > 0.
+            delta: in (0, 1).
+            start: a noise std to begin with, > 0.
+            tolerance: relative.
+        """
         epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
         high = math.sqrt(self.unsampled) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
         if len(self.gram) == 1:
             return high
-
-        def excess(log_std: float) -> float:
-            return math.log(max(self.epsilon(delta, math.exp(log_std)), 1e-9) / epsilon)
-
-        low = 0.8 * high
-        while excess(math.log(low)) <= 0.0:
-            low, high = 0.7 * low, low
-        std = math.exp(brentq(excess, math.log(low), math.log(high), xtol=_TOLERANCE / 4, rtol=1e-14))
+        std = 0.6 * high if start is None else min(start, high)
+        for rough in (_ROUGH, tolerance):
+            if start is not None and rough > tolerance:
+                continue
+            narrow = self._narrowed(delta, std)
+            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, _SLOPE)
         while self.epsilon(delta, std) > epsilon:
-            std *= 1 + _TOLERANCE / 4
-        return std
+            std *= 1 + tolerance / 4
+        return min(std, high)
+
+    def _narrowed(self, delta: float, std: float) -> BinsBound:
+        """With only the class, the chain, and the divergences that are the best at this noise."""
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        of_chain, chain = self._chain(delta, std, plain)
+        of_class, domination = self._class(delta, std, plain)
+        least, renyi = min(of_chain, of_class), True
+        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
+            renyi = False
+        elif domination is not None or chain is not None:
+            renyi = renyi_epsilon(self.gram, delta, std) < least
+        return BinsBound(
+            self.gram, () if domination is None else (domination,), () if chain is None else (chain,), renyi
+        )
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""

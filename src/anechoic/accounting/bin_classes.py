@@ -31,7 +31,7 @@ _SIZES = 12  # numbers of bins to a class that are tried, and the divisors of b
 _SHARES = (0.0, 0.2)  # a, in units of the largest mean of a class's entries off the diagonal
 _EIGENVALUE = 1e-10  # relative excess of c over the computed eigenvalue
 _CUBES = 1e7  # work for eigenvalues, above which they are bounded by row sums
-_ENTRIES = 2e7  # of the blocks of all classes, above which a number is left out
+_ENTRIES = 3e6  # of the blocks of all classes, above which a number is left out
 _TILT = 1.5  # of the second moment by which candidates are ranked
 
 

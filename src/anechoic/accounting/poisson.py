@@ -1,22 +1,29 @@
-"""Amplification by (cyclic) Poisson sampling, through dp-accounting's privacy loss distributions.
+"""Amplification by (cyclic) Poisson sampling, through privacy loss distributions.
 
 Under cyclic Poisson sampling with b groups and a strategy of at most b bands, each group touches
 disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptive compositions of
 one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
 largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
+
+One release is discretised by `accounting.sampled_gaussian`, in both directions, and composed by
+`accounting.composed`.
+Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
+multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 from anechoic._validate import fraction, positive_float, positive_int
-from anechoic.accounting.gaussian import gaussian_epsilon
+from anechoic.accounting.composed import composed_epsilon
+from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.least_noise import least_noise
+from anechoic.accounting.sampled_gaussian import loss_moments, sampled_gaussian_pld
 
-#: Widths of the grid of privacy losses, and the epsilon from which each is fine enough. The estimate is
-#: pessimistic on every grid; on these it lies within about 1e-4 (relative) of the limit.
+#: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
+#: pessimistic on every grid. `FINENESS` makes it narrower where many releases share epsilon among them.
 INTERVALS = (
     (10.0, 3.3e4),
     (1.0, 3.3e3),
@@ -26,14 +33,13 @@ INTERVALS = (
     (1e-4, 0.07),
     (1e-5, 0.0),
 )
-#: From this epsilon on the bound without sampling is returned: it is valid, and nothing is private there.
+#: From this epsilon on the bound without sampling is given: it is valid, and nothing is private there.
 UNSAMPLED_FROM = 1e5
-
-_RELATIONS = {
-    "zero_out": "REPLACE_SPECIAL",
-    "replace_one": "REPLACE_ONE",
-    "add_or_remove": "ADD_OR_REMOVE_ONE",
-}
+#: Width of the grid in standard deviations of the loss of one release, at most.
+FINENESS = 0.015
+_MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases
+_MOST_BY_RELEASES = 2000
+_TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
 
 
 def poisson_epsilon(
@@ -57,9 +63,12 @@ def poisson_epsilon(
     compositions = positive_int("compositions", compositions)
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
-    epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
-    if rate == 1.0 or epsilon >= UNSAMPLED_FROM:
-        return epsilon
+    unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
+    if rate == 1.0:
+        return unsampled
+    _, reach = loss_moments(noise_multiplier, rate, adjacency)
+    if reach > _MOST_POINTS * INTERVALS[0][0]:  # next to no noise
+        return unsampled
     for interval, enough in INTERVALS:
         if epsilon < enough:  # too coarse, as sampling only lowers epsilon
             continue
@@ -67,69 +76,59 @@ def poisson_epsilon(
         epsilon = min(epsilon, found)
         if epsilon >= enough:
             break
-    return epsilon
+    return unsampled if epsilon >= UNSAMPLED_FROM else epsilon
 
 
 def poisson_noise_multiplier(
     epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
-    """A noise multiplier, about 1e-4 (relative) above the least, at which `poisson_epsilon` <= epsilon.
+    """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
+
+    The least is that of the exact composition; where the loss of one release would need more than 2^16 points
+    (large losses at a tiny rate) the grid is wider and the excess may be larger.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    epsilon = positive_float("epsilon", epsilon)
-
-    def coarse(s: float) -> float:
-        width = max(min(1e-3, epsilon / 100), epsilon / 3300)
-        return _pld_epsilon(delta, s, rate, compositions, adjacency, width)
-
-    def fine(s: float) -> float:
-        return poisson_epsilon(delta, s, rate, compositions, adjacency=adjacency)
-
-    near = _crossing(fine if rate == 1.0 else coarse, epsilon, low=0.5, high=1.0, tolerance=1e-4)
-    sigma = _crossing(fine, epsilon, low=near * 0.998, high=near * 1.0005, tolerance=2e-5)
-    while fine(sigma) > epsilon:
-        sigma *= 1 + 2e-5
-    return sigma
+    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+    compositions = positive_int("compositions", compositions)
+    mu = gaussian_mu(epsilon, delta) / (2.0 if adjacency == "replace_one" else 1.0)
+    unsampled = math.sqrt(compositions) / mu
+    if not 0 < rate < 1:
+        guess = unsampled
+    else:  # in the limit of many releases a run is Gaussian with mu = rate sqrt(T (e^(1/s^2) - 1))
+        guess = min(unsampled, 1.0 / math.sqrt(math.log1p((mu / rate) ** 2 / compositions)))
+    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency)
 
 
-def _crossing(
-    function: Callable[[float], float], target: float, *, low: float, high: float, tolerance: float
+def least_noise_from(
+    guess: float, epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str
 ) -> float:
-    """Where the falling `function` of s crosses `target`, to a relative `tolerance`; the bracket may grow."""
-    from scipy.optimize import brentq
+    """`poisson_noise_multiplier`, searched from a guess."""
 
-    def excess(log_s: float) -> float:
-        value = function(math.exp(log_s))
-        return math.log(min(max(value, 1e-12), 1e12) / target)
+    def epsilon_at(sigma: float) -> float:
+        return poisson_epsilon(delta, sigma, rate, compositions, adjacency=adjacency)
 
-    ratio = high / low
-    while excess(math.log(high)) > 0:
-        low, high = high, high * ratio
-        ratio *= 2
-    while excess(math.log(low)) <= 0:
-        low, high = low / ratio, low
-        ratio *= 2
-    return math.exp(brentq(excess, math.log(low), math.log(high), xtol=tolerance, rtol=1e-14))
+    return least_noise(epsilon_at, epsilon, guess, _TIGHT)
 
 
 def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:
     return (2.0 if adjacency == "replace_one" else 1.0) * math.sqrt(compositions) / noise_multiplier
 
 
-@lru_cache(maxsize=4096)
 def _pld_epsilon(
-    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, interval: float
+    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, widest: float
 ) -> float:
-    import dp_accounting
-    from dp_accounting.pld import privacy_loss_distribution
+    """Epsilon on a grid that is at most `widest` wide."""
+    spread, reach = loss_moments(noise_multiplier, rate, adjacency)
+    points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
+    width = min(widest, max(FINENESS * spread, reach / points)) if compositions > 1 else widest
+    return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)
 
-    pld = privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=noise_multiplier,
-        pessimistic_estimate=True,
-        value_discretization_interval=interval,
-        sampling_prob=rate,
-        neighboring_relation=getattr(dp_accounting.NeighboringRelation, _RELATIONS[adjacency]),
-    )
-    return float(pld.self_compose(compositions).get_epsilon_for_delta(delta))
+
+@lru_cache(maxsize=4096)
+def _composed(
+    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
+) -> float:
+    one = sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
+    return composed_epsilon([(one, compositions)], delta)

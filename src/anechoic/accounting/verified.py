@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from anechoic._serialize import serializable
 from anechoic._validate import fraction, positive_int
 
-#: Noise levels that a calibration may try to verify; each claim gets this part of the failure probability.
-ATTEMPTS = 4
+#: Noise levels that a calibration tries to verify, over the one that should do.
+GROWTH = (1.0, 1.01, 1.03, 1.1)
+#: How many there are; each claim gets this part of the failure probability.
+ATTEMPTS = len(GROWTH)
 
 
 @serializable
@@ -38,6 +40,11 @@ class Verified:
         object.__setattr__(self, "samples", positive_int("samples", self.samples, minimum=1000))
         object.__setattr__(self, "failure", fraction("failure", self.failure))
         object.__setattr__(self, "seed", positive_int("seed", self.seed, minimum=0))
+
+    @classmethod
+    def within(cls, delta: float) -> Verified:
+        """One that fails with about a hundredth of `delta`."""
+        return cls(failure=float(f"{delta / 100:.2g}"))
 
     def describe(self) -> str:
         """One line for a privacy statement."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
-from anechoic.accounting.random_allocation import random_allocation_noise_multiplier
+from anechoic.planning.allocation import allocation_noise_multiplier
 from anechoic.planning.bands import best_bands, powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.records import Candidate, Goal
@@ -26,6 +26,7 @@ PASSES_IN_BINS = 4
 HOPE = 1.35
 #: Most steps in a pass for which random allocation is computed.
 PERIOD_UP_TO = 3000
+_ROUGH = 1e-3  # relative, of the noise by which numbers of bands are compared
 
 
 class Amplified:
@@ -179,8 +180,8 @@ class Amplified:
         goal = self.goal
         if goal.epsilon is None:
             raise ValueError("a search for the number of bands needs epsilon.")
-        return math.sqrt(passes) * random_allocation_noise_multiplier(
-            goal.epsilon, goal.delta, places, places
+        return math.sqrt(passes) * allocation_noise_multiplier(
+            goal.epsilon, goal.delta, places, places, _ROUGH
         )
 
 

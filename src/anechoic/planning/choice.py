@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from anechoic.accounting.accountants.balls_in_bins import BallsInBinsAccountant
 from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.plan_text import short
+from anechoic.planning.allocation import allocation_noise_multiplier
 from anechoic.planning.amplified import TOLERANCE
 from anechoic.planning.records import Candidate, Goal, Plan, PlanRow
 from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
@@ -17,10 +18,8 @@ from anechoic.workloads import Workload
 
 #: In federated runs a BLT is taken unless something else is better by more than this (Section 4.4.4).
 FEDERATED_TOLERANCE = 0.05
-#: How far below the goal the epsilon of a costly calibration may stay, and evaluations that it may take.
+#: How far below the goal the epsilon of a costly calibration may stay.
 _SLACK = 0.005
-_EVALUATIONS = 4
-_SLOPE = 1.5  # of log epsilon by log noise, to begin with
 #: Bytes of one coordinate of the noise (float32).
 BYTES = 4
 
@@ -40,12 +39,14 @@ def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
             goal.verified,
         )
     if candidate.enough is not None and goal.epsilon is not None:
-        return _from_above(candidate, goal, candidate.enough, goal.epsilon)
+        return _in_bins(candidate, goal, candidate.enough, goal.epsilon)
     epsilon, sigma = goal.epsilon, goal.noise_multiplier
     if epsilon is not None and isinstance(sampling, (Poisson, CyclicPoisson)):
         sigma = fast_poisson_noise_multiplier(
             epsilon, goal.delta, sampling.rate, -(-strategy.n // sampling.groups), adjacency=goal.adjacency
         )
+    if epsilon is not None and isinstance(sampling, RandomAllocation):
+        sigma = allocation_noise_multiplier(epsilon, goal.delta, sampling.period, sampling.steps)
     made = calibrate(
         strategy,
         sampling=sampling,
@@ -62,8 +63,8 @@ def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
     return made
 
 
-def _from_above(candidate: Candidate, goal: Goal, std: float, epsilon: float) -> Mechanism:
-    """Less noise than `std` while epsilon keeps to the goal: few evaluations of a costly accountant."""
+def _in_bins(candidate: Candidate, goal: Goal, std: float, epsilon: float) -> Mechanism:
+    """Balls in bins with little more than the least noise: the search begins at `std`, which is enough."""
 
     def made(std: float) -> Mechanism:
         return Mechanism(
@@ -76,23 +77,10 @@ def _from_above(candidate: Candidate, goal: Goal, std: float, epsilon: float) ->
             goal.delta,
         )
 
-    best = made(std)
-    while best.epsilon() > epsilon:  # the accountant has other bounds, or rounds
-        best = made(best.noise_std * 1.01)
-    low, slope = 0.0, _SLOPE
-    for _ in range(_EVALUATIONS):
-        reached = best.epsilon()
-        if reached >= epsilon * (1 - _SLACK):
-            break
-        aim = epsilon * (1 - _SLACK / 3)
-        tried = made(max(best.noise_std * (reached / aim) ** (1 / slope), 0.5 * (low + best.noise_std)))
-        found = tried.epsilon()
-        slope = max(0.8, min(5.0, math.log(found / reached) / math.log(best.noise_std / tried.noise_std)))
-        if found <= epsilon:
-            best = tried
-        else:
-            low = tried.noise_std
-    return best
+    accountant = made(std).accountant
+    if not isinstance(accountant, BallsInBinsAccountant):
+        raise TypeError(f"sampling={candidate.sampling!r} is not balls in bins.")
+    return made(accountant.deterministic.noise_std(epsilon, goal.delta, start=std, tolerance=_SLACK))
 
 
 def row_of(mechanism: Mechanism, workload: Workload, dimension: int | None, *, estimated: bool) -> PlanRow:

@@ -30,7 +30,7 @@ class Goal:
     @property
     def verified(self) -> Verified:
         """The Monte Carlo that `calibrate(accounting="verified")` does."""
-        return Verified(failure=self.delta / 100)
+        return Verified.within(self.delta)
 
 
 @dataclass(frozen=True)

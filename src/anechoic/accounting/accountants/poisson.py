@@ -17,6 +17,7 @@ from anechoic.accounting.conditional import SHARES, Chain
 from anechoic.accounting.conditional_reduction import chain_of, spectral_bound
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson import poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.sensitivity import sensitivity
@@ -50,7 +51,7 @@ class PoissonAccountant(Accountant):
         return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
 
     def noise_std(self, epsilon: float, delta: float) -> float:
-        sigma = poisson_noise_multiplier(
+        sigma = fast_poisson_noise_multiplier(
             epsilon, delta, self.sampling.rate, self._compositions, adjacency=self.adjacency
         )
         return sigma * self.strategy.largest_column_norm()

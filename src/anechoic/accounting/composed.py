@@ -1,0 +1,177 @@
+"""Composition of privacy loss distributions on a grid, with a tail that keeps its digits.
+
+The T-th power of a discrete Fourier transform is off by some T 2^-52 of the *total* mass. Next to a delta
+of 1e-12 that is not small, and it may be on either side. Here the masses are tilted first,
+q_i = p_i e^(t l_i) / M with M = sum p_i e^(t l_i), so that the composed loss is likely to be where delta is
+decided; the power is taken of q, and p = M^T e^(-t l) q afterwards. An error e of a mass of q is then one of
+e M^T e^(-t l) of p, which for the t of Chernoff's bound is about e times delta. It is charged: the errors of
+all N points have a 2-norm of at most _ROUNDING 2^-52 T log2(N) |q|_2 (Higham 2002, Section 24.1, and T
+factors), and delta sums them with weights of at most M^T e^(-t l).
+
+What lies outside the N points is folded into them by the transform. From below it moves up, which is
+pessimistic. From above it is lost: its P-mass is at most M^T e^(-t l_top) times its q-mass, which is bounded
+by Chernoff's inequality and charged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+
+from anechoic._validate import Array
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_UNIT = 2.0**-52
+_ROUNDING = 8.0  # of one transform and its inverse, in units and for each doubling of the points
+_EXPONENTS = 64.0  # of a tilted mass, in units: what exp and log of numbers up to 100 lose
+_OUTSIDE = 1e-30  # q-mass that may be left out at either end
+_TILTS = np.geomspace(1e-6, 1e6, 57)
+_STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
+_REACHES = np.geomspace(0.5, 200.0, 40)
+
+
+def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) -> float:
+    """An epsilon >= 0 of pairs that are composed, each so many times: the larger of both directions.
+
+    Args:
+        parts: (pair, how often), all on grids of one width.
+        delta: in (0, 1).
+
+    Returns:
+        An upper bound; inf where none is shown.
+    """
+    found = _direction([(_losses(pair._pmf_remove), count) for pair, count in parts], delta)
+    if all(pair._symmetric for pair, _ in parts):
+        return found
+    return max(found, _direction([(_losses(pair._pmf_add), count) for pair, count in parts], delta))
+
+
+@dataclass(frozen=True, eq=False)
+class _Losses:
+    """Masses of a privacy loss at width * places, and at infinity; those of mass 0 are left out."""
+
+    width: float
+    places: Array
+    logs: Array
+    infinite: float
+
+    @cached_property
+    def losses(self) -> Array:
+        return self.width * self.places
+
+    def log_moment(self, tilt: float) -> float:
+        """log of the mean of e^(tilt loss)."""
+        return float(logsumexp(self.logs + tilt * self.losses))
+
+
+def _losses(pmf: PLDPmf) -> _Losses:
+    dense = pmf.to_dense_pmf()
+    kept = np.flatnonzero(dense._probs > 0.0)
+    places = (dense._lower_loss + kept).astype(np.float64)
+    return _Losses(dense._discretization, places, np.log(dense._probs[kept]), float(dense._infinity_mass))
+
+
+def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
+    escaped = -math.expm1(sum(n * math.log1p(-min(one.infinite, 1 - 1e-15)) for one, n in parts))
+    left = delta - escaped * (1 + 1e-12)
+    if left <= 0.0 or any(not len(one.places) for one, _ in parts):
+        return math.inf
+
+    def chernoff(tilt: float) -> float:
+        return (sum(n * one.log_moment(tilt) for one, n in parts) - math.log(left)) / tilt
+
+    best = int(np.argmin([chernoff(tilt) for tilt in _TILTS]))
+    around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
+    found = minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
+    tilts = [math.exp(found.x)]
+    top = sum(n * float(one.losses[-1]) for one, n in parts)
+    if tilts[0] * top > _STEEPEST:  # epsilon may lie close below the largest loss: there a tilt is too steep
+        tilts.append(_STEEPEST / top)
+    return min(_Composed(parts, tilt).epsilon(left) for tilt in tilts)
+
+
+class _Composed:
+    """The composed loss, tilted, on the points that matter."""
+
+    def __init__(self, parts: list[tuple[_Losses, int]], tilt: float) -> None:
+        self._width, self._tilt = parts[0][0].width, tilt
+        tilted = []
+        for one, count in parts:
+            moment = one.log_moment(tilt)
+            tilted.append((one, count, moment, np.exp(one.logs + tilt * one.losses - moment)))
+        self._log_scale = sum(count * moment for _, count, moment, _ in tilted)
+        self._count = sum(count for _, count in parts)
+        low, high = self._window(tilted)
+        points = next_fast_len(high - low + 1, real=True)
+        transform, largest, start = 1.0 + 0.0j, 0.0, 0
+        for one, count, _, masses in tilted:
+            folded = np.zeros(points)
+            first = int(one.places[0])
+            np.add.at(folded, (one.places.astype(np.int64) - first) % points, masses)
+            transform = transform * rfft(folded) ** count
+            largest, start = max(largest, float(np.linalg.norm(folded))), start + count * first
+        # index 0 stands for the sum of the first losses, modulo the number of points
+        power = np.roll(irfft(transform, points), -((low - start) % points))
+        self._masses = np.maximum(power, 0.0)
+        self._losses: Array = self._width * (low + np.arange(points, dtype=np.float64))
+        self._error = _ROUNDING * _UNIT * self._count * math.log2(max(points, 2)) * largest
+
+    def _window(self, tilted: list[tuple[_Losses, int, float, Array]]) -> tuple[int, int]:
+        """(lowest, highest) index that is kept: beyond each, the sum has at most the q-mass _OUTSIDE."""
+        variance = 0.0
+        for one, count, _, masses in tilted:
+            variance += count * float(masses @ np.square(one.losses - masses @ one.losses))
+        spread, ends = math.sqrt(max(variance, self._width**2)), []
+        for sign in (-1.0, 1.0):
+            reached = []
+            for step in _REACHES / spread:
+                moments = (n * (one.log_moment(self._tilt + sign * step) - m) for one, n, m, _ in tilted)
+                reached.append((sum(moments) - math.log(_OUTSIDE)) / step)
+            ends.append(sign * min(reached))
+        low = max(ends[0], sum(n * float(one.losses[0]) for one, n, _, _ in tilted))
+        high = min(ends[1], sum(n * float(one.losses[-1]) for one, n, _, _ in tilted))
+        return math.floor(low / self._width), math.ceil(high / self._width)
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 on these points at which the bound is at most `delta`."""
+        start = int(np.searchsorted(self._losses, 0.0, side="right"))
+        losses, masses = self._losses[start:], self._masses[start:]
+        lost = _OUTSIDE * _exp(self._log_scale - self._tilt * float(self._losses[-1]))
+        if lost >= delta:
+            return math.inf
+        with np.errstate(divide="ignore"):
+            values = np.exp(np.minimum(np.log(masses) + self._log_scale - self._tilt * losses, 0.0))
+        weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
+        relative = 1.0 + _EXPONENTS * _UNIT * (self._count + 1)
+
+        def bound(epsilon: float) -> float:
+            above = int(np.searchsorted(losses, epsilon, side="right"))
+            mass = float(values[above:] @ -np.expm1(epsilon - losses[above:]))
+            norm = math.sqrt(min(weights, len(losses) - above))
+            charge = self._error * norm * _exp(self._log_scale - self._tilt * epsilon)
+            return (mass + charge) * relative + lost
+
+        if bound(0.0) <= delta:
+            return 0.0
+        low, high = 0.0, max(float(self._losses[-1]), 0.0)
+        if bound(high) > delta:
+            return math.inf
+        while high - low > 1e-10 * max(high, 1e-3):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if bound(middle) <= delta else (middle, high)
+        return high
+
+
+def _exp(x: float) -> float:
+    return math.exp(min(x, 700.0))

@@ -1,0 +1,50 @@
+"""The least noise at which an accountant shows an epsilon, by few evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+_ATTEMPTS = 60
+_LONGEST = 1.0  # step of log noise
+
+
+def least_noise(
+    epsilon_at: Callable[[float], float],
+    epsilon: float,
+    guess: float,
+    tolerance: float,
+    slope: float = -1.0,
+) -> float:
+    """A noise at which `epsilon_at` is at most `epsilon`, about `tolerance` above the least or less.
+
+    Secants in log noise and log epsilon, held in a bracket. Epsilon falls about as fast as 1 / noise, or
+    faster, so that noise is close where epsilon is.
+
+    Args:
+        epsilon_at: falls in the noise.
+        epsilon: > 0.
+        guess: a noise to begin with, > 0.
+        tolerance: > 0.
+        slope: of log epsilon by log noise near the guess, < 0.
+    """
+    low, high = -math.inf, math.inf  # logarithms; epsilon is shown at `high`
+    x = math.log(guess)
+    before: tuple[float, float] | None = None
+    for _ in range(_ATTEMPTS):
+        excess = math.log(min(max(epsilon_at(math.exp(x)), 1e-12), 1e12) / epsilon)
+        low, high = (x, high) if excess > 0 else (low, x)
+        if -tolerance <= excess <= 0 or high - low < tolerance / 8:
+            break
+        if before is not None and before[0] != x:
+            slope = min(-0.5, (excess - before[1]) / (x - before[0]))
+        before = (x, excess)
+        step = -(tolerance / 4 + excess) / slope
+        x += max(-_LONGEST, min(_LONGEST, step))
+        if not low < x < high:
+            x = 0.5 * (low + high)
+    if math.isinf(high):
+        high = low
+    while epsilon_at(math.exp(high)) > epsilon:
+        high += tolerance / 8
+    return math.exp(high)
