@@ -372,3 +372,21 @@ def test_verified_accounting_compares_balls_in_bins_and_min_sep_sampling():
 def test_accounting_is_one_of_two():
     with pytest.raises(ValueError, match="accounting='sampled'"):
         plan(examples=600, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, accounting="sampled")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "banded_toeplitz", "identity"])
+def test_given_noise_needs_no_epsilon(strategy):
+    found = plan(examples=3000, batch_size=60, epochs=3, delta=1e-5, noise_multiplier=1.0, strategy=strategy)
+    assert found.mechanism.noise_multiplier == pytest.approx(1.0, rel=1e-12)
+    assert {row.sampling for row in found.rows} <= {"Poisson", "CyclicPoisson", "FixedOrder"}
+
+
+def test_a_tiny_epsilon_does_not_take_long_grids():
+    found = plan(examples=500, batch_size=25, epochs=4, epsilon=1e-4, delta=1e-5)
+    assert found.mechanism.epsilon() <= 1e-4
+    assert "RandomAllocation" not in {row.sampling for row in found.rows}
+
+
+def test_an_unknown_adjacency_is_named():
+    with pytest.raises(ValueError, match="adjacency='remove' is unknown"):
+        plan(examples=500, batch_size=25, epochs=4, epsilon=1.0, delta=1e-5, adjacency="remove")

@@ -299,7 +299,7 @@ def calibrate(
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
     Unamplified the noise is exact to rounding; under (cyclic) Poisson sampling at most 1e-4 (relative) above
-    the least that dp-accounting's pessimistic estimate allows. The result is checked: its epsilon is never
+    the least. The result is checked: its epsilon is never
     above the one asked for.
 
     Args:

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from anechoic.accounting import random_allocation_epsilon
+from anechoic.accounting import random_allocation_epsilon, random_allocation_noise_multiplier
 from anechoic.accounting.least_noise import least_noise
-from anechoic.planning.allocation import allocation_noise_multiplier
 
 
 @pytest.mark.parametrize("guess", [1e-3, 0.9, 1.0, 30.0])
@@ -32,6 +31,6 @@ def test_a_jump_is_kept_to_by_the_bracket():
 
 @pytest.mark.parametrize(("epsilon", "period", "steps"), [(1.0, 20, 200), (4.0, 7, 7), (0.3, 50, 120)])
 def test_allocation_noise(epsilon, period, steps):
-    sigma = allocation_noise_multiplier(epsilon, 1e-6, period, steps)
+    sigma = random_allocation_noise_multiplier(epsilon, 1e-6, period, steps, 1e-4)
     assert random_allocation_epsilon(1e-6, sigma, period, steps) <= epsilon
     assert random_allocation_epsilon(1e-6, sigma * (1 - 2e-4), period, steps) > epsilon

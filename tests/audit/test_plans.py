@@ -4,8 +4,11 @@ from functools import cache
 
 import pytest
 
+from anechoic.audit import audit_training
+from anechoic.mechanism import Mechanism
 from anechoic.participation import MinSep, OncePerEpoch, Single
 from anechoic.planning import plan
+from anechoic.sampling import BallsInBins
 from tests.audit.faults import run
 
 COMMON = {"examples": 160, "batch_size": 40, "epochs": 3, "epsilon": 8.0, "delta": 1e-5}
@@ -79,3 +82,17 @@ def test_what_a_verified_plan_compares_passes_its_audit(batch_size):
     assert {"BallsInBins", "MinSepSampling"} <= set(drawn)
     for mechanism in drawn.values():
         check(mechanism, "verified", canaries=160)
+
+
+@pytest.mark.parametrize(("examples", "batch_size"), [(500, 30), (1000, 30), (60, 7)])
+def test_batches_that_divide_nothing_are_audited_too(examples, batch_size):
+    """The average batch of balls in bins need not be a batch size of as many batches a pass."""
+    mechanism = plan(examples=examples, batch_size=batch_size, epochs=1, epsilon=8.0, delta=1e-6).mechanism
+    bins = Mechanism(
+        mechanism.strategy,
+        BallsInBins(examples, -(-examples // batch_size), mechanism.steps),
+        2.0,
+        delta=1e-6,
+    )
+    for each in (mechanism, bins):
+        assert not audit_training(each, canaries=40, confidence=0.999).refuted

@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.least_noise import least_noise
 from anechoic.accounting.likelihood import Ratio, constant, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
 
 #: Ratios of less noise than this are not summed: the bound without sampling is returned.
 LEAST_NOISE = 0.05
@@ -41,8 +43,18 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
     return smallest_epsilon(lambda epsilon: ratio.delta(epsilon), delta, plain)
 
 
-def random_allocation_noise_multiplier(epsilon: float, delta: float, period: int, steps: int) -> float:
-    """A noise multiplier, within about 1e-5 of the least, at which `random_allocation_epsilon` <= epsilon.
+@lru_cache(maxsize=4096)
+def random_allocation_noise_multiplier(
+    epsilon: float, delta: float, period: int, steps: int, tolerance: float = 1e-5
+) -> float:
+    """A noise multiplier at which `random_allocation_epsilon` <= epsilon, within `tolerance` of the least.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        period: steps in one epoch, >= 1.
+        steps: n >= 1.
+        tolerance: relative, > 0.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -50,14 +62,14 @@ def random_allocation_noise_multiplier(epsilon: float, delta: float, period: int
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     period, steps = positive_int("period", period), positive_int("steps", steps)
     high = math.sqrt(-(-steps // period)) / gaussian_mu(epsilon, delta) * (1 + 1e-9)  # without sampling
-    low = LEAST_NOISE
-    if period == 1 or high <= low:
+    if period == 1 or high <= LEAST_NOISE:
         return high
-    while high - low > 1e-5 * high:
-        middle = math.sqrt(low * high)
-        keeps = allocation_ratio(middle, period, steps).delta(epsilon) <= delta
-        low, high = (low, middle) if keeps else (middle, high)
-    return high
+    guess = poisson_noise_multiplier_estimate(epsilon, delta, 1 / period, steps)
+
+    def epsilon_at(sigma: float) -> float:
+        return random_allocation_epsilon(delta, sigma, period, steps)
+
+    return min(high, least_noise(epsilon_at, epsilon, guess, tolerance))
 
 
 def one_of(count: int, noise_multiplier: float, made: int | None = None) -> Ratio:

@@ -19,7 +19,7 @@ from anechoic.audit.simulate import draw_contribution
 from anechoic.batches import UnitBatches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import CyclicPoisson, External, Sampling
+from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, RandomAllocation, Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -221,6 +221,19 @@ class _CanaryRun:
             pattern = strongest_pattern(self._mechanism.strategy, sampling.participation)
             inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
             return {"batch_sampler": [inside if t else [] for t in pattern]}
+        if isinstance(sampling, (BallsInBins, RandomAllocation)):
+            from anechoic.torch.checks import fitting_batch
+
+            fitting = fitting_batch(sampling.examples, sampling.period)
+            if fitting is None:
+                raise UnsupportedError(
+                    f"no loader goes through {sampling.examples} units in {sampling.period} batches of one"
+                    " size: this mechanism cannot be trained with, nor audited by training. Take another number of"
+                    " bins, or audit its noise (audit_mechanism)."
+                )
+            return {"batch_size": fitting[0], "drop_last": fitting[1], "shuffle": True}
+        if isinstance(sampling, FixedOrder):
+            return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
         return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
 
     def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:

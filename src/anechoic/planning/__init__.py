@@ -98,6 +98,7 @@ def plan(
     """
     one_of("strategy", strategy, STRATEGIES)
     one_of("accounting", accounting, ("deterministic", "verified"))
+    one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     sizes = list(batch_size) if isinstance(batch_size, Iterable) else [batch_size]
     if not sizes:
         raise ValueError("batch_size is empty: give at least one.")

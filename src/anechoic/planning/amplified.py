@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
+from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
-from anechoic.planning.allocation import allocation_noise_multiplier
 from anechoic.planning.bands import best_bands, powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.records import Candidate, Goal
@@ -26,6 +26,9 @@ PASSES_IN_BINS = 4
 HOPE = 1.35
 #: Most steps in a pass for which random allocation is computed.
 PERIOD_UP_TO = 3000
+#: Most noise (of Poisson sampling) for which either is computed: their grids grow with its square, and the
+#: schemes differ by less than a per cent there.
+NOISE_UP_TO = 100.0
 _ROUGH = 1e-3  # relative, of the noise by which numbers of bands are compared
 
 
@@ -52,7 +55,7 @@ class Amplified:
     def _independent(self) -> Iterable[Candidate]:
         setting, identity = self.setting, Identity(self.n)
         yield Candidate(identity, Poisson(setting.examples, setting.batch_size, self.n))
-        if self._bins_apply and 1 < self.period <= PERIOD_UP_TO:
+        if self._bins_apply and 1 < self.period <= PERIOD_UP_TO and self._noise(1) <= NOISE_UP_TO:
             yield Candidate(identity, RandomAllocation(setting.examples, self.period, self.n))
 
     # -- cyclic Poisson sampling ---------------------------------------------------------------
@@ -92,12 +95,13 @@ class Amplified:
         )
 
     def _cyclic(self) -> Iterable[Candidate]:
-        designs, tried = self.setting.designs, self._tried
+        designs = self.setting.designs
         if self.goal.epsilon is None:  # the noise is given: nothing to be tuned
             most = self.setting.at_most(self.most_groups)
             for bands in powers_of_two(most) if most > 1 else ():
                 yield Candidate(designs.toeplitz(bands), self._grouped(bands))
             return
+        tried = self._tried
         if not tried:
             return
         best = min(tried, key=lambda bands: tried[bands])
@@ -147,7 +151,7 @@ class Amplified:
         passes = -(-self.n // self.period)
         few = self.period <= BINS_UP_TO and passes <= PASSES_IN_BINS
         most = self.setting.at_most(min(self.n, self.period // 2))
-        if not self._bins_apply or not few or most < 2:
+        if not self._bins_apply or not few or most < 2 or self._noise(1) > NOISE_UP_TO:
             return
         designs, noise = self.setting.designs, self._noise_in_bins
 
@@ -180,7 +184,7 @@ class Amplified:
         goal = self.goal
         if goal.epsilon is None:
             raise ValueError("a search for the number of bands needs epsilon.")
-        return math.sqrt(passes) * allocation_noise_multiplier(
+        return math.sqrt(passes) * random_allocation_noise_multiplier(
             goal.epsilon, goal.delta, places, places, _ROUGH
         )
 

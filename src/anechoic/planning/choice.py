@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.accountants.balls_in_bins import BallsInBinsAccountant
 from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.plan_text import short
-from anechoic.planning.allocation import allocation_noise_multiplier
 from anechoic.planning.amplified import TOLERANCE
 from anechoic.planning.records import Candidate, Goal, Plan, PlanRow
 from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
@@ -46,7 +46,7 @@ def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
             epsilon, goal.delta, sampling.rate, -(-strategy.n // sampling.groups), adjacency=goal.adjacency
         )
     if epsilon is not None and isinstance(sampling, RandomAllocation):
-        sigma = allocation_noise_multiplier(epsilon, goal.delta, sampling.period, sampling.steps)
+        sigma = random_allocation_noise_multiplier(epsilon, goal.delta, sampling.period, sampling.steps, 1e-4)
     made = calibrate(
         strategy,
         sampling=sampling,

@@ -59,7 +59,7 @@ class PoissonAccountant(Accountant):
     def describe(self) -> str:
         return (
             "(epsilon, delta)-DP, amplified by secret Poisson sampling: monograph, Theorem 3.21, evaluated as"
-            " a pessimistic privacy loss distribution by dp-accounting"
+            " a pessimistic privacy loss distribution"
         )
 
 
@@ -130,7 +130,7 @@ class OverlappingAccountant(Accountant):
             " of conditional composition for entrywise non-negative C (after arXiv 2310.15526; larger of both"
             f" directions; thresholds fail with probability {shares} of delta, which is a part of it; row by"
             " row on a grid of likelihood ratios, in convex order), of the monograph's Theorem 3.21 at the"
-            " noise over the spectral norm of C (pessimistic privacy loss distribution by dp-accounting), and"
+            " noise over the spectral norm of C (pessimistic privacy loss distribution), and"
             " of no amplification (exact Gaussian)"
         )
 
