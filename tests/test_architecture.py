@@ -20,7 +20,7 @@ ORDER = [
     {"errors", "_validate", "_serialize"},
     {"banded", "toeplitz", "_decoder_rows", "_nuclear"},
     {"workloads", "participation", "unit_batch"},
-    {"units", "duplicates"},
+    {"unit_labels", "units", "duplicates"},
     {"strategies", "testing"},
     {"participation_dual", "sensitivity", "losses", "losses_recurrent", "lower_bounds"},
     {"lower_bounds_cycles", "lower_bounds_participation"},

@@ -1,6 +1,8 @@
 """Units: who owns what, and that no unit ever moves a sum by more than the clip norm."""
 
+import copy
 import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -61,8 +63,100 @@ def test_torch_tensors_are_labels():
     assert Units(torch.tensor([5, 5, 2])).digest == Units([0, 0, 1]).digest
 
 
-def test_mixed_labels_are_not_made_equal():
-    assert Units([1, "1", 1]).count == 2  # NumPy would turn 1 into "1"
+@pytest.mark.parametrize("wrap", [0, 1], ids=["shape ()", "shape (1,)"])
+def test_scalars_of_torch_and_numpy_are_their_values(wrap):
+    # a torch tensor hashes by identity: one unit an example, if it were the label
+    torch = pytest.importorskip("torch")
+    expected = Units([5, 5, 2]).digest
+    values = [5, 5, 2]
+    for make in (torch.tensor, np.array):
+        assert Units([make([v] if wrap else v) for v in values]).digest == expected
+        assert Units([[make([v] if wrap else v)] for v in values]).digest == expected
+    holder = np.empty(3, dtype=object)
+    holder[:] = [torch.tensor(v) for v in values]
+    assert Units(holder).digest == expected
+    assert Units([[("a", torch.tensor(v))] for v in values]).digest == expected
+
+
+def test_tensors_of_owners():
+    torch = pytest.importorskip("torch")
+    expected = Units([[1, 2], [2, 2], [3, 1]]).digest
+    rows = torch.tensor([[1, 2], [2, 2], [3, 1]])
+    for labels in (rows, list(rows), rows.numpy(), [set(row.tolist()) for row in rows]):
+        assert Units(labels).digest == expected
+    assert Units(torch.tensor([1.0, 1.0], requires_grad=True)).count == 1
+
+
+def test_what_can_be_an_array_is_read_as_one():
+    class Series:
+        def __array__(self, dtype=None, copy=None):
+            return np.array(["a", "b", "a"], dtype=object)
+
+    assert Units(Series()).digest == Units([0, 1, 0]).digest
+
+
+class Person:
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ([1, "1", 1], r"unit_ids\[1\]='1' is of kind str, unit_ids\[0\]=1 of kind number"),
+        (["1", b"1"], "of kind bytes"),
+        ([["a", 1], ["b", 1]], "of kind number"),
+        ([("hospital", 1), ("hospital", 2)], "join a label of several parts to one string"),
+        ([[("a", 1)], [("a", "1")]], r"of kind \(str, str\)"),
+        ([np.datetime64("2024-01-01", "D"), np.datetime64("2024-01-01", "ns")], "of kind"),
+        ([Person("a"), Person("a")], "compared by identity"),
+        ([[Person("a")], [Person("a")]], "compared by identity"),
+        (np.ma.array([5, 5, 6], mask=[0, 1, 0]), r"unit_ids\[1\] is masked"),
+        (np.ma.array([[5, 5], [6, 6]], mask=[[0, 0], [0, 1]]), r"unit_ids\[1, 1\] is masked"),
+        ([np.ma.array([5, 6], mask=[0, 1])], "masked entries"),
+        ([np.ma.masked, 1], "is masked"),
+        (5, "is no list"),
+        (np.array([(1, 2)], dtype=[("a", int), ("b", int)]), "structured"),
+        (np.array(["NaT", 1], dtype="m8[ns]"), "not a number"),
+        (np.array([[1.0, np.nan]]), r"unit_ids\[0\] is not a number"),
+        ([np.zeros((2, 2))], "shape"),
+        ([[np.zeros(2)]], "holds a label of shape"),
+    ],
+    ids=range(18),
+)
+def test_labels_that_would_split_or_merge_units_are_refused(labels, reason):
+    with pytest.raises(ValueError, match=reason):
+        Units(labels)
+
+
+@pytest.mark.parametrize("word", ["", "nan", "NaN", "None", "NaT", "<NA>"])
+def test_words_for_a_missing_label_are_refused(word):
+    for labels in (
+        ["a", word],
+        np.array(["a", word]),
+        np.array([["a", word]]),
+        np.array([b"a", word.encode()]),
+        [b"a", word.encode()],
+        [["a"], ["a", word]],
+        np.array(["a", word], dtype=object),
+    ):
+        with pytest.raises(ValueError, match=r"write it otherwise \('user"):
+            Units(labels)
+    Units(["Nan", "none", "Nancy"])
+
+
+def test_units_cannot_be_changed():
+    units = Units([[0, 1], [1], [2]], max_examples=1)
+    for name, value in (("max_examples", None), ("combine", "mean"), ("count", 9), ("_owners", None)):
+        with pytest.raises(AttributeError, match=f"{name} of Units cannot be changed"):
+            setattr(units, name, value)
+    with pytest.raises(AttributeError, match="cannot be deleted"):
+        del units.max_examples
+    for kept in (units, copy.deepcopy(units), pickle.loads(pickle.dumps(units))):
+        assert (kept.max_examples, kept.digest) == (1, units.digest)
+        for array in (*kept.owners, kept.sizes, kept.owner_counts, kept.of(0)):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
 
 
 def test_several_owners():
@@ -449,6 +543,10 @@ def test_duplicates_are_found():
     objects = np.array([("u", 1), ("v", 1), ("u", 1)], dtype=object)
     assert [g.tolist() for g in find_duplicates(objects)] == [[0, 2]]
     assert find_duplicates(np.arange(5)) == []
+    long = np.empty(3, dtype=object)
+    long[:] = [np.zeros(5000), np.arange(5000) == 2500.0, np.zeros(5000)]
+    long[1] = long[1].astype(float)
+    assert [g.tolist() for g in find_duplicates(long)] == [[0, 2]]
     with pytest.raises(ValueError, match="rows"):
         find_duplicates([x, y[:3]])
 
@@ -469,6 +567,9 @@ def test_a_statement_about_examples_is_refused_for_users():
         check_schema("example", units=Units([[1, 2], [1]]))
     check_schema("example", units=Units([3, 1, 2]))
     check_schema("user", units=Units([1, 1, 2]))
+    check_schema("user", units=np.array([1, 1, 2]))  # labels are made Units
+    with pytest.raises(MismatchError, match="1 of 2 units own several"):
+        check_schema("example", units=[1, 1, 2])
 
 
 def test_copies_of_an_example_are_refused():

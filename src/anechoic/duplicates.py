@@ -45,7 +45,7 @@ def find_duplicates(arrays: Any) -> list[Indices]:
 def check_schema(
     unit: str,
     *,
-    units: Units | None = None,
+    units: Any = None,
     duplicates: Sequence[Indices] = (),
     adjacency: str = "zero_out",
 ) -> None:
@@ -53,7 +53,7 @@ def check_schema(
 
     Args:
         unit: what the statement says is protected.
-        units: who owns what; None where every example is its own unit.
+        units: who owns what, `Units` or labels that make some; None where every example is its own unit.
         duplicates: groups of equal examples, from `find_duplicates`.
         adjacency: see `Mechanism`.
 
@@ -61,7 +61,10 @@ def check_schema(
         MismatchError: if units of several examples would be stated as single examples, or if equal examples
             belong to different units.
         UnsupportedError: if an example has several owners and the adjacency is not zero-out.
+        ValueError: for labels of which no `Units` can be made.
     """
+    if units is not None and not isinstance(units, Units):
+        units = Units(units)
     if units is not None and unit == "example" and not units.single_examples:
         raise MismatchError(
             f"unit='example', but {int((units.sizes > 1).sum())} of {units.count} units own several examples"
@@ -96,11 +99,20 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """The bytes of each row, shape (rows, width), padded to a multiple of 8; digests of objects."""
     rows = len(array)
     if array.dtype.kind == "O":
-        digests = [hashlib.sha256(repr(row).encode()).digest() for row in array.tolist()]
+        digests = [hashlib.sha256(_text(row).encode()).digest() for row in array.tolist()]
         return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(rows, 32)
     flat = np.ascontiguousarray(array).reshape(rows, math.prod(array.shape[1:]))
     block = flat.view(np.uint8).reshape(rows, flat.shape[1] * array.itemsize)
     return np.pad(block, ((0, 0), (0, -block.shape[1] % 8)))
+
+
+def _text(value: Any) -> str:
+    """A text that is equal for equal objects; that of a large array alone leaves out its middle."""
+    if hasattr(value, "__array__") and hasattr(value, "tolist"):
+        return f"{value.dtype} {value.tolist()!r}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}({', '.join(map(_text, value))})"
+    return repr(value)
 
 
 def _keys(block: NDArray[np.uint8], place: int) -> NDArray[np.uint64]:

@@ -16,7 +16,6 @@ Training Examples" (arXiv 2503.03622).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Set
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import one_of, positive_int
 from anechoic.unit_batch import Indices, UnitBatch
+from anechoic.unit_labels import ownership
 
 Combine = Literal["sum", "mean"]
 
@@ -36,14 +36,24 @@ class Units:
     ownership itself, of which only a digest is written to checkpoints.
 
     Args:
-        unit_ids: one label an example, shape (N,): integers, strings or other hashable labels; or one
-            list of labels an example, shape (N, …), for examples with several owners.
+        unit_ids: one label an example, shape (N,): integers, strings or other hashable labels that are
+            compared by value, all of one kind; or one list of labels an example, shape (N, …), for examples
+            with several owners. Arrays, torch tensors and their scalars are taken for their values.
         combine: "sum" adds the gradients of a unit's examples before they are clipped, "mean" averages them.
         max_examples: most examples of one unit in one step, >= 1, drawn anew for each step; None for all.
 
     Raises:
-        ValueError: for labels that are missing (None, NaN), of the wrong shape, or not hashable.
+        ValueError: for labels that are missing (None, NaN, masked, "" and "nan"), of the wrong shape, of
+            mixed kinds (1 and "1"), not hashable, or compared by identity.
+        AttributeError: on changing an attribute.
     """
+
+    examples: int
+    count: int
+    combine: Combine
+    max_examples: int | None
+    _offsets: Indices
+    _owners: Indices
 
     def __init__(
         self,
@@ -52,12 +62,29 @@ class Units:
         combine: Combine = "sum",
         max_examples: int | None = None,
     ) -> None:
-        self._offsets, self._owners, self.count = _ownership(unit_ids)
-        self.examples = len(self._offsets) - 1
-        self.combine = one_of("combine", combine, ("sum", "mean"))
-        self.max_examples = None if max_examples is None else positive_int("max_examples", max_examples)
-        for array in (self._offsets, self._owners):
-            array.setflags(write=False)
+        offsets, owners, count = ownership(unit_ids)
+        self.__dict__.update(
+            _offsets=_fixed(offsets),
+            _owners=_fixed(owners),
+            count=count,
+            examples=len(offsets) - 1,
+            combine=one_of("combine", combine, ("sum", "mean")),
+            max_examples=None if max_examples is None else positive_int("max_examples", max_examples),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # the limits of a run rest on these: changed between two steps, a unit could move a sum by more
+        raise AttributeError(f"{name} of Units cannot be changed: make new Units, for another run.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of Units cannot be deleted.")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for value in state.values():
+            for array in value if isinstance(value, tuple) else (value,):
+                if isinstance(array, np.ndarray):
+                    _fixed(array)
 
     # -- ownership -----------------------------------------------------------------------------
 
@@ -69,12 +96,12 @@ class Units:
     @cached_property
     def owner_counts(self) -> Indices:
         """Number of owners of each example, shape (N,), >= 1."""
-        return np.diff(self._offsets)
+        return _fixed(np.diff(self._offsets))
 
     @cached_property
     def sizes(self) -> Indices:
         """Examples that each unit owns, alone or not, shape (count,)."""
-        return np.bincount(self._owners, minlength=self.count)
+        return _fixed(np.bincount(self._owners, minlength=self.count))
 
     @property
     def largest(self) -> int:
@@ -109,7 +136,7 @@ class Units:
         """(starts, examples): unit u owns examples[starts[u] : starts[u + 1]], ascending."""
         rows = np.repeat(np.arange(self.examples), self.owner_counts)
         starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        return starts, rows[np.argsort(self._owners, kind="stable")]
+        return _fixed(starts), _fixed(rows[np.argsort(self._owners, kind="stable")])
 
     @cached_property
     def digest(self) -> str:
@@ -255,84 +282,13 @@ class Units:
         return UnitBatch(examples, items, limits, scales)
 
 
+def _fixed(array: Indices) -> Indices:
+    array.setflags(write=False)
+    return array
+
+
 def _ranges(starts: Indices, sizes: Indices) -> Indices:
     """starts[0], …, starts[0] + sizes[0] - 1, starts[1], … in one array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     return np.asarray(np.arange(total) + np.repeat(starts - (ends - sizes), sizes))
-
-
-def _ownership(unit_ids: Any) -> tuple[Indices, Indices, int]:
-    """(offsets, owners, number of units), owners ascending and once for each example."""
-    if isinstance(unit_ids, (str, bytes, Mapping, Set)):
-        raise ValueError(
-            f"unit_ids is a {type(unit_ids).__name__}: it must be an array or list with one label for each"
-            " example, in the order of the data."
-        )
-    labels: Any = np.asarray(unit_ids) if hasattr(unit_ids, "__array__") else list(unit_ids)
-    if isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iubUSfM":
-        if labels.dtype.kind in "fM" and (labels != labels).any():
-            raise ValueError(
-                f"unit_ids[{int(np.flatnonzero(labels != labels)[0])}] is not a number: give every example a"
-                " label, an own one where it belongs to nobody else."
-            )
-        owners, count = _numbered(labels)
-        rows = [1] * len(labels)
-    else:
-        if isinstance(labels, np.ndarray):
-            if labels.ndim not in (1, 2):
-                raise ValueError(f"unit_ids has shape {labels.shape}; (N,) or (N, owners) is needed.")
-            labels = labels.tolist()
-        owners, rows, count = _listed(labels)
-    if not rows:
-        raise ValueError("unit_ids is empty: give one label an example.")
-    return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64), owners, count
-
-
-def _numbered(labels: NDArray[Any]) -> tuple[Indices, int]:
-    found, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(found), dtype=np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(found))
-    return rank[inverse], len(found)
-
-
-def _listed(labels: list[Any]) -> tuple[Indices, list[int], int]:
-    nested = [isinstance(label, (list, tuple, set, frozenset, np.ndarray)) for label in labels]
-    if any(nested) and not all(nested):
-        i = nested.index(not nested[0])
-        raise ValueError(
-            f"unit_ids[{i}]={labels[i]!r} and unit_ids[0]={labels[0]!r} are of two kinds: give one label for"
-            " every example, or one list of labels for every example."
-        )
-    numbers: dict[Hashable, int] = {}
-    owners: list[int] = []
-    sizes: list[int] = []
-    for i, label in enumerate(labels):
-        group = _group(label) if nested[0] else [label]
-        if not group:
-            raise ValueError(
-                f"unit_ids[{i}] names no owner, so nobody would be charged for the example: give it a label"
-                " of its own, or leave it out of the data."
-            )
-        row = sorted({_number(numbers, i, one) for one in group})
-        owners.extend(row)
-        sizes.append(len(row))
-    return np.asarray(owners, dtype=np.int64), sizes, len(numbers)
-
-
-def _group(label: Any) -> list[Any]:
-    if isinstance(label, (set, frozenset)):  # the order of a set differs between processes
-        return sorted(label, key=lambda one: (type(one).__name__, repr(one)))
-    return label.tolist() if isinstance(label, np.ndarray) else list(label)
-
-
-def _number(numbers: dict[Hashable, int], i: int, label: Any) -> int:
-    if label is None or label != label:
-        raise ValueError(
-            f"unit_ids[{i}]={label!r} is missing: give every example a label, an own one where it belongs to"
-            " nobody else."
-        )
-    try:
-        return numbers.setdefault(label, len(numbers))
-    except TypeError as error:
-        raise ValueError(f"unit_ids[{i}]={label!r} cannot be a label: {error}.") from error

@@ -95,4 +95,4 @@ def test_batches_that_divide_nothing_are_audited_too(examples, batch_size):
         delta=1e-6,
     )
     for each in (mechanism, bins):
-        assert not audit_training(each, canaries=40, confidence=0.999).refuted
+        assert not audit_training(each, canaries=40, confidence=0.999).violated

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
-from anechoic.torch import BatchMemoryManager, LocalSteps, PrivacyEngine, pseudo_gradient
+from anechoic.torch import BatchMemoryManager, LocalSteps, PrivacyEngine, ledger, pseudo_gradient
 from anechoic.torch.pseudo_gradient import unit_pseudo_gradients
 from anechoic.units import Units
 from tests.torch.setting import FEATURES, data, network, start, weights
@@ -245,6 +245,133 @@ def test_hooks_are_left_out_and_put_back():
     assert engine.releases == 2
 
 
+# The model is left as it was.
+
+
+class Shared(nn.Module):
+    """One layer under two names, or two layers with one weight."""
+
+    def __init__(self, whole=True):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 2)
+            self.c = self.a if whole else nn.Linear(FEATURES, FEATURES)
+        if not whole:
+            self.c.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.c(torch.tanh(self.a(x)))))
+
+
+def places(model):
+    return {name: (id(p), p._version) for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_shared_weights_take_the_same_steps_and_stay_in_the_model(whole):
+    model, (x, y) = Shared(whole).double(), data(7).tensors
+    x, before, where = x.double(), weights(model), places(model)
+    found = pseudo_gradient(model, nn.CrossEntropyLoss(), (x, y), local_steps=3, learning_rate=0.4)
+    wanted = by_hand(model, nn.CrossEntropyLoss(), x, y, steps=3, rate=0.4)
+    assert found.keys() == wanted.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, wanted[name], rtol=1e-9, atol=1e-12)
+    assert torch.equal(before, weights(model)) and where == places(model)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_shared_weights_in_the_engine(whole, vectorize):
+    model, copy = Shared(whole), Shared(whole).double()  # Opacus has no gradients for tied parameters
+    engine, _, optimizer, loader, _ = run_of(model=model, combine="mean", std=1e-12)
+    local = engine.pseudo_gradients(
+        nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.4, vectorize=vectorize
+    )
+    x, y = next(iter(loader))
+    before, where = weights(model), places(model)
+    local((x, y))
+    assert torch.equal(before, weights(model)) and where == places(model)
+    own = engine._run.ledger.in_hand.units
+    total = torch.zeros_like(before)
+    for unit in range(own.count):
+        rows = torch.from_numpy(own.rows_of(unit))
+        one = by_hand(copy, nn.CrossEntropyLoss(), x[rows], y[rows], steps=2, rate=0.4)
+        vector = torch.cat([g.reshape(-1) for g in one.values()])
+        total += vector * min(1.0, 1.0 / float(vector.norm() + 1e-6))
+    optimizer.step()
+    torch.testing.assert_close(weights(model), before - 0.1 * total / 4, rtol=1e-7, atol=1e-9)
+
+
+class Failing(nn.CrossEntropyLoss):
+    """Raises in the second local step."""
+
+    calls = 0
+
+    def forward(self, out, y):
+        Failing.calls += 1
+        if Failing.calls > 1:
+            raise KeyError("no such label")
+        return super().forward(out, y)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_an_exception_leaves_no_local_weights(whole, vectorize):
+    model, (x, y) = Shared(whole), data(32).tensors
+    before, where, Failing.calls = weights(model), places(model), 0
+    rows = [np.arange(16), np.arange(16, 32)]
+    with pytest.raises(KeyError, match="no such label"):
+        unit_pseudo_gradients(
+            model, Failing(), (x, y), rows, LocalSteps(3, 1.0), combine="mean", vectorize=vectorize
+        )
+    assert Failing.calls == 2
+    assert torch.equal(before, weights(model)) and where == places(model)
+
+
+class Meddling(nn.Module):
+    """A forward pass that replaces, or edits, something of the model."""
+
+    def __init__(self, how, fail=False):
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, 2)
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("empty", None)
+        self.how, self.fail, self.hidden = how, fail, [self.linear.weight]
+
+    def forward(self, x):
+        if self.how == "rebound":
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        elif self.how == "filled":
+            self.empty = x.mean(0)
+        elif self.how == "swapped":
+            self.register_parameter("scale", nn.Parameter(torch.ones(())))
+        elif self.how == "edited":
+            with torch.no_grad():
+                self.hidden[0].mul_(0.5)
+        if self.fail:
+            raise KeyError("failed")
+        return self.linear(x - self.mean)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("how", ["rebound", "filled", "swapped", "edited"])
+def test_models_that_change_themselves_are_put_back(how, fail, vectorize):
+    x, y = data(32).tensors
+    model = Meddling(how, fail)
+    before, state = weights(model), {name: t.clone() for name, t in model.state_dict().items()}
+    arguments = (model, nn.CrossEntropyLoss(), (x, y), [np.arange(9), np.arange(9, 32)], LocalSteps(3, 0.1))
+    error, said = (KeyError, "failed") if fail else (GuaranteeError, "changed in the local steps")
+    if how == "edited" and vectorize:  # torch refuses it there
+        error, said = UnsupportedError, "vectorize=False"
+    with pytest.raises(error, match=said):
+        unit_pseudo_gradients(*arguments, combine="sum", vectorize=vectorize)
+    assert torch.equal(before, weights(model)) and model.empty is None
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
+
+
 class Fickle(nn.Module):
     """A layer with a buffer that every pass changes."""
 
@@ -309,6 +436,125 @@ def test_what_is_not_the_delivered_batch_is_refused():
     local((x, y))
     optimizer.step()
     assert engine.releases == 1
+
+
+@pytest.mark.parametrize("where", ["target", "eval", "no_grad"])
+def test_another_order_is_refused_wherever_it_comes_from(where):
+    engine, model, optimizer, loader, _ = run_of()
+    local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
+    x, y = next(iter(loader))
+    model.train(where != "eval")
+    given = (x, y.flip(0)) if where == "target" else (x.flip(0), y.flip(0))
+    with torch.set_grad_enabled(where != "no_grad"):
+        with pytest.raises(DesynchronizedError, match="another order"):
+            local(given)
+        local((x, y))
+    model.train()
+    optimizer.step()
+    assert engine.releases == 1
+
+
+def test_the_batch_is_one_argument():
+    engine, _, _, loader, _ = run_of()
+    local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
+    batch = next(iter(loader))
+    with pytest.raises(TypeError, match=r"local\(batch\)"):
+        local(*batch)
+
+
+def test_contributions_that_are_no_tensors_are_refused():
+    engine, _, optimizer, loader, _ = run_of()
+    next(iter(loader))
+    for given in ([1, 2], None, torch.zeros(4, 3), [None]):
+        with pytest.raises(MismatchError, match="list of tensors"):
+            optimizer.contribute(given)
+    assert engine.releases == 0
+
+
+# Resuming.
+
+SAME = {"local_steps": 2, "learning_rate": 0.1}
+
+
+def go_on(run, how, *, until, contribute=None):
+    engine, _, optimizer, loader, module = run
+    local = engine.pseudo_gradients(nn.CrossEntropyLoss(), **how) if how else None
+    for x, y in loader:
+        optimizer.zero_grad()
+        if contribute is not None:
+            count = engine._run.ledger.in_hand.units.count
+            optimizer.contribute([p.new_ones((count, *p.shape)) for p in optimizer.params], kind=contribute)
+        elif local is not None:
+            local((x, y))
+        else:
+            nn.CrossEntropyLoss()(module(x), y).backward()
+        optimizer.step()
+        if engine.releases == until:
+            break
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (SAME, SAME | {"local_steps": 4}),
+        (SAME, SAME | {"learning_rate": 0.2}),
+        (SAME, SAME | {"local_batch_size": 1}),
+        (SAME, SAME | {"vectorize": False}),
+        (SAME, None),
+        (None, SAME),
+    ],
+)
+def test_a_resumed_run_keeps_to_its_contributions(first, second, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "_MADE", {})
+    path = tmp_path / "run.ckpt"
+    whole = run_of()
+    go_on(whole, first, until=2)
+    whole[0].save_checkpoint(path=path)
+    with pytest.raises(ReplayError, match="before the checkpoint was made of"):  # nor the first process
+        go_on(whole, second, until=3)
+    go_on(whole, first, until=4)
+    ledger._MADE.clear()
+    resumed = run_of()
+    resumed[0].load_checkpoint(path=path)
+    resumed[0].save_checkpoint(path=path)  # keeps what it read
+    with pytest.raises(ReplayError, match="before the checkpoint was made of"):
+        go_on(resumed, second, until=3)
+    assert resumed[0].releases == 2
+    go_on(resumed, first, until=4)
+    assert torch.equal(weights(whole[1]), weights(resumed[1]))
+
+
+def test_contributions_of_ones_own_have_a_name_to_keep_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "_MADE", {})
+    path = tmp_path / "run.ckpt"
+    run = run_of()
+    run[0].save_checkpoint(path=path)  # before the first release: anything may follow
+    go_on(run, None, until=1, contribute="ones")
+    run[0].save_checkpoint(path=path)
+    ledger._MADE.clear()
+    resumed = run_of()
+    resumed[0].load_checkpoint(path=path)
+    with pytest.raises(ReplayError, match="made of twos, and .* made of ones"):
+        go_on(resumed, None, until=2, contribute="twos")
+    go_on(resumed, None, until=2, contribute="ones")
+    go_on(resumed, SAME, until=3)  # a change at another step is a matter of the script
+    assert resumed[0].releases == 3
+
+
+def test_a_checkpoint_without_the_kind_can_be_read(tmp_path, monkeypatch):
+    from anechoic.torch import checkpoint
+
+    monkeypatch.setattr(ledger, "_MADE", {})
+    path, run = tmp_path / "run.ckpt", run_of()
+    go_on(run, None, until=1)
+    run[0].save_checkpoint(path=path)
+    ledger._MADE.clear()
+    read = checkpoint.read
+    monkeypatch.setattr(checkpoint, "read", lambda path: {k: v for k, v in read(path).items() if k != "kind"})
+    resumed = run_of()
+    resumed[0].load_checkpoint(path=path)
+    go_on(resumed, SAME, until=2)
+    assert resumed[0].releases == 2
 
 
 def test_arguments_out_of_range():

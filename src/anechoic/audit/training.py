@@ -228,8 +228,8 @@ class _CanaryRun:
             if fitting is None:
                 raise UnsupportedError(
                     f"no loader goes through {sampling.examples} units in {sampling.period} batches of one"
-                    " size: this mechanism cannot be trained with, nor audited by training. Take another number of"
-                    " bins, or audit its noise (audit_mechanism)."
+                    " size: this mechanism cannot be trained with, nor audited by training. Take another"
+                    " number of bins, or audit its noise (audit_mechanism)."
                 )
             return {"batch_size": fitting[0], "drop_last": fitting[1], "shuffle": True}
         if isinstance(sampling, FixedOrder):

@@ -264,7 +264,7 @@ def _evaluation(m: Mechanism, epsilon: float) -> tuple[str, str]:
         if epsilon >= UNSAMPLED_FROM or getattr(m.sampling, "rate", None) == 1.0:
             return _CLOSED_FORM, _CERTAIN
         width = next(interval for interval, enough in INTERVALS if epsilon >= enough)
-        return f"{larger}; privacy losses put on a grid that dominates them, of width {width:g} or finer", _CERTAIN
+        return f"{larger}; privacy losses on a dominating grid of width {width:g} or finer", _CERTAIN
     return f"{larger}; what is discretised is rounded towards privacy", _CERTAIN
 
 

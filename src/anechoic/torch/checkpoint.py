@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from anechoic.torch.run import Run
 MAGIC = b"anechoic checkpoint 1\n"
 _HEADER = len(MAGIC) + 64 + 1
 _CHUNK = 2**22
+_OF_UNITS = ", of units with digest "
 
 
 def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
@@ -55,6 +57,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
         "fingerprint": run.mechanism.fingerprint,
         "releases": run.ledger.releases,
         "chunking": chunking,
+        "kind": run.optimizer.kind,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
         "noise_key": run.noise_key.hex(),
@@ -75,6 +78,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
         file.seek(len(MAGIC))
         file.write(hashing.digest.hexdigest().encode())
     run.ledger.fix_chunking(chunking)
+    run.optimizer.expect(run.optimizer.kind)
 
 
 def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -91,12 +95,7 @@ def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
             f" {run.mechanism.fingerprint[:12]}…: pass mechanism=anechoic.torch.read_mechanism(path) to"
             " make_private."
         )
-    order = run.loader.feed.batches.name
-    if content["order"] != order:
-        raise MismatchError(
-            f"the checkpoint has batches {content['order']}, this run {order}: set up the loader as it was"
-            " (shuffle, data, batch sampler)."
-        )
+    _check_batches(run.loader.feed.batches.name, content["order"])
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
             raise MismatchError(
@@ -120,6 +119,7 @@ def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
     run.optimizer.rewatch()
     run.ledger.before_first = None
     run.ledger.fix_chunking(content["chunking"])
+    run.optimizer.expect(content.get("kind", ""))  # not in files of older versions
     set_rng_state(content["rng"])
     return dict(content["extra"])
 
@@ -206,6 +206,35 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _device(run: Run) -> torch.device:
     return next(p for p in run.plain.parameters() if p.requires_grad).device
+
+
+def _check_batches(own: str, saved: str) -> None:
+    """Compare the names of batches, of which those over units end in the digest of who owns what."""
+    if own == saved:
+        return
+    mine, _, digest = own.partition(_OF_UNITS)
+    theirs, _, other = saved.partition(_OF_UNITS)
+    if mine == theirs and digest and other:
+        raise MismatchError(
+            f"unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
+            f" {other[:12]}…, this run's have {digest[:12]}…: pass unit_ids=Units(…) with the same owners in"
+            " the order of the data, the same combine and the same max_examples."
+        )
+    if mine == theirs:
+        here, there = ("", "out") if digest else ("out", "")
+        raise MismatchError(
+            f"this run was set up with{here} unit_ids, the checkpoint's with{there}: pass the same unit_ids"
+            " to make_private."
+        )
+    raise MismatchError(
+        f"the checkpoint has batches {_short(saved)}, this run {_short(own)}: set up the loader as it was"
+        " (shuffle, data, batch sampler)."
+    )
+
+
+def _short(name: str) -> str:
+    """A name of batches, its digests cut."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name)
 
 
 def _check_states(run: Run, content: Mapping[str, Any]) -> None:

@@ -288,14 +288,27 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     return True
 
 
-def planned_size(loader: DataLoader[Any], count: int) -> int:
+def planned_size(loader: DataLoader[Any], count: int, participation: Any = None) -> int:
     """The loader's batch size, of which `count` are drawn from.
 
     Raises:
         ValueError: if it exceeds `count`.
+        UnsupportedError: if a batch sampler of the user's says nothing about the size.
     """
-    size: int = loader.batch_size  # type: ignore[assignment]
-    if size is not None and size > count:
+    size = loader.batch_size
+    if size is None and participation is None:
+        raise UnsupportedError(
+            "data_loader has a batch_sampler, whose batches would be replaced. Use shuffle=True or"
+            " shuffle=False with a batch_size; where somebody else forms the batches, pass a Mechanism with"
+            " External sampling."
+        )
+    if size is None:  # batches of somebody else, of whatever size: nothing says what to divide by
+        raise UnsupportedError(
+            f"data_loader has a batch_sampler, and so no batch_size: participation={participation!r} says how"
+            " often a unit takes part, not what the sum of a batch is divided by. Pass mechanism= a Mechanism"
+            " with External(participation, batch_size, steps), made by anechoic.calibrate."
+        )
+    if size > count:
         raise ValueError(
             f"data_loader.batch_size={size} exceeds the {count} there are to draw from: it is the expected"
             " number of units in a step. Take smaller batches."
@@ -319,6 +332,22 @@ def planned_steps(period: int, epochs: Any, steps: Any) -> int:
     return positive_int("epochs", epochs) * positive_int(
         "len(data_loader)", period, remedy="It has no batch."
     )
+
+
+def fitting_batch(count: int, period: int) -> tuple[int, bool] | None:
+    """(batch_size, drop_last) of a loader that goes through `count` units or examples in `period` batches.
+
+    Args:
+        count, period: >= 1.
+
+    Returns:
+        With drop_last=False where that is possible; None where no batch size gives that many batches.
+    """
+    size = -(-count // period)  # the smallest that makes at most `period` batches
+    if -(-count // size) == period:
+        return size, False
+    size = count // period  # the largest that fills at least `period`
+    return (size, True) if size and count // size == period else None
 
 
 def check_fit(
@@ -369,13 +398,19 @@ def check_fit(
     if isinstance(sampling, FixedOrder) and period != sampling.period:
         raise MismatchError(
             f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
-            f" drop_last={loader.drop_last} here and {sampling.drop_last} there. {remedy}."
+            f" drop_last={loader.drop_last} here and {sampling.drop_last} there. Give the loader"
+            f" drop_last={sampling.drop_last}; or calibrate the mechanism with drop_last={loader.drop_last}."
         )
     if own_period and period != sampling.period:
+        what = "examples" if units is None else f"units ({mechanism.unit!r})"
+        fitting = fitting_batch(examples, sampling.period)
+        advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {remedy}"
+        if fitting is not None:
+            advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {remedy.lower()}"
         raise MismatchError(
             f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
-            f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} examples on"
-            f" average). {remedy}."
+            f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} {what} on"
+            f" average). {advice}."
         )
     if not poisson_sampling and mechanism.amplified:
         raise MismatchError(

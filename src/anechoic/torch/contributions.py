@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anechoic.errors import DesynchronizedError, MismatchError
+from anechoic.errors import DesynchronizedError, MismatchError, ReplayError
 from anechoic.torch.gradients import clipped_sums
 from anechoic.torch.ledger import Delivery
+
+GRADIENTS = "gradients"
 
 
 class Contributions:
@@ -16,20 +18,32 @@ class Contributions:
 
     Args:
         parameters: the trainable ones.
+
+    Attributes:
+        last_kind: what the last release was made of, in words: "gradients" of rows, or what contribute()
+            was told; "" before the first.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
         self._delivery: Delivery | None = None
         self._vectors: list[Tensor] = []
+        self._kind = GRADIENTS
+        self._expected = self.last_kind = ""
 
-    def take(self, delivery: Delivery, vectors: list[Tensor]) -> None:
+    def take(self, delivery: Delivery, vectors: list[Tensor], kind: str) -> None:
         """Keep `vectors`, one tensor a parameter of shape (items, *parameter), for `delivery`."""
         self.check(delivery, vectors)
         self._delivery, self._vectors = delivery, [vector.detach() for vector in vectors]
+        self._kind = kind
 
     def check(self, delivery: Delivery, vectors: list[Tensor]) -> None:
         """Refuse what `take` would."""
+        if not isinstance(vectors, (list, tuple)) or not all(isinstance(v, Tensor) for v in vectors):
+            raise MismatchError(
+                "contributions must be a list of tensors, one for each trainable parameter in the order of"
+                " optimizer.params, of shape (items, *parameter)."
+            )
         if delivery.units is None:
             raise DesynchronizedError(
                 "contribute() takes one vector for each unit in the batch, and this run has no unit_ids: give"
@@ -44,7 +58,32 @@ class Contributions:
 
     def forget(self) -> None:
         """They were used or dropped."""
-        self._delivery, self._vectors = None, []
+        self._delivery, self._vectors, self._kind = None, [], GRADIENTS
+
+    def expect(self, kind: str) -> None:
+        """The next release must be made of `kind`, as that before the checkpoint was; "" permits any."""
+        self._expected = self.last_kind = kind
+
+    def kind(self, delivery: Delivery) -> str:
+        """What the step of `delivery` is made of; "" for an empty batch that is stepped at once.
+
+        Raises:
+            ReplayError: if the release before the checkpoint was made of something else.
+        """
+        kind = "" if delivery.size == 0 and self._delivery is None else self._kind
+        if kind and self._expected and kind != self._expected:
+            raise ReplayError(
+                f"this step is made of {kind}, and the one before the checkpoint was made of"
+                f" {self._expected}: the noise of a release must not be used for other gradients, and a run"
+                " that goes on from the checkpoint could not know of the change. Go on as before, and change"
+                " it at another step than that after a checkpoint."
+            )
+        return kind
+
+    def released(self, kind: str) -> None:
+        """A release was made of `kind`."""
+        if kind:
+            self._expected, self.last_kind = "", kind
 
     def sums(self, delivery: Delivery, samples: list[Any], clip_norm: float) -> list[Tensor] | None:
         """Their clipped sums, one a parameter; None if nothing was contributed.

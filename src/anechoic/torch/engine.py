@@ -38,9 +38,10 @@ class PrivacyEngine(Single):
     by their number, which shows nothing where there are as many positions as examples in the batch.
     Weights may be loaded after make_private until the first batch is delivered; from then on only step()
     may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. Not covered: a loss that mixes examples (mixup, contrastive losses, class weights under
-    reduction "mean"), floating-point attacks, side channels, and choices made by looking at private data
-    (learning rates, early stopping).
+    copied. Where batches are sampled and the model draws random numbers (dropout), torch's generator must be
+    as secret as the keys: whether a unit is drawn shifts the masks of the others. Not covered: a loss that
+    mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
+    attacks, side channels, and choices made by looking at private data (learning rates, early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.

@@ -22,6 +22,7 @@ from anechoic.torch.watch import Watch
 if TYPE_CHECKING:
     from anechoic.mechanism import Mechanism
     from anechoic.torch.ghost import GhostWatch
+    from anechoic.torch.units import OrderWatch
 
 _CLEARED = (
     "Gradients haven't been cleared since the last optimizer step: call optimizer.zero_grad() before the next"
@@ -97,6 +98,15 @@ class _Correlated(Single):
         self._row: Tensor | None = None  # one piece of memory for all rows
 
     @property
+    def kind(self) -> str:
+        """What the last release was made of: "gradients", or what units contributed; "" before the first."""
+        return self._contributions.last_kind
+
+    def expect(self, kind: str) -> None:
+        """Make the next release of `kind` only: that after a checkpoint."""
+        self._contributions.expect(kind)
+
+    @property
     def noise_state(self) -> NoiseState:
         """Where the noise stream stands; it holds secrets."""
         return self._noise
@@ -141,6 +151,7 @@ class _Correlated(Single):
             return self._sum_and_release(delivery)
 
     def _sum_and_release(self, delivery: Delivery) -> float | None:
+        kind = self._contributions.kind(delivery)
         gradients = self._gradients(delivery)
         self._rows.check(delivery)
         if not delivery.last:
@@ -149,6 +160,7 @@ class _Correlated(Single):
                 self._is_last_step_skipped = True
             return None
         with self.ledger.releasing() as step:
+            self._contributions.released(kind)
             self._add(gradients)
             self._release(step)
             if self.step_hook is not None:
@@ -290,7 +302,9 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
     that it is there.
     """
 
-    def contribute(self, vectors: list[Tensor]) -> None:
+    order_watch: OrderWatch  # where the run has units
+
+    def contribute(self, vectors: list[Tensor], *, kind: str = "contributions") -> None:
         """Take one vector an item for the batch in hand, in place of gradients of its rows.
 
         For what a unit computes on its own data, such as a pseudo-gradient: the next step() clips each vector
@@ -299,17 +313,19 @@ class CorrelatedOptimizer(_Correlated, DPOptimizer):  # type: ignore[misc]
         Args:
             vectors: one tensor a trainable parameter, in the order of `params`, shape (items, *parameter);
                 row j depends on the model and on the rows of item j of `ledger.in_hand.units` alone.
+            kind: what they are and with which settings, in words. The first step after a checkpoint is
+                refused where it is made of another kind than the last one before.
 
         Raises:
             DesynchronizedError: if no batch is in hand, or the run has no units.
-            MismatchError: if the shapes are others.
+            MismatchError: if they are no list of tensors, or the shapes are others.
         """
         delivery = self.ledger.due()
         self._contributions.check(delivery, vectors)
         clear_hooks(self._module)
         self._rows.forget()
         self.zero_grad()
-        self._contributions.take(delivery, vectors)
+        self._contributions.take(delivery, vectors, kind)
 
     def _gradients(self, delivery: Delivery) -> list[Tensor]:
         samples = [getattr(p, "grad_sample", None) for p in self._bound]

@@ -10,23 +10,20 @@ for batch in loader:
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from anechoic._validate import one_of, positive_float, positive_int
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.torch.gradients import check_not_mixing
-from anechoic.torch.units import OrderWatch
+from anechoic.torch.stateless import called, left_as_it_is, without_our_hooks
 
 if TYPE_CHECKING:
     from anechoic.torch.optimizer import CorrelatedOptimizer
@@ -37,7 +34,6 @@ NO_UNITS = (
     "a pseudo-gradient is that of a unit on its own examples, and this run has no unit_ids: pass"
     " make_private(unit_ids=…), one label an example (range(N) where each example is a unit)."
 )
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 @dataclass(frozen=True)
@@ -137,24 +133,17 @@ def unit_pseudo_gradients(
     inner: nn.Module = getattr(module, "_module", module)
     inputs, target = _parts(batch)
     check_not_mixing(inner.modules())
-    buffers = {name: (buffer, buffer._version) for name, buffer in inner.named_buffers()}
     start = {name: p.detach() for name, p in inner.named_parameters() if p.requires_grad}
     found = {name: p.new_zeros((len(rows), *p.shape)) for name, p in start.items()}
     if rows:
         task = _Task(inner, _one_loss_an_example(criterion), inputs, target, start, how, combine)
-        with _without_our_hooks(inner):
+        with left_as_it_is(inner), without_our_hooks(inner):
             parts = _buckets(rows, how) if vectorize else [np.array([unit]) for unit in range(len(rows))]
             for units in parts:
                 own = [np.asarray(rows[unit], dtype=np.int64) for unit in units]
                 made = task.together(own) if vectorize else task.alone(own[0])
                 for name, tensor in made.items():
                     found[name][torch.from_numpy(units).to(tensor.device)] = tensor.to(found[name].dtype)
-    changed = [name for name, (buffer, version) in buffers.items() if buffer._version != version]
-    if changed:
-        raise GuaranteeError(
-            f"{min(changed)} changed in the local steps without noise: buffers (such as the statistics of a"
-            " normalisation) must stay as they are. Keep such layers in eval() mode, or replace them."
-        )
     return found
 
 
@@ -190,15 +179,21 @@ class PseudoGradients:
         self.how, self.combine = how, combine
         self._module, self._optimizer, self._criterion = module._module, optimizer, criterion
         self._vectorize = vectorize
+        self._kind = f"pseudo-gradients of {how}, combine={combine!r}, vectorize={vectorize}"
 
-    def __call__(self, batch: Sequence[Tensor]) -> None:
+    def __call__(self, batch: Sequence[Tensor], *others: Any) -> None:
         """Make the local steps of every unit in `batch`, which is the delivered one, on any device.
 
         Raises:
-            DesynchronizedError: if it is not the delivered batch, or gradients of it are there already.
+            TypeError: if the parts of the batch are passed one by one.
+            DesynchronizedError: if it is not the delivered batch, its rows, or those of the target alone,
+                are in another order, or gradients of it are there already.
+            GuaranteeError: if the model changes in a forward pass.
             ValueError: if it is not (input, …, target).
             UnsupportedError: if vmap cannot run the model; `vectorize=False` does.
         """
+        if others:
+            raise TypeError(f"{1 + len(others)} arguments: pass the batch as one, local(batch).")
         delivery = self._optimizer.ledger.due()
         inputs, target = _parts(batch)
         if len(target) != delivery.size:
@@ -208,9 +203,7 @@ class PseudoGradients:
             )
         if delivery.units is None:
             raise DesynchronizedError(NO_UNITS)
-        for hook in self._module._forward_pre_hooks.values():
-            if isinstance(hook, OrderWatch):  # the functional calls go past it
-                hook(self._module, tuple(inputs), {})
+        self._optimizer.order_watch.check([*inputs, target])  # the functional calls go past its hook
         order = np.argsort(delivery.units.items, kind="stable")
         sizes = np.bincount(delivery.units.items, minlength=delivery.units.count)
         rows = np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
@@ -227,7 +220,8 @@ class PseudoGradients:
         )
         names = {id(p): name for name, p in self._module.named_parameters()}
         vectors = [found[names[id(p)]] for p in self._optimizer.params]
-        self._optimizer.contribute([v * factors.to(v).reshape(-1, *(1,) * (v.dim() - 1)) for v in vectors])
+        scaled = [v * factors.to(v).reshape(-1, *(1,) * (v.dim() - 1)) for v in vectors]
+        self._optimizer.contribute(scaled, kind=self._kind)
 
 
 @dataclass(frozen=True)
@@ -244,7 +238,7 @@ class _Task:
 
     def together(self, own: list[Indices]) -> Gradients:
         """Pseudo-gradients of units of similar size, at once."""
-        place = {name: p.expand(len(own), *p.shape) for name, p in self.start.items()}
+        place = {name: p.expand(len(own), *p.shape).clone() for name, p in self.start.items()}
         step_gradient = vmap(grad(self._loss), randomness="different")
         total: Gradients = {}
         for step in range(self.how.local_steps):
@@ -263,7 +257,7 @@ class _Task:
 
     def alone(self, rows: Indices) -> Gradients:
         """The pseudo-gradient of one unit, with a leading axis of length 1."""
-        place, total = self.start, Gradients()
+        place, total = {name: p.clone() for name, p in self.start.items()}, Gradients()
         for step in range(self.how.local_steps):
             chosen, weights = self._padded([self.how.chosen(rows, step)])
             with torch.enable_grad():
@@ -285,7 +279,7 @@ class _Task:
         return {name: made[name].detach() + total.get(name, 0.0) for name in made}, moved
 
     def _loss(self, place: Gradients, weights: Tensor, target: Tensor, *inputs: Tensor) -> Tensor:
-        losses = self.losses(functional_call(self.module, place, inputs), target)
+        losses = self.losses(called(self.module, place, inputs), target)
         if losses.shape != weights.shape:
             raise UnsupportedError(
                 f"the criterion gives losses of shape {tuple(losses.shape)} for {len(weights)} examples: it"
@@ -337,27 +331,3 @@ def _one_loss_an_example(criterion: Any) -> Callable[[Any, Tensor], Tensor]:
     single = copy.copy(criterion)
     single.reduction = "none"
     return single  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _without_our_hooks(module: nn.Module) -> Iterator[None]:
-    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
-    for layer in module.modules():
-        for name in _HOOKS:
-            hooks: Mapping[int, Any] = layer.__dict__.get(name) or {}
-            if any(_is_ours(hook) for hook in hooks.values()):
-                kept.append((layer.__dict__, name, hooks))
-    try:
-        for namespace, name, hooks in kept:
-            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not _is_ours(hook))
-        yield
-    finally:
-        for namespace, name, hooks in kept:
-            namespace[name] = hooks
-
-
-def _is_ours(hook: Any) -> bool:
-    function = hook.func if isinstance(hook, partial) else hook
-    owner = getattr(function, "__self__", None)
-    return type(hook).__module__.startswith("anechoic.torch") or hasattr(owner, "capture_backprops_hook")

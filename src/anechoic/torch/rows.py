@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -68,8 +69,9 @@ class _Hook:
         if not layer.training or not torch.is_grad_enabled():
             return
         given = args[0] if args else next(iter(kwargs.values()), None)
+        delivery = self._watch.ledger.in_hand
         if isinstance(given, PackedSequence):
-            _check_order(self._name, given)
+            check_packed(self._name, given, delivery)
             rows = int(given.batch_sizes[0])
         elif isinstance(layer, nn.EmbeddingBag) and (bags := _offsets(args, kwargs)) is not None:
             rows = len(bags)
@@ -77,7 +79,6 @@ class _Hook:
             rows = given.shape[self._dimension]
         else:
             return
-        delivery = self._watch.ledger.in_hand
         if delivery is not None and rows != delivery.size and not self._watch.fault:
             self._watch.fault = f"{self._name} ({type(layer).__name__}) was fed with {rows} rows"
 
@@ -99,11 +100,61 @@ def _offsets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     return offsets if isinstance(offsets, Tensor) else None
 
 
-def _check_order(name: str, packed: PackedSequence) -> None:
+def check_packed(name: str, packed: PackedSequence, delivery: Delivery | None) -> None:
+    """Refuse a PackedSequence whose rows are, or may be, in another order than the delivered ones.
+
+    Args:
+        name: what was fed with it.
+        packed: the sequence.
+        delivery: the batch in hand.
+
+    Raises:
+        GuaranteeError: naming the remedy.
+    """
     order = packed.sorted_indices
-    if order is not None and not torch.equal(order, torch.arange(len(order), device=order.device)):
+    moved = order is not None and not torch.equal(order, torch.arange(len(order), device=order.device))
+    if delivery is not None and delivery.units is not None and len(delivery.units.items) > 1:
+        # packing needs rows sorted by length, and says nothing of where they were before
+        if moved or not any(_holds(tensor, packed) for tensor in tensors_of(delivery.content)):
+            raise GuaranteeError(
+                f"{name} was fed with a PackedSequence, whose rows are sorted by length, in"
+                f" release {delivery.step}: which rows are clipped together is known by their place in the"
+                " delivered batch, so units would be mixed. Pad without packing and without sorting, and"
+                " mask what lies beyond each length."
+            )
+    elif moved:
         raise GuaranteeError(
             f"{name} was fed with a PackedSequence that was sorted by length (enforce_sorted=False):"
             " gradients would be attributed to the wrong examples, and clipped wrongly. Sort the"
             " batch by length in collate_fn and pack with enforce_sorted=True, or pad without packing."
         )
+
+
+def _holds(tensor: Tensor, packed: PackedSequence) -> bool:
+    """Whether the packed rows are those of a delivered tensor (padded, one row an example), in its order."""
+    lengths, rows = len(packed.batch_sizes), int(packed.batch_sizes[0])
+    if tensor.dtype != packed.data.dtype:
+        return False
+    for padded in (tensor, tensor.transpose(0, 1) if tensor.dim() > 1 else tensor):
+        if padded.dim() != packed.data.dim() + 1 or padded.shape[0] != rows or padded.shape[1] < lengths:
+            continue
+        start, same = 0, True
+        for step, size in enumerate(packed.batch_sizes.tolist()):
+            given = packed.data[start : start + size].detach().to(padded.device)
+            same = same and torch.equal(given, padded[:size, step])
+            start += size
+        if same:
+            return True
+    return False
+
+
+def tensors_of(content: Any) -> Iterator[Tensor]:
+    """The tensors in a batch: lists, tuples and dicts of them."""
+    if isinstance(content, Tensor):
+        yield content
+    elif isinstance(content, Mapping):
+        for value in content.values():
+            yield from tensors_of(value)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            yield from tensors_of(value)

@@ -22,6 +22,7 @@ from anechoic.torch.ghost_loss import ghost_criterion
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.units import OrderWatch, check_units, report_units, units_of
@@ -167,14 +168,15 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta = setup.data_loader, setup.delta
-    if loader.batch_size is None or setup.participation is None:
+    size = checks.planned_size(loader, setup.count, setup.participation)
+    if setup.participation is None:
         checks.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
     made = plan(
         examples=setup.count,
-        batch_size=checks.planned_size(loader, setup.count),
+        batch_size=size,
         steps=checks.planned_steps(setup.period, setup.epochs, setup.steps),
         epsilon=setup.epsilon,
         noise_multiplier=setup.noise_multiplier,
@@ -202,8 +204,10 @@ def begin(
     batches = batches_under(sampling_key)
     feed = Feed(batches, sampling_key, setup.examples)
     if isinstance(batches, UnitBatches):
-        report_units(batches, mechanism.unit, setup.data_loader.dataset)
-        OrderWatch(setup.module, ledger, setup.batch_first)
+        secret = mechanism.amplified
+        report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
+        check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
+        order_watch = OrderWatch(setup.module, ledger, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     ghost = setup.grad_sample_mode == "ghost"
     options: dict[str, Any] = {"batch_first": setup.batch_first, "loss_reduction": setup.loss_reduction}
@@ -220,6 +224,8 @@ def begin(
         loss_reduction=setup.loss_reduction,
     )
     optimizer.bind(mechanism, ledger, module, lambda: watched_tensors(setup.module))
+    if isinstance(batches, UnitBatches):
+        optimizer.order_watch = order_watch
     run = Run(
         mechanism, ledger, setup.module, module, optimizer, loader, batches_under, noise_key, sampling_key
     )

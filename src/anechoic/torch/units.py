@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import TensorDataset
 
 from anechoic.batches import UnitBatches
@@ -16,6 +16,7 @@ from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import External
 from anechoic.torch.ledger import ReleaseLedger
+from anechoic.torch.rows import check_packed, tensors_of
 from anechoic.units import Units
 
 logger = logging.getLogger("anechoic")
@@ -60,6 +61,13 @@ def check_units(
     Raises:
         MismatchError, UnsupportedError: naming the remedy.
     """
+    if unit is not None and (not isinstance(unit, str) or not unit.strip()):
+        raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'user'.")
+    if units is not None and unit is None and not isinstance(mechanism, Mechanism):
+        logger.warning(
+            "unit_ids are given and unit= is not, so the statement names what is protected as 'one unit':"
+            " say what it is, unit='user' for instance."
+        )
     if isinstance(mechanism, Mechanism):
         unit = mechanism.unit
         adjacency = mechanism.adjacency
@@ -80,15 +88,24 @@ def check_units(
     check_schema(unit or "unit", units=units, adjacency=adjacency or "zero_out")
 
 
-def report_units(batches: UnitBatches, unit: str, dataset: Any) -> None:
-    """Log who owns what, what can never be used, and copies of one example that different units own."""
+def report_units(batches: UnitBatches, unit: str, dataset: Any, *, secret: bool) -> None:
+    """Log who owns what, what can never be used, and copies of one example that different units own.
+
+    Args:
+        batches: those of the run.
+        unit: what is protected.
+        dataset: the user's.
+        secret: whether the guarantee rests on who is drawn; then what follows from that is not logged.
+    """
     logger.info("unit %r: %s; gradients are clipped by %s", unit, batches.units.describe(), unit)
     if batches.unreachable:
+        how_many = "some examples"
+        if not secret:  # the number would tell who is in which secret bin
+            how_many = f"{batches.unreachable} of {batches.units.examples} examples"
         logger.warning(
-            "%d of %d examples can be in no batch: their owners never take part in the same step, or their"
-            " batch is left out.",
-            batches.unreachable,
-            batches.units.examples,
+            "%s can be in no batch: their owners never take part in the same step, or their batch is left"
+            " out. Give each example one owner, or leave such examples out of the data.",
+            how_many,
         )
     if type(dataset) is TensorDataset and all(t.device.type == "cpu" for t in dataset.tensors):
         try:
@@ -118,14 +135,29 @@ class OrderWatch:
         """Forward pre-hook.
 
         Raises:
+            DesynchronizedError, GuaranteeError: see `check`.
+        """
+        if module.training and torch.is_grad_enabled():
+            self.check([*args, *kwargs.values()])
+
+    def check(self, tensors: Any) -> None:
+        """Compare what a computation is fed with to the batch in hand, if it is one of units.
+
+        Args:
+            tensors: a tensor, or lists, tuples and dicts of them: inputs and targets.
+
+        Raises:
             DesynchronizedError: if rows were moved from one unit to another.
+            GuaranteeError: for a PackedSequence, unless its rows are seen to be in the delivered order.
         """
         delivery = self._ledger.in_hand
-        if delivery is None or delivery.units is None or not module.training or not torch.is_grad_enabled():
+        if delivery is None or delivery.units is None:
             return
+        for packed in _packed(tensors):
+            check_packed("the model", packed, delivery)
         items = torch.from_numpy(delivery.units.items)
-        for given in _tensors([*args, *kwargs.values()]):
-            for own in _tensors(delivery.content):
+        for given in tensors_of(tensors):
+            for own in tensors_of(delivery.content):
                 if own.shape == given.shape and self._moved(own, given, items):
                     raise DesynchronizedError(
                         f"the rows of batch {delivery.step} reached the model in another order: which rows"
@@ -140,7 +172,7 @@ class OrderWatch:
         if given.dtype != own.dtype or torch.equal(own, given):
             return False
         # sums tell at once that other values, not another order, came: as a rule
-        sums, found = (t.double().movedim(self._dimension, 0).flatten(1).sum(1) for t in (own, given))
+        sums, found = (_sums(t.movedim(self._dimension, 0)) for t in (own, given))
         if not torch.allclose(sums.sort().values, found.sort().values, equal_nan=True):
             return False
         rows, others = (t.movedim(self._dimension, 0).reshape(len(items), -1) for t in (own, given))
@@ -162,6 +194,10 @@ class _Idle:
         pass
 
 
+def _sums(rows: Tensor) -> Tensor:
+    return rows.double().reshape(len(rows), -1).sum(1)  # labels have one dimension
+
+
 def _idle() -> _Idle:
     return _Idle()
 
@@ -172,12 +208,11 @@ def _arrays(dataset: TensorDataset) -> list[Any]:
     return [t.view(torch.uint8).numpy() for t in kept]
 
 
-def _tensors(content: Any) -> Iterator[Tensor]:
-    if isinstance(content, Tensor):
-        yield content
-    elif isinstance(content, Mapping):
-        for value in content.values():
-            yield from _tensors(value)
-    elif isinstance(content, (list, tuple)):
-        for value in content:
-            yield from _tensors(value)
+def _packed(content: Any) -> list[PackedSequence]:
+    if isinstance(content, PackedSequence):
+        return [content]
+    if isinstance(content, dict):
+        content = list(content.values())
+    if isinstance(content, (list, tuple)):
+        return [found for value in content for found in _packed(value)]
+    return []
