@@ -280,9 +280,8 @@ def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_pa
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert cli.main([*PLAN, "--json", str(tmp_path / "m.json")]) == 0
-    command = (
-        f"{sys.executable} -m anechoic explain {tmp_path / 'm.json'} | head -n 1; exit ${{PIPESTATUS[0]}}"
-    )
+    explained = f"{sys.executable} -m anechoic explain {tmp_path / 'm.json'}"
+    command = explained + " | head -n 1; exit ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0

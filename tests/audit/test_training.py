@@ -17,7 +17,7 @@ def test_every_kind_of_mechanism_passes(name):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_is_caught_and_without_it_nothing_is(fault):
-    broken = run(fault.mechanism, fault.inject, **fault.options)
+    broken = run(fault.mechanism, fault.inject, number=1, **fault.options)  # seen with 95 % power
     for name in fault.caught_by:
         assert broken.finding(name).violated, str(broken)
     sound = run(fault.mechanism, label=fault.name, confidence=0.999, **fault.options)
