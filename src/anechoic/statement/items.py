@@ -138,20 +138,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
             "max_participations": m.participation.max_participations_in(m.steps),
         },
         "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
-        "sensitivity": {
-            "value": m.sensitivity.value,
-            "exact": m.sensitivity.exact,
-            "method": m.sensitivity.method,
-            "unit": "clip norms",
-        },
-        "noise": {
-            "std": m.noise_std,
-            "std_unit": "clip norms",
-            "clip_norm": m.clip_norm,
-            "multiplier": m.noise_multiplier,
-            "reference_sensitivity": m.reference_sensitivity,
-            "reference": _reference(m),
-        },
+        **_noise(m, m.reference_sensitivity, _reference(m)),
     }
     assumptions = (*_access(m), *_ownership(unit))
     return stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record)
@@ -198,6 +185,19 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
             "max_participations": 1,
         },
         "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
+        **_noise(m, m.sensitivity.value, "limiting sensitivity"),
+    }
+    try:
+        fingerprint = m.fingerprint
+    except UnsupportedError:
+        fingerprint = "none: this strategy comes from a function, which has no written form"
+    assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
+    return stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
+
+
+def _noise(m: Mechanism | EndlessMechanism, sensitivity: float, reference: str) -> dict[str, Any]:
+    """Sensitivity and noise as plain data; `sensitivity` is what the noise multiplier refers to."""
+    return {
         "sensitivity": {
             "value": m.sensitivity.value,
             "exact": m.sensitivity.exact,
@@ -209,16 +209,10 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
             "std_unit": "clip norms",
             "clip_norm": m.clip_norm,
             "multiplier": m.noise_multiplier,
-            "reference_sensitivity": m.sensitivity.value,
-            "reference": "limiting sensitivity",
+            "reference_sensitivity": sensitivity,
+            "reference": reference,
         },
     }
-    try:
-        fingerprint = m.fingerprint
-    except UnsupportedError:
-        fingerprint = "none: this strategy comes from a function, which has no written form"
-    assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
 
 
 def stated(
