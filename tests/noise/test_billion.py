@@ -83,7 +83,7 @@ def test_ten_million_draws_are_standard_normal():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda values: values * 1.001,
+        lambda values: values * 1.003,
         lambda values: values + 0.002,
         lambda values: np.clip(values, -4.1, 4.1),
         lambda values: np.where(np.abs(values) < 0.01, 0.5 * values, values),

@@ -2,6 +2,7 @@
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_enclosures_are_nested_and_as_narrow_as_asked_for(i):
     widths, bits = [], [0, 1, 30, 53, 64, 65, 100, 127, 128, 129, 200, 1000]
     found = [enclosure(KEY, 3, i, b) for b in bits]
     assert [exponent for _, exponent in found] == bits
-    for (low, exponent), (finer, more) in zip(found, found[1:], strict=False):
+    for (low, exponent), (finer, more) in pairwise(found):
         widths.append(finer - (low << (more - exponent)))
         assert 0 <= widths[-1] < 2 ** (more - exponent)
     assert len(set(widths)) > 6  # the digits go on

@@ -74,7 +74,7 @@ def test_no_proposal_exceeds_its_ceiling(stack):
     for piece in range(len(table.starts)):
         top = float(curve(table.starts[piece]) - below[piece]) * table.lengths[piece]
         assert top * (1 if piece else 2) <= table.ceilings[piece] * (1 - 1e-12)
-    # in the tail the curve falls to less than half within a step: later steps, proposed half as often, fit too
+    # in the tail the curve more than halves within a step: later steps, proposed half as often, fit too
     assert float(curve(table.starts[0] + TAIL_STEP) / curve(table.starts[0])) < 0.5
 
 

@@ -54,7 +54,7 @@ def twister_bits(count):
 
 
 def noise_bits(count, of):
-    """A bit of each entry of a row that the rectangles made, by what an observer of the entries can compute."""
+    """A bit of each entry of a row, as an observer of the entries can compute it."""
     row = np.empty(count)
     FreshRow(KEY, 0).fill(row, 0)
     return of(row)

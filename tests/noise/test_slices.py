@@ -1,4 +1,4 @@
-"""Any slice of any row is that of the whole row: on any number of threads and processes, on either backend."""
+"""Any slice of any row is that of the whole row, on any number of threads and processes, on both backends."""
 
 import hashlib
 import subprocess

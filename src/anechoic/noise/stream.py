@@ -235,7 +235,7 @@ class NoiseStream:
                 backend or dtype, or by a version of this library whose noise came from another generator.
             CheckpointError: if something is missing or damaged.
         """
-        if saved.get("format") == 1:
+        if type(saved.get("format")) is int and saved["format"] == 1:
             raise MismatchError(_OLD_FORMAT)
         for name, expected in self.identity.items():
             if name not in saved:

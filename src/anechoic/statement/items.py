@@ -26,7 +26,7 @@ _ADJACENCY = {
 
 _NOT_COVERED = (
     "floating-point attacks: noise and sums are ordinary floating-point numbers, rounded as such",
-    "an observer who knows bare noise: keys have 256 bits, but the generators are not cryptographic",
+    "whoever breaks AES-256 or SHAKE-256, from which noise and batches follow",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
