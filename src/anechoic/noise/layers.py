@@ -76,7 +76,9 @@ def layers() -> Layers:
     steps = np.full(2**INDEX_BITS, np.nan)
     steps[:RECTANGLES] = np.ldexp(widths, -53)
     picks = np.repeat(np.arange(len(areas)), shares)
-    return Layers(np.array(widths), steps, starts, lengths, heights, picks, np.asarray(shares * unit, np.float64))
+    return Layers(
+        np.array(widths), steps, starts, lengths, heights, picks, np.asarray(shares * unit, np.float64)
+    )
 
 
 def stack_height(piece: int, digits: int) -> Decimal:
