@@ -111,7 +111,7 @@ class _Ring(ABC):
         """Make the sums of a group at its first step; nothing at others."""
         local = self._recurrence.local(t)
         used, count = list(range(min(local, self.rows))), self._group(t)
-        if local % self.ahead or not used:
+        if self.ahead == 1 or local % self.ahead or not used:
             return _nothing
         weights = np.zeros((count, len(used)))
         for k in range(count):
@@ -120,9 +120,12 @@ class _Ring(ABC):
         slots = [(local + k) % self.rows for k in range(count)]
         return lambda columns: columns.look_ahead(weights, used, slots)
 
-    def group_before(self, t: int) -> tuple[bool, list[tuple[int, int]]]:
-        """Whether there are rows before the group of step t, and the slots of those in it, in runs."""
+    def to_add(self, t: int) -> tuple[bool, list[tuple[int, int]]]:
+        """Whether slot t holds a sum of what was before the group, and the slots of rows to add, in runs."""
         local = self._recurrence.local(t)
+        if self.ahead == 1:
+            slot, filled = local % self.rows, min(local, self.rows)
+            return False, [(begin, end) for begin, end in ((0, slot), (slot + 1, filled)) if begin < end]
         first, start = local - local % self.ahead, (local - local % self.ahead) % self.rows
         stop = start + local - first
         runs = [(start, min(stop, self.rows)), (0, stop - self.rows)]
@@ -154,7 +157,7 @@ class AutoregressiveFilter(_Ring):
         lead = _checked_scale(self._std * self._recurrence.gain(t) / first, t, self._precision)
         if self.rows == 0:
             return _only_fresh(lead)
-        slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.group_before(t)
+        slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(self.lagged(t), local, self.rows)
 
         def plan(columns: Columns) -> None:
@@ -192,7 +195,7 @@ class MovingAverageFilter(_Ring):
         lead = _checked_scale(lagged[0], t, self._precision)
         if self.rows == 0:
             return _only_fresh(lead)
-        slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.group_before(t)
+        slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(lagged, local, self.rows)
 
         def plan(columns: Columns) -> None:
