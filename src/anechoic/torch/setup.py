@@ -22,6 +22,8 @@ from anechoic.torch.ghost_loss import ghost_criterion
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.randomness import Surroundings
+from anechoic.torch.repeats import check_repeats
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
@@ -108,6 +110,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     checks.check_loader(setup.data_loader)
+    check_repeats(setup.data_loader)
     check_units(
         setup.units,
         setup.mechanism,
@@ -230,6 +233,8 @@ def begin(
         mechanism, ledger, setup.module, module, optimizer, loader, batches_under, noise_key, sampling_key
     )
     run.start()
+    surroundings = Surroundings(lambda: feed.key)
+    ledger.delivered, ledger.settled = surroundings.deliver, surroundings.settle
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",
