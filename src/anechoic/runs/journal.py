@@ -16,6 +16,7 @@ from pathlib import Path
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock
 from anechoic.runs.record import Mark, Record, parse
 
@@ -317,12 +318,7 @@ def _begun(target: Path, handle: int, identity: str, fingerprint: str, position:
     os.write(handle, line)
     os.fsync(handle)
     record.take(line)
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(target.parent)
     return record
 
 

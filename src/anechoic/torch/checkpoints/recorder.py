@@ -1,0 +1,109 @@
+"""The journal of a training run: begun with its first checkpoint, and fed with every release from there on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, uint8
+
+from anechoic._validate import positive_int
+from anechoic.errors import CheckpointError
+from anechoic.runs import Journal, Mark, digest_of, identity_of
+
+
+class Recorder:
+    """Writes the digest of a release down before the optimizer sees the release.
+
+    Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
+    unless a path is given: then every release is recorded, from the first.
+
+    Args:
+        fingerprint: of the mechanism.
+        key: the noise key of the run, asked for when the journal is opened.
+        path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
+            first checkpoint.
+        sync_every: see `Journal.open`.
+    """
+
+    def __init__(
+        self,
+        fingerprint: str,
+        key: Callable[[], bytes],
+        *,
+        path: str | os.PathLike[str] | None = None,
+        sync_every: int = 1,
+    ) -> None:
+        self._fingerprint, self._key = fingerprint, key
+        self._path = None if path is None else Path(path)
+        self._sync_every = positive_int("journal_sync_every", sync_every)
+        self.journal: Journal | None = None
+
+    @property
+    def path(self) -> str:
+        """File name of the journal, or "" where there is none yet."""
+        return "" if self.journal is None else str(self.journal.path)
+
+    def ready(self, step: int) -> None:
+        """Begin the journal before release `step`, where a path was given."""
+        if self.journal is None and self._path is not None:
+            self.journal = self._open(self._path, step)
+
+    def __call__(self, step: int, gradients: Sequence[Tensor]) -> None:
+        """Record release `step`.
+
+        Raises:
+            ReplayError: if it was made before and was another one; it must not be used.
+        """
+        if self.journal is not None:
+            self.journal.record(step, released_digest(gradients))
+
+    def mark(self, folder: Path, step: int) -> dict[str, Any]:
+        """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
+        if self.journal is None:
+            self.journal = self._open(self._path or folder, step)
+        if self._path is None and self.journal.path.parent != Path(os.path.abspath(folder)):
+            self.journal.link(folder)
+        return asdict(self.journal.mark())
+
+    def resumed(
+        self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
+    ) -> Journal:
+        """The journal that a checkpoint in `folder` was written with, opened; `attach` it to use it.
+
+        Raises:
+            CheckpointError, GuaranteeError: as `Journal.open`.
+        """
+        try:
+            mark = Mark(**saved)
+        except TypeError as error:
+            raise CheckpointError(f"the checkpoint names no journal: {error}.") from error
+        places = [folder / mark.name, Path(mark.path)]
+        if self._path is not None:
+            places = [self._path / mark.name if self._path.is_dir() else self._path]
+        place = next((place for place in places if place.exists()), places[0])
+        return self._open(place, step, noise_key=noise_key, mark=mark, adopt=adopt)
+
+    def attach(self, journal: Journal) -> None:
+        """Go on with `journal`."""
+        self.journal = journal
+
+    def _open(self, place: Path, step: int, *, noise_key: bytes | None = None, **how: Any) -> Journal:
+        identity = identity_of(self._key() if noise_key is None else noise_key)
+        return Journal.open(
+            place / f"anechoic-{identity[:16]}.journal" if place.is_dir() else place,
+            identity=identity,
+            fingerprint=self._fingerprint,
+            position=step,
+            sync_every=self._sync_every,
+            **how,
+        )
+
+
+def released_digest(gradients: Sequence[Tensor]) -> str:
+    """Digest of the bits of a release: its noisy gradients, in the order of the parameters."""
+    plain = (gradient.detach().cpu().contiguous().reshape(-1).view(uint8) for gradient in gradients)
+    return digest_of(tensor.numpy() for tensor in plain)
