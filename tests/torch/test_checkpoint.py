@@ -13,8 +13,9 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, checkpoint, ledger, read_mechanism
-from anechoic.torch.replay import check_replayable, environment
+from anechoic.torch import BatchMemoryManager, ledger, read_mechanism
+from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch.checkpoints.replay import check_replayable, environment
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
 

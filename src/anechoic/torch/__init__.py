@@ -3,7 +3,7 @@
 Per-example gradients, clipping and ghost clipping are Opacus's, and so are the names of `PrivacyEngine`.
 """
 
-from anechoic.torch.checkpoint import read_mechanism
+from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader

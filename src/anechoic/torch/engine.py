@@ -10,15 +10,16 @@ from opacus.validators import ModuleValidator
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from anechoic._validate import fraction, positive_float
+from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.batches import UnitBatches
+from anechoic.composition import Composition, compose
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism import Adjacency, Mechanism
-from anechoic.noise import new_key
-from anechoic.noise.keys import checked_key
 from anechoic.participation import Participation
 from anechoic.planning import Plan
-from anechoic.torch import checkpoint, checks
+from anechoic.torch import checks
+from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of
@@ -37,16 +38,21 @@ class PrivacyEngine(Single):
     by their number, which shows nothing where there are as many positions as examples in the batch.
     Weights may be loaded after make_private until the first batch is delivered; from then on only step()
     may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. Where batches are sampled and the model draws random numbers (dropout), torch's generator must be
-    as secret as the keys: whether a unit is drawn shifts the masks of the others. Not covered: a loss that
+    copied. From the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
+    functions of the sampling key and t; then they go on where they were. Not covered: a loss that
     mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
     attacks, side channels, and choices made by looking at private data (learning rates, early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
         secure_mode: only False.
-        noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone; None takes fresh
-            ones from the operating system. Give them only where figures must be reproduced.
+        noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone, or functions that
+            return them; None takes fresh ones from the operating system when make_private is called. Give
+            them where figures must be reproduced, or where a checkpoint may not hold them.
+        journal: where releases are written down: a file, or a folder. None: beside the first checkpoint, and
+            from it on; then nothing is written in a run that saves none.
+        journal_sync_every: releases between two waits for the disk. Above 1 a killed process still loses
+            none; a power cut may take the last ones out of the journal.
 
     Example:
         engine = PrivacyEngine()
@@ -60,8 +66,10 @@ class PrivacyEngine(Single):
         *,
         accountant: str = "prv",
         secure_mode: bool = False,
-        noise_key: bytes | None = None,
-        sampling_key: bytes | None = None,
+        noise_key: Key = None,
+        sampling_key: Key = None,
+        journal: str | os.PathLike[str] | None = None,
+        journal_sync_every: int = 1,
     ) -> None:
         if accountant != "prv":
             raise UnsupportedError(
@@ -74,10 +82,9 @@ class PrivacyEngine(Single):
                 " additions are not hardened against floating-point attacks. Leave it False, and see 'not"
                 " covered' in the report."
             )
-        self._noise_key = new_key() if noise_key is None else checked_key(noise_key, "noise_key")
-        self._sampling_key = new_key() if sampling_key is None else checked_key(sampling_key, "sampling_key")
-        if self._noise_key == self._sampling_key:
-            raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")
+        self._keys = KeySource(noise_key, sampling_key)
+        self._journal = journal
+        self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._run: Run | None = None
         self.plan: Plan | None = None
 
@@ -251,8 +258,42 @@ class PrivacyEngine(Single):
         )
 
     def get_epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of the releases made so far: 0 before the first, never above the mechanism's."""
-        return self.mechanism.epsilon(delta, steps=self.releases)
+        """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
+
+        Without charges never above the mechanism's. It holds for a number of releases that was fixed without
+        looking at them; a stop that was chosen by what was released has the epsilon of the whole mechanism.
+        """
+        run = self._current()
+        return run.history.epsilon(delta, run.ledger.releases)
+
+    def charge(
+        self,
+        what: Mechanism | Mapping[str, Any],
+        *mechanisms: Mechanism,
+        releases: int | None = None,
+    ) -> None:
+        """Count releases that were made before this run, on the same data: get_epsilon composes with them.
+
+        For weights that come from another private run, such as a framework's own checkpoint, which holds no
+        keys: `engine.charge(torch.load("optimizer.pt"))` before the framework restores it.
+
+        Args:
+            what: the state of a private optimizer, with the runs that it belongs to; or the Mechanism of
+                another run.
+            mechanisms: of those runs, where they are not this run's.
+            releases: how many were made, on the caller's word. None: what the run's journal knows; without
+                one all of its mechanism's, because more may have been made after the state was saved.
+
+        Raises:
+            CheckpointError: for the state of an optimizer that was not private.
+            MismatchError: for an unknown mechanism, or one that protects another unit.
+            ValueError: for more releases than a mechanism has.
+        """
+        history = self._current().history
+        if isinstance(what, Mechanism):
+            history.charge(what, releases)
+        else:
+            history.charge_stamp(what, mechanisms, releases)
 
     def is_compatible(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
@@ -284,21 +325,25 @@ class PrivacyEngine(Single):
         checkpoint_dict: Mapping[str, Any] | None = None,
         module_state_dict_kwargs: None = None,
         torch_save_kwargs: None = None,
+        keys: bool = True,
     ) -> None:
         """Write everything that the run needs to go on bit for bit. The file is secret: it holds the keys.
 
         Written to a temporary file and moved into place, so that an older checkpoint stays whole until the
-        new one is. Call it between two steps.
+        new one is. Call it between two steps. From the first one on, releases are written down in a journal
+        in the same folder, which must be kept with the checkpoint and holds no secret.
 
         Args:
             path: file name.
             module, optimizer: those that `make_private` returned, or None.
             checkpoint_dict: whatever else should be kept (epoch, `scheduler.state_dict()`, …): tensors,
                 numbers, strings, lists, tuples and dicts.
+            keys: False seals the checkpoint: it holds no secret, and is read by an engine that is given the
+                same noise_key and sampling_key. The noise of all steps is then drawn again.
             noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
 
         Raises:
-            CheckpointError: if the folder of `path` is missing.
+            CheckpointError: if the folder of `path` is missing, or `path` is one.
             DesynchronizedError: if a batch is delivered and not stepped, or half summed.
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
@@ -310,7 +355,7 @@ class PrivacyEngine(Single):
         )
         run = self._current()
         checkpoint.check_same(run, module, optimizer)
-        checkpoint.save(run, path, dict(checkpoint_dict or {}))
+        checkpoint.save(run, path, dict(checkpoint_dict or {}), keys=keys)
 
     def load_checkpoint(
         self,
@@ -322,21 +367,29 @@ class PrivacyEngine(Single):
         grad_clip_scheduler: None = None,
         module_load_dict_kwargs: None = None,
         torch_load_kwargs: None = None,
+        adopt_journal: bool = False,
     ) -> dict[str, Any]:
         """Go on from a checkpoint, after `make_private` with the same mechanism.
 
         Where a checkpoint is refused, the run stays as it was. The releases that the first process made
-        after the checkpoint are made again with the same noise, so they must be the same: code and data must
-        not have changed, and random augmentations must be drawn from random, numpy.random or torch.
+        after the checkpoint are made again with the same noise, so they must be the same: each is compared
+        with the journal, and one that differs is refused before the model sees it.
+
+        Args:
+            path: of the checkpoint, with its journal beside it.
+            adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that
+                no other copy of the run is continued, and that nothing was released after this copy was
+                taken: otherwise rows of noise are used twice unseen.
 
         Returns:
             The `checkpoint_dict` that was saved.
 
         Raises:
-            CheckpointError: if the file is missing, corrupt or truncated.
+            CheckpointError: if the file or its journal is missing, corrupt or truncated.
+            GuaranteeError: if another process has the journal open.
             MismatchError: if it belongs to another mechanism, model or order of the data.
             ReplayError: if releases could not be repeated bit for bit (other versions, threads or device),
-                or this process has made them already.
+                or this process has made them already; if the journal is a copy.
         """
         checkpoint.only_none(
             noise_scheduler=noise_scheduler,
@@ -346,7 +399,7 @@ class PrivacyEngine(Single):
         )
         run = self._current()
         checkpoint.check_same(run, module, optimizer)
-        return checkpoint.load(run, path)
+        return checkpoint.load(run, path, adopt_journal=adopt_journal)
 
     # -- beyond Opacus -------------------------------------------------------------------------
 
@@ -354,6 +407,11 @@ class PrivacyEngine(Single):
     def mechanism(self) -> Mechanism:
         """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
         return self._current().mechanism
+
+    @property
+    def composition(self) -> Composition:
+        """The mechanism of the run, composed with what was charged; printing it states the guarantee."""
+        return compose(self.mechanism, *(one.part for one in self._current().history.earlier))
 
     @property
     def accountant(self) -> NoReturn:
@@ -432,5 +490,11 @@ class PrivacyEngine(Single):
                 " guarantees of two runs on the same data add up."
             )
         mechanism, self.plan = mechanism_of(setup, check(setup))
-        self._run, private = begin(setup, mechanism, self._noise_key, self._sampling_key)
+        self._run, private = begin(
+            setup,
+            mechanism,
+            self._keys.draw(),
+            journal=self._journal,
+            sync_every=self._journal_sync_every,
+        )
         return private

@@ -73,6 +73,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._unchanged = Watch(self._bound, watched)
         self._stepping = threading.Lock()
+        self.identity: Any = None  # the run, for stamps of state dicts
 
     def rewatch(self) -> None:
         """Take parameters, buffers and frozen parameters as they are now."""
@@ -266,12 +267,22 @@ class CorrelatedOptimizer(Single, Optimizer):
         return self.original_optimizer.register_step_post_hook(hook)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """That of the user's optimizer; keys and ledger are in engine.save_checkpoint alone."""
-        return self.original_optimizer.state_dict()
+        """That of the user's optimizer, stamped with the run that it belongs to and its release count.
+
+        No secret is in it; keys and noise are in engine.save_checkpoint alone.
+        """
+        state = self.original_optimizer.state_dict()
+        return state if self.identity is None else self.identity.stamped(state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
-        """Put the user's optimizer where `state_dict` was taken."""
-        self.original_optimizer.load_state_dict(state_dict)
+        """Put the user's optimizer where `state_dict` was taken.
+
+        Raises:
+            ReplayError: if it is of a run with releases that this engine does not count; see
+                `PrivacyEngine.charge`.
+        """
+        state = state_dict if self.identity is None else self.identity.admitted(state_dict)
+        self.original_optimizer.load_state_dict(state)
 
     def __repr__(self) -> str:
         return repr(self.original_optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError
 from anechoic.noise import NoiseState, NoiseStream
+from anechoic.runs import digest_of
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.single import Single
 from anechoic.torch.watch import bits
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Journal(Protocol):
     """Where releases are written down before anybody sees them."""
 
-    def record(self, step: int, digest: bytes) -> None:
-        """Note that release `step` has this SHA-256 digest, or refuse it: nothing of it is used then."""
+    def record(self, step: int, digest: str) -> None:
+        """Note that release `step` has this digest, or refuse it: nothing of it is used then."""
 
 
 class Release(Single):
@@ -122,9 +122,6 @@ class Release(Single):
         return released
 
 
-def digest(released: list[Tensor]) -> bytes:
+def digest(released: list[Tensor]) -> str:
     """SHA-256 of the bits of a release."""
-    found = hashlib.sha256()
-    for tensor in released:
-        found.update(bits(tensor.detach()).cpu().numpy().data)
-    return found.digest()
+    return digest_of(bits(tensor.detach()).cpu().numpy() for tensor in released)

@@ -16,7 +16,10 @@ from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
 from anechoic.torch import checks
-from anechoic.torch.ledger import ReleaseLedger
+from anechoic.torch.checkpoints.history import History
+from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.keys import Keys
+from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness import Surroundings
@@ -198,13 +201,18 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
 
 
 def begin(
-    setup: Setup, mechanism: Mechanism, noise_key: bytes, sampling_key: bytes
+    setup: Setup, mechanism: Mechanism, keys: Keys, *, journal: Any = None, sync_every: int = 1
 ) -> tuple[Run, tuple[Any, ...]]:
-    """Wrap module, optimizer and loader: the run, and what make_private returns."""
+    """Wrap module, optimizer and loader: the run, and what make_private returns.
+
+    Args:
+        keys: of the run.
+        journal, sync_every: see `Recorder`.
+    """
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
-    batches = batches_under(sampling_key)
-    feed = Feed(batches, sampling_key, setup.examples)
+    batches = batches_under(keys.sampling)
+    feed = Feed(batches, keys.sampling, setup.examples)
     owned = isinstance(batches, UnitBatches)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
@@ -223,13 +231,26 @@ def begin(
         watched=lambda: watched_tensors(setup.module),
         loss_reduction=setup.loss_reduction,
     )
+    recorder = Recorder(
+        mechanism.fingerprint,
+        lambda: run.keys.noise,
+        path=journal,
+        sync_every=sync_every,
+        begun=lambda recorder: setattr(release, "journal", recorder),
+    )
     run = Run(
-        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, noise_key,
-        sampling_key,
+        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, keys, recorder,
+        History(mechanism),
     )  # fmt: skip
     run.start()
+    optimizer.identity = run
     surroundings = Surroundings(lambda: feed.key)
-    ledger.delivered, ledger.settled = surroundings.deliver, surroundings.settle
+
+    def delivered(delivery: Delivery) -> None:
+        recorder.ready(delivery.step)
+        surroundings.deliver(delivery)
+
+    ledger.delivered, ledger.settled = delivered, surroundings.settle
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, uint8
-
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.runs import Journal, Mark, digest_of, identity_of
+from anechoic.runs import Journal, Mark, identity_of
 
 
 class Recorder:
@@ -27,6 +25,7 @@ class Recorder:
         path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
             first checkpoint.
         sync_every: see `Journal.open`.
+        begun: called once there is a journal.
     """
 
     def __init__(
@@ -36,10 +35,12 @@ class Recorder:
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
+        begun: Callable[[Recorder], None] = lambda recorder: None,
     ) -> None:
         self._fingerprint, self._key = fingerprint, key
         self._path = None if path is None else Path(path)
         self._sync_every = positive_int("journal_sync_every", sync_every)
+        self._begun = begun
         self.journal: Journal | None = None
 
     @property
@@ -50,24 +51,26 @@ class Recorder:
     def ready(self, step: int) -> None:
         """Begin the journal before release `step`, where a path was given."""
         if self.journal is None and self._path is not None:
-            self.journal = self._open(self._path, step)
+            self.attach(self._open(self._path, step))
 
-    def __call__(self, step: int, gradients: Sequence[Tensor]) -> None:
+    def record(self, step: int, digest: str) -> None:
         """Record release `step`.
 
         Raises:
             ReplayError: if it was made before and was another one; it must not be used.
         """
         if self.journal is not None:
-            self.journal.record(step, released_digest(gradients))
+            self.journal.record(step, digest)
 
     def mark(self, folder: Path, step: int) -> dict[str, Any]:
         """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
-        if self.journal is None:
-            self.journal = self._open(self._path or folder, step)
-        if self._path is None and self.journal.path.parent != Path(os.path.abspath(folder)):
-            self.journal.link(folder)
-        return asdict(self.journal.mark())
+        journal = self.journal
+        if journal is None:
+            journal = self._open(self._path or folder, step)
+            self.attach(journal)
+        if self._path is None and journal.path.parent != Path(os.path.abspath(folder)):
+            journal.link(folder)
+        return asdict(journal.mark())
 
     def resumed(
         self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
@@ -90,6 +93,7 @@ class Recorder:
     def attach(self, journal: Journal) -> None:
         """Go on with `journal`."""
         self.journal = journal
+        self._begun(self)
 
     def _open(self, place: Path, step: int, *, noise_key: bytes | None = None, **how: Any) -> Journal:
         identity = identity_of(self._key() if noise_key is None else noise_key)
@@ -102,8 +106,3 @@ class Recorder:
             **how,
         )
 
-
-def released_digest(gradients: Sequence[Tensor]) -> str:
-    """Digest of the bits of a release: its noisy gradients, in the order of the parameters."""
-    plain = (gradient.detach().cpu().contiguous().reshape(-1).view(uint8) for gradient in gradients)
-    return digest_of(tensor.numpy() for tensor in plain)
