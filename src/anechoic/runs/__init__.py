@@ -1,4 +1,4 @@
-"""What every edge needs of a run, without a framework: a journal of its releases, and files that are whole."""
+"""What every edge needs of a run, without a framework: a journal of its releases, and whole files."""
 
 from anechoic.runs.journal import Journal
 from anechoic.runs.record import Mark, Record, conflicts, digest_of, identity_of, read_journal

@@ -99,7 +99,9 @@ class Journal:
                 return shared
             try:
                 lock(handle, target)
-                found = cls(target, handle, _begun(target, handle, identity, fingerprint, position), sync_every)
+                found = cls(
+                    target, handle, _begun(target, handle, identity, fingerprint, position), sync_every
+                )
             except BaseException:
                 os.close(handle)
                 raise
@@ -147,9 +149,9 @@ class Journal:
                 return
             if os.fstat(self._handle).st_nlink == 0:
                 raise GuaranteeError(
-                    f"journal {self.path} was deleted while the run goes on: a resumed run could not be held to"
-                    " its releases, so no further ones are made. Start a new run, whose privacy cost adds to"
-                    " this one's, and keep the journal as long as its checkpoints."
+                    f"journal {self.path} was deleted while the run goes on: a resumed run could not be held"
+                    " to its releases, so no further ones are made. Start a new run, whose privacy cost adds"
+                    " to this one's, and keep the journal as long as its checkpoints."
                 )
             self._append("release", position, digest)
             self._unsynced += 1
@@ -204,14 +206,15 @@ class Journal:
         record = self._record
         if record.identity != identity:
             raise MismatchError(
-                f"journal {self.path} belongs to run {record.identity[:12]}…, and this is run {identity[:12]}…:"
-                " load that run's checkpoint to go on with it, or give this one another file or folder."
+                f"journal {self.path} belongs to run {record.identity[:12]}…, and this is run"
+                f" {identity[:12]}…: load that run's checkpoint to go on with it, or give this one"
+                " another file or folder."
             )
         if record.fingerprint != fingerprint:
             raise MismatchError(
-                f"journal {self.path} belongs to a mechanism with fingerprint {record.fingerprint[:12]}…, this"
-                f" run's is {fingerprint[:12]}…: a key is for one mechanism. Set up the run as it was, or give"
-                " it keys of its own."
+                f"journal {self.path} belongs to a mechanism with fingerprint {record.fingerprint[:12]}…,"
+                f" this run's is {fingerprint[:12]}…: a key is for one mechanism. Set up the run as it was,"
+                " or give it keys of its own."
             )
         if mark is not None:
             if len(record.links) < mark.lines:
@@ -232,9 +235,9 @@ class Journal:
     def _check_position(self, position: int) -> None:
         if not self.first <= position <= self.end:
             raise ReplayError(
-                f"journal {self.path} holds releases {self.first} to {self.end - 1}, and the run would make"
-                f" release {position}: what was not recorded cannot be compared. Go on from the newest"
-                " checkpoint of the run, with the whole journal."
+                f"journal {self.path} holds {self.end - self.first} releases from {self.first} on, and the"
+                f" run would make release {position}: what was not recorded cannot be compared. Go on from the"
+                " newest checkpoint of the run, with the whole journal."
             )
 
     def _settle(self, adopt: bool) -> None:
@@ -250,8 +253,8 @@ class Journal:
                 why = ""
             if why:
                 raise ReplayError(
-                    f"journal {self.path} {why}: it was copied, moved or put back from a copy. If two copies of"
-                    " a run go on, rows of noise are used for different releases, and nothing here can see"
+                    f"journal {self.path} {why}: it was copied, moved or put back from a copy. If two copies"
+                    " of a run go on, rows of noise are used for different releases, and nothing here can see"
                     " it. If no other copy is continued and nothing was released after this one was taken,"
                     " say adopt_journal=True."
                 )

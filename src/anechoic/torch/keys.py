@@ -41,7 +41,9 @@ class KeySource:
     def __init__(self, noise_key: Key, sampling_key: Key) -> None:
         self._noise = noise_key if noise_key is None or callable(noise_key) else _checked(noise_key, "noise")
         self._sampling = (
-            sampling_key if sampling_key is None or callable(sampling_key) else _checked(sampling_key, "sampling")
+            sampling_key
+            if sampling_key is None or callable(sampling_key)
+            else _checked(sampling_key, "sampling")
         )
         _check_different(self._noise, self._sampling)
         self._process = os.getpid()
@@ -56,9 +58,9 @@ class KeySource:
         fixed = [key for key in (self._noise, self._sampling) if isinstance(key, bytes)]
         if fixed and os.getpid() != self._process:
             raise GuaranteeError(
-                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it: every"
-                " fork would make its releases with the same noise. Make the engine in the fork, with keys of"
-                " its own (or none)."
+                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it:"
+                " every fork would make its releases with the same noise. Make the engine in the fork, with"
+                " keys of its own (or none)."
             )
         noise, sampling = _drawn(self._noise, "noise"), _drawn(self._sampling, "sampling")
         _check_different(noise, sampling)

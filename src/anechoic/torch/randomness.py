@@ -1,4 +1,4 @@
-"""The process's own random generators, which are functions of the sampling key and t while a batch is worked on.
+"""The process's own random generators: functions of the sampling key and t while a batch is worked on.
 
 They serve augmentations, dropout and whatever else a training step draws. Noise and batches never draw
 from them.

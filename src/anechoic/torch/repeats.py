@@ -73,7 +73,7 @@ class _Trial(Dataset[str]):
 
 
 def different(one: Any, two: Any, name: str, depth: int = 0) -> str:
-    """Where two batches differ in a bit, as an expression in `name`; "" where they do not, or nobody can tell.
+    """Where two batches differ in a bit, as an expression in `name`; "" where not, or where nobody can tell.
 
     Args:
         one, two: tensors, arrays, numbers, strings, and containers or plain objects of such.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,8 +59,8 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
         )
     if not (keys or run.keys.given):
         raise ValueError(
-            "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed: pass"
-            " noise_key and sampling_key (or functions that return them) to PrivacyEngine."
+            "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
+            " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
         )
     content = plain("checkpoint", _content(run, keys)) | {"extra": plain("checkpoint_dict", extra)}
     content["journal"] = run.recorder.mark(target.parent, run.ledger.releases)
@@ -106,9 +106,9 @@ def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False)
     content = read(source)
     if "journal" not in content:
         raise CheckpointError(
-            f"{source} was written by a version of anechoic without journals and with another noise generator:"
-            " finish that run with the version that began it; or start a new run, and count that one's"
-            " releases too: engine.charge(anechoic.torch.read_mechanism(path))."
+            f"{source} was written by a version of anechoic without journals and with another noise"
+            " generator: finish that run with the version that began it; or start a new run, and count"
+            " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
         )
     fingerprint = content["fingerprint"]
     if fingerprint != run.mechanism.fingerprint:

@@ -59,7 +59,7 @@ class History:
     # -- charging ------------------------------------------------------------------------------
 
     def charge(self, mechanism: Mechanism, releases: int | None = None, run: str = "") -> None:
-        """Add the first `releases` releases of `mechanism`, all of them for None; those of one run count once.
+        """Add the first `releases` releases of `mechanism`, all for None; those of one run count once.
 
         Raises:
             MismatchError: where the guarantees do not compose (another unit or adjacency).
@@ -102,8 +102,8 @@ class History:
         for one in [*stamp["earlier"], stamp]:
             if one["fingerprint"] not in covering:
                 raise MismatchError(
-                    f"run {one['run'][:12]}… had a mechanism with fingerprint {one['fingerprint'][:12]}…, which"
-                    " is not this run's: pass it too, engine.charge(state, mechanism)."
+                    f"run {one['run'][:12]}… had a mechanism with fingerprint {one['fingerprint'][:12]}…,"
+                    " which is not this run's: pass it too, engine.charge(state, mechanism)."
                 )
         for one in self._missing(stamp["earlier"]):
             self.charge(covering[one["fingerprint"]], one["releases"], one["run"])
@@ -136,19 +136,20 @@ class History:
             return dict(state)
         if stamp["run"] == run and stamp["releases"] > releases:
             raise ReplayError(
-                f"this optimizer state was saved after {stamp['releases']} releases of the run with this noise"
-                f" key, and this engine stands at {releases}: it would use rows of noise again. Resume with"
-                " engine.load_checkpoint, which puts keys and count back; or take fresh keys, and"
+                f"this optimizer state was saved after {stamp['releases']} releases of the run with this"
+                f" noise key, and this engine stands at {releases}: it would use rows of noise again. Resume"
+                " with engine.load_checkpoint, which puts keys and count back; or take fresh keys, and"
                 " engine.charge(state) first."
             )
         missing = [one for one in self._missing([*stamp["earlier"], stamp]) if one["run"] != run]
         if missing:
             raise ReplayError(
-                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, which had made"
-                f" {missing[-1]['releases']} releases of its own, and this engine has neither its keys nor its"
-                " count: get_epsilon would forget them. To go on with that run, engine.save_checkpoint and"
-                " engine.load_checkpoint are needed beside the framework's own files. To go on as a new run"
-                " that pays for both, call engine.charge(state) before, with this optimizer state."
+                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, which had"
+                f" made {missing[-1]['releases']} releases of its own, and this engine has neither its keys"
+                " nor its count: get_epsilon would forget them. To go on with that run,"
+                " engine.save_checkpoint and engine.load_checkpoint are needed beside the framework's own"
+                " files. To go on as a new run that pays for both, call engine.charge(state) before, with this"
+                " optimizer state."
             )
         return {key: value for key, value in state.items() if key != STAMP}
 

@@ -1,4 +1,4 @@
-"""What a file may hold that is read without running code from it: tensors, numbers, strings and containers."""
+"""What a file may hold that is read without running code from it: tensors, numbers, strings, containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a training run: begun with its first checkpoint, and fed with every release from there on."""
+"""The journal of a training run: begun with its first checkpoint, fed with every release from there on."""
 
 from __future__ import annotations
 
@@ -105,4 +105,3 @@ class Recorder:
             sync_every=self._sync_every,
             **how,
         )
-
