@@ -236,8 +236,8 @@ class Journal:
         if not self.first <= position <= self.end:
             raise ReplayError(
                 f"journal {self.path} holds {self.end - self.first} releases from {self.first} on, and the"
-                f" run would make release {position}: what was not recorded cannot be compared. Go on from the"
-                " newest checkpoint of the run, with the whole journal."
+                f" run would make release {position}: what was not recorded cannot be compared. Go on from"
+                " the newest checkpoint of the run, with the whole journal."
             )
 
     def _settle(self, adopt: bool) -> None:

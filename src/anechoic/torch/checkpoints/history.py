@@ -148,8 +148,8 @@ class History:
                 f" made {missing[-1]['releases']} releases of its own, and this engine has neither its keys"
                 " nor its count: get_epsilon would forget them. To go on with that run,"
                 " engine.save_checkpoint and engine.load_checkpoint are needed beside the framework's own"
-                " files. To go on as a new run that pays for both, call engine.charge(state) before, with this"
-                " optimizer state."
+                " files. To go on as a new run that pays for both, call engine.charge(state) before, with"
+                " this optimizer state."
             )
         return {key: value for key, value in state.items() if key != STAMP}
 
