@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -302,6 +303,16 @@ def test_conflicts_of_different_runs_are_not_compared(tmp_path):
 def test_digests_tell_parts_and_order_apart():
     found = [digest_of(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"c", b"ab"], [])]
     assert len(set(found)) == len(found)
+
+
+def test_digests_of_large_parts_are_those_of_their_blocks(monkeypatch):
+    large = np.random.default_rng(0).integers(256, size=5 * 2**22 + 3, dtype=np.uint8)
+    expected = hashlib.sha256(len(large).to_bytes(8, "little"))
+    for start in range(0, len(large), 2**22):
+        expected.update(hashlib.sha256(large[start : start + 2**22]).digest())
+    assert digest_of([large]) == expected.hexdigest()
+    monkeypatch.setattr("anechoic.runs.record._MANY", 99)
+    assert digest_of([large]) == expected.hexdigest()
 
 
 def test_nothing_in_it_is_secret(path):
