@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
@@ -202,29 +204,41 @@ def begin(
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(sampling_key)
     feed = Feed(batches, sampling_key, setup.examples)
-    owned = isinstance(batches, UnitBatches)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
         report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    source = _source(setup, mechanism, ledger, units=owned)
-    divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-    release = Release(mechanism, ledger, source.parameters, divisor)
-    optimizer = CorrelatedOptimizer(
-        source,
-        release,
-        setup.optimizer,
-        mechanism=mechanism,
-        module=setup.module,
-        watched=lambda: watched_tensors(setup.module),
-        loss_reduction=setup.loss_reduction,
-    )
-    run = Run(
-        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, noise_key,
-        sampling_key,
-    )  # fmt: skip
-    run.start()
+    take_over(setup.module)
+    with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
+        undo.callback(take_over, setup.module)
+        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+        release = Release(mechanism, ledger, source.parameters, divisor)
+        optimizer = CorrelatedOptimizer(
+            source,
+            release,
+            setup.optimizer,
+            mechanism=mechanism,
+            module=setup.module,
+            watched=lambda: watched_tensors(setup.module),
+            loss_reduction=setup.loss_reduction,
+        )
+        undo.callback(optimizer.detach)
+        run = Run(
+            mechanism=mechanism,
+            ledger=ledger,
+            plain=setup.module,
+            source=source,
+            release=release,
+            optimizer=optimizer,
+            loader=loader,
+            batches_under=batches_under,
+            noise_key=noise_key,
+            sampling_key=sampling_key,
+        )
+        run.start()
+        undo.pop_all()
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",
