@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +30,7 @@ from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
@@ -213,44 +215,43 @@ def begin(
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
     feed = Feed(batches, keys.sampling, setup.examples)
-    owned = isinstance(batches, UnitBatches)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
         report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    source = _source(setup, mechanism, ledger, units=owned)
-    divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-    release = Release(mechanism, ledger, source.parameters, divisor)
-    optimizer = CorrelatedOptimizer(
-        source,
-        release,
-        setup.optimizer,
-        mechanism=mechanism,
-        module=setup.module,
-        watched=lambda: watched_tensors(setup.module),
-        loss_reduction=setup.loss_reduction,
-    )
-    recorder = Recorder(
-        mechanism.fingerprint,
-        lambda: run.keys.noise,
-        path=journal,
-        sync_every=sync_every,
-        begun=lambda recorder: setattr(release, "journal", recorder),
-    )
-    run = Run(
-        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, keys, recorder,
-        History(mechanism),
-    )  # fmt: skip
-    run.start()
-    optimizer.identity = run
-    surroundings = Surroundings(lambda: feed.key)
-
-    def delivered(delivery: Delivery) -> None:
-        recorder.ready(delivery.step)
-        surroundings.deliver(delivery)
-
-    ledger.delivered, ledger.settled = delivered, surroundings.settle
+    take_over(setup.module)
+    with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
+        undo.callback(take_over, setup.module)
+        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+        release = Release(mechanism, ledger, source.parameters, divisor)
+        optimizer = CorrelatedOptimizer(
+            source,
+            release,
+            setup.optimizer,
+            mechanism=mechanism,
+            module=setup.module,
+            watched=lambda: watched_tensors(setup.module),
+            loss_reduction=setup.loss_reduction,
+        )
+        undo.callback(optimizer.detach)
+        run = Run(
+            mechanism=mechanism,
+            ledger=ledger,
+            plain=setup.module,
+            source=source,
+            release=release,
+            optimizer=optimizer,
+            loader=loader,
+            batches_under=batches_under,
+            keys=keys,
+            recorder=Recorder(mechanism.fingerprint, release, path=journal, sync_every=sync_every),
+            history=History(mechanism),
+        )
+        run.start()
+        undo.pop_all()
+    _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",
@@ -260,6 +261,18 @@ def begin(
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
     return run, (source.module, optimizer, source.criterion, loader)
+
+
+def _work_around(run: Run) -> None:
+    """See to the journal and to random numbers around the work on each batch."""
+    surroundings = Surroundings(lambda: run.keys.sampling)
+
+    def delivered(delivery: Delivery) -> None:
+        run.recorder.ready(delivery.step, run.keys.noise)
+        surroundings.deliver(delivery)
+
+    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
+    run.optimizer.identity = run
 
 
 def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:

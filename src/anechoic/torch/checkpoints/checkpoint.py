@@ -63,7 +63,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
             " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
         )
     content = plain("checkpoint", _content(run, keys)) | {"extra": plain("checkpoint_dict", extra)}
-    content["journal"] = run.recorder.mark(target.parent, run.ledger.releases)
+    content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
     with writing(target, MAGIC) as file:
         torch.save(content, cast(Any, file))
     run.ledger.fix_chunking(content["chunking"])

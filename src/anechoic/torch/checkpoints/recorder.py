@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, Mark, identity_of
+from anechoic.torch.release import Release
 
 
 class Recorder:
@@ -21,26 +21,23 @@ class Recorder:
 
     Args:
         fingerprint: of the mechanism.
-        key: the noise key of the run, asked for when the journal is opened.
+        release: of the run; it is told of the journal once there is one.
         path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
             first checkpoint.
         sync_every: see `Journal.open`.
-        begun: called once there is a journal.
     """
 
     def __init__(
         self,
         fingerprint: str,
-        key: Callable[[], bytes],
+        release: Release,
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
-        begun: Callable[[Recorder], None] = lambda recorder: None,
     ) -> None:
-        self._fingerprint, self._key = fingerprint, key
+        self._fingerprint, self._release = fingerprint, release
         self._path = None if path is None else Path(path)
         self._sync_every = positive_int("journal_sync_every", sync_every)
-        self._begun = begun
         self.journal: Journal | None = None
 
     @property
@@ -48,10 +45,10 @@ class Recorder:
         """File name of the journal, or "" where there is none yet."""
         return "" if self.journal is None else str(self.journal.path)
 
-    def ready(self, step: int) -> None:
+    def ready(self, step: int, noise_key: bytes) -> None:
         """Begin the journal before release `step`, where a path was given."""
         if self.journal is None and self._path is not None:
-            self.attach(self._open(self._path, step))
+            self.attach(self._open(self._path, step, noise_key))
 
     def record(self, step: int, digest: str) -> None:
         """Record release `step`.
@@ -62,11 +59,11 @@ class Recorder:
         if self.journal is not None:
             self.journal.record(step, digest)
 
-    def mark(self, folder: Path, step: int) -> dict[str, Any]:
+    def mark(self, folder: Path, step: int, noise_key: bytes) -> dict[str, Any]:
         """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
         journal = self.journal
         if journal is None:
-            journal = self._open(self._path or folder, step)
+            journal = self._open(self._path or folder, step, noise_key)
             self.attach(journal)
         if self._path is None and journal.path.parent != Path(os.path.abspath(folder)):
             journal.link(folder)
@@ -88,15 +85,15 @@ class Recorder:
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]
         place = next((place for place in places if place.exists()), places[0])
-        return self._open(place, step, noise_key=noise_key, mark=mark, adopt=adopt)
+        return self._open(place, step, noise_key, mark=mark, adopt=adopt)
 
     def attach(self, journal: Journal) -> None:
         """Go on with `journal`."""
         self.journal = journal
-        self._begun(self)
+        self._release.journal = self
 
-    def _open(self, place: Path, step: int, *, noise_key: bytes | None = None, **how: Any) -> Journal:
-        identity = identity_of(self._key() if noise_key is None else noise_key)
+    def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:
+        identity = identity_of(noise_key)
         return Journal.open(
             place / f"anechoic-{identity[:16]}.journal" if place.is_dir() else place,
             identity=identity,
