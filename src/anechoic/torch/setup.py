@@ -114,7 +114,6 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     checks.check_loader(setup.data_loader)
-    check_repeats(setup.data_loader)
     check_units(
         setup.units,
         setup.mechanism,
@@ -124,7 +123,9 @@ def check(setup: Setup) -> list[nn.Parameter]:
         mode=setup.grad_sample_mode,
     )
     checks.check_module(setup.module)
-    return checks.check_optimizer(setup.optimizer, setup.module)
+    parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    check_repeats(setup.data_loader)  # last: it fetches examples
+    return parameters
 
 
 def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None]:
