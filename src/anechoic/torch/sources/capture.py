@@ -174,9 +174,10 @@ class Call:
             whole = max(rows, self._packed or 0) if delivery is None else delivery.size
         scale = whole if self._capture._module.loss_reduction == "mean" else 1
         with torch.no_grad():
-            for p, sample in self._gradients(backprops, rows).items():
+            scaled = [None if b is None else b.detach() * scale for b in backprops]
+            for p, sample in self._gradients(scaled, rows).items():
                 if p.requires_grad:
-                    _add_rows(found.samples, id(p), sample * scale if scale != 1 else sample, whole)
+                    _add_rows(found.samples, id(p), sample, whole)
 
     def _gradients(self, backprops: list[Tensor | None], rows: int) -> dict[nn.Parameter, Tensor]:
         layer, (args, kwargs) = self._layer, self._arguments
@@ -188,7 +189,7 @@ class Call:
             return row_gradients(
                 layer,
                 (args, kwargs),
-                [None if b is None else b.detach() for b in filled],
+                filled,
                 rows=rows,
                 dimension=dimension,
                 autocast=self._autocast,
@@ -203,7 +204,7 @@ class Call:
             inputs.append(value)
         (backprop,) = (b for b in backprops if b is not None)
         with torch.autocast(backprop.device.type, enabled=False):
-            return rule(layer, inputs, backprop.detach().movedim(dimension, 0).to(kind))
+            return rule(layer, inputs, backprop.movedim(dimension, 0).to(kind))
 
 
 class CallHook:
