@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.rows import check_packed, rows_fed
 from anechoic.torch.sources.functional import row_gradients
-from anechoic.torch.sources.samplers import batch_first_inside, rule_of
+from anechoic.torch.sources.samplers import row_axis, rule_of
 
 _ENGINE = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
 
@@ -43,6 +43,13 @@ class Pass:
     reached: set[int] = field(default_factory=set)
     fault: str = ""
     coarse: bool = False
+
+    def join(self, other: Pass) -> None:
+        """Add a pass over other parameters."""
+        self.samples |= other.samples
+        self.gradients |= other.gradients
+        self.reached |= other.reached
+        self.fault, self.coarse = self.fault or other.fault, self.coarse or other.coarse
 
 
 class Capture:
@@ -128,10 +135,7 @@ class Call:
     ) -> None:
         self._capture, self._layer, self._wanted = capture, layer, wanted
         self._arguments = (args, kwargs)
-        module = capture._module
-        recurrent = isinstance(layer, DPRNNBase)
-        first = layer.batch_first if recurrent else module.batch_first or batch_first_inside(layer)
-        self._dimension = 0 if first else 1
+        self._dimension = row_axis(layer, capture._module.batch_first)
         given = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(given, PackedSequence):
             check_packed(capture.names.get(id(layer), "module"), given, capture._ledger.in_hand)
@@ -194,10 +198,11 @@ class Call:
                 dimension=dimension,
                 autocast=self._autocast,
             )
-        values = list(signature(layer.forward).bind(*args, **kwargs).arguments.values())
+        bound = signature(layer.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
         inputs: list[Any] = []
         kind = next(p for p in layer.parameters(recurse=False) if p.requires_grad).dtype
-        for value in values:
+        for value in bound.arguments.values():
             if isinstance(value, Tensor):
                 value = value.detach().movedim(dimension, 0) if value.dim() > dimension else value.detach()
                 value = value.to(kind) if value.is_floating_point() else value

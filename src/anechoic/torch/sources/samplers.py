@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.dp_multihead_attention import SequenceBias
+from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
 from torch import Tensor, nn
 
 Samples = dict[nn.Parameter, Tensor]
@@ -40,9 +41,13 @@ def rule_of(layer: nn.Module, *, functorch: bool) -> Rule | None:
     return rule
 
 
-def batch_first_inside(layer: nn.Module) -> bool:
-    """Whether the rows of a layer come first whatever the model does."""
-    return type(layer) in (RNNLinear, nn.EmbeddingBag)
+def row_axis(layer: nn.Module, batch_first: bool) -> int:
+    """The axis of the rows in what a layer is fed with, in a model whose batches come first or not."""
+    if type(layer) in (RNNLinear, nn.EmbeddingBag):
+        return 0  # whatever the model does
+    if isinstance(layer, (DPRNNBase, SequenceBias)):
+        batch_first = layer.batch_first
+    return 0 if batch_first else 1
 
 
 def _embedding(layer: nn.Embedding, inputs: list[Tensor], backprops: Tensor) -> Samples:
@@ -72,7 +77,9 @@ def _embedding_bag(layer: nn.EmbeddingBag, inputs: list[Tensor], backprops: Tens
     if layer.padding_idx is not None:
         share = share * (words != layer.padding_idx)
     if layer.mode == "mean":
-        counted = torch.ones_like(share) if layer.padding_idx is None else (words != layer.padding_idx).to(share)
+        counted = (
+            torch.ones_like(share) if layer.padding_idx is None else (words != layer.padding_idx).to(share)
+        )
         sizes = backprops.new_zeros(bags).index_add_(0, bag, counted).clamp(min=1)
         share = share / sizes[bag]
     found = backprops.new_zeros((bags * layer.num_embeddings, layer.embedding_dim))
