@@ -166,12 +166,15 @@ def check_module(module: Any) -> None:
 def _check_embedding(name: str, layer: nn.Module) -> None:
     if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
         return
-    for option, why, remedy in (
-        ("max_norm", "renormalises the rows of a batch in the forward pass, without noise", "None"),
-        ("sparse", "has no dense gradient to add noise to", "False"),
+    for option, allowed, why in (
+        ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
+        ("sparse", (False,), "has no dense gradient to add noise to"),
+        ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
+        ("mode", ("mean", "sum"), "has no gradients of single rows here"),
     ):
-        value = getattr(layer, option)
-        if value is not None and value is not False:
+        value = getattr(layer, option, allowed[0])
+        if value not in allowed:
+            remedy = " or ".join(map(repr, allowed))
             raise UnsupportedError(
                 f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
                 f" {option} to {remedy}."

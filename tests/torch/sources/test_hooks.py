@@ -289,3 +289,232 @@ MODELS = {
 def test_the_sum_is_that_of_single_rows(name, mode):
     make, x = MODELS[name]
     check(make, x, mode=mode)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_reduction_does_not_change_the_sum(reduction):
+    make, x = MODELS["conv2d circular"]
+    check(make, x, reduction=reduction)
+
+
+@pytest.mark.parametrize(
+    "name", ["conv2d zeros", "lstm", "attention", "layer norm", "own layer, keywords, two outputs"]
+)
+@pytest.mark.parametrize("mode", HOOKED)
+def test_autocast_rounds_and_nothing_else(mode, name):
+    make, x = MODELS[name]
+    expected = single_rows(make, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = released_sum(make, x, mode=mode)
+    assert 0 < (found - expected).norm() < 0.05 * ROWS * CLIP
+
+
+# What hooks on layers cannot see is refused before anything is released.
+
+
+class Shared(nn.Module):
+    """A layer, and its weight again."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.a, self.f, self.use = nn.Linear(4, 4), nn.Linear(4, 3), use
+
+    def forward(self, x):
+        return self.f(self.use(self, x))
+
+
+ASIDE = {
+    "functional": lambda net, x: net.a(x).tanh() + F.linear(x, net.a.weight),
+    "functional alone": lambda net, x: F.linear(x, net.a.weight, net.a.bias),
+    "as a value": lambda net, x: net.a(x) * net.a.weight[0],
+    "random layer drop": lambda net, x: F.dropout(net.a(x), 0.5) * 1.0 + net.a.bias.sum(),
+}
+
+
+@pytest.mark.parametrize("mode", HOOKED)
+@pytest.mark.parametrize("use", ASIDE)
+def test_a_parameter_used_apart_from_its_layer_is_refused(use, mode):
+    with pytest.raises(GuaranteeError, match=r"'a\.(weight|bias)' .*grad_sample_mode='vmap'"):
+        released_sum(lambda: Shared(ASIDE[use]), inputs(4), mode=mode)
+
+
+def test_a_wrong_rule_is_refused(monkeypatch):
+    rules = type(private(nn.Linear(4, 3), inputs(4))[0]).GRAD_SAMPLERS
+    wrong = rules[nn.Linear]
+    monkeypatch.setitem(
+        rules, nn.Linear, lambda *args: {p: 1.1 * sample for p, sample in wrong(*args).items()}
+    )
+    with pytest.raises(GuaranteeError, match="do not add up"):
+        released_sum(lambda: nn.Linear(4, 3), inputs(4))
+
+
+def test_random_numbers_inside_a_layer_are_refused():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.drop, self.f = nn.Parameter(torch.ones(4)), nn.Dropout(0.5), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.f(self.drop(x + self.token))
+
+    with pytest.raises(UnsupportedError, match="grad_sample_mode='vmap'"):
+        released_sum(Own, inputs(4))
+
+
+@pytest.mark.parametrize("mode", ["max", "scale_grad_by_freq"])
+def test_bags_without_gradients_of_single_rows_are_refused(mode):
+    options = {"mode": "max"} if mode == "max" else {"scale_grad_by_freq": True}
+    with pytest.raises(UnsupportedError, match=f"{mode}"):
+        private(nn.Sequential(nn.EmbeddingBag(9, 4, **options), nn.Linear(4, 3)), tokens(5))
+
+
+# Passes: only one that reached the parameters counts.
+
+
+def test_a_layer_that_a_batch_skips_adds_nothing():
+    net = Shared(lambda self, x: x)
+    check(lambda: Shared(lambda self, x: x), inputs(4))
+    assert net.a.weight.grad is None
+
+
+def steps(*between, mode="hooks"):
+    """The sum where something else is computed between the batch and its own pass."""
+    x = inputs(4)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    start = weights(model)
+    module, optimizer, loader = private(model, x, mode=mode)
+    for batch, y in loader:
+        for other in between:
+            other(module, batch, y)
+        optimizer.zero_grad()
+        F.cross_entropy(module(batch), y).backward()
+        optimizer.step()
+    return (start - weights(model)) * ROWS
+
+
+def forward_alone(module, x, y):
+    module(x)
+    module(x[:2])
+
+
+def gradient_of_the_input(module, x, y):
+    x = x.clone().requires_grad_()
+    torch.autograd.grad(F.cross_entropy(module(x), y), x)
+
+
+def gradient_for_the_log(module, x, y):
+    torch.autograd.grad(F.cross_entropy(module(x), y), list(module.parameters()))
+
+
+def interrupted_forward(module, x, y):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handle = module._module[1].register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        module(x)
+    handle.remove()
+
+
+def interrupted_backward(module, x, y):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    out = module._module[0](x)
+    out.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        F.cross_entropy(module._module[2](out.tanh()), y).backward()
+
+
+def evaluation_with_gradients(module, x, y):
+    module.eval()
+    module(torch.cat([x, x]))
+    module.train()
+
+
+@pytest.mark.parametrize("mode", HOOKED)
+@pytest.mark.parametrize(
+    "between",
+    [
+        forward_alone,
+        gradient_of_the_input,
+        gradient_for_the_log,
+        interrupted_forward,
+        interrupted_backward,
+        evaluation_with_gradients,
+    ],
+)
+def test_what_was_computed_aside_does_not_count(between, mode):
+    assert torch.equal(steps(between, mode=mode), steps(mode=mode))
+
+
+def test_two_passes_through_one_graph_are_two():
+    module, optimizer, loader = private(nn.Linear(4, 3), inputs(4))
+    x, y = next(iter(loader))
+    loss = F.cross_entropy(module(x), y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    with pytest.raises(GuaranteeError, match="2 backward passes"):
+        optimizer.step()
+
+
+def test_nothing_is_kept_on_parameters():
+    model = nn.Linear(4, 3)
+    module, _optimizer, loader = private(model, inputs(4))
+    x, y = next(iter(loader))
+    F.cross_entropy(module(x), y).backward()
+    assert not vars(model.weight)
+
+
+# Empty batches, and models that were private before.
+
+
+@pytest.mark.parametrize(
+    "name", ["attention", "conv2d reflect", "embedding, padding", "lstm", "bag sum", "group norm"]
+)
+def test_a_batch_of_no_row_goes_through(name):
+    make, x = MODELS[name]
+    module, _, _ = private(make(), x)
+    out = module(x[:0])
+    assert out.shape == (0, 3)
+    F.cross_entropy(out, torch.zeros(0, dtype=torch.long)).backward()
+    assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.parametrize("mode", HOOKED)
+def test_layers_of_an_earlier_run_are_taken_over(mode):
+    encoder = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    first, optimizer, loader = private(nn.Sequential(encoder, nn.Linear(4, 3)), inputs(4), mode=mode)
+    x, y = next(iter(loader))
+    F.cross_entropy(first(x), y).backward()
+
+    def make():
+        model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 3))
+        encoder.load_state_dict(model[0].state_dict())
+        model[0] = encoder
+        return model
+
+    torch.manual_seed(0)
+    found = released_sum(make, inputs(4), mode=mode)
+    expected = single_rows(
+        lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 3)), inputs(4)
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
+    with pytest.raises(GuaranteeError, match="another private model"):
+        optimizer.step()
+
+
+def test_a_make_private_that_fails_half_way_can_be_repeated(monkeypatch):
+    model, x = nn.Linear(4, 3), inputs(4)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("anechoic.torch.run.Run.start", interrupt)
+        private(model, x)
+    assert not model._forward_hooks
+    assert not model.weight._backward_hooks
+    check(lambda: nn.Linear(4, 3), x)
+    private(model, x)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
