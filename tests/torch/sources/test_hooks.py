@@ -1,4 +1,4 @@
-"""Gradients by hooks: those of single rows for whatever the layers are, and a refusal where they cannot be."""
+"""Gradients by hooks: those of single rows for whatever the layers are, and refusals where that cannot be."""
 
 import pytest
 import torch

@@ -98,8 +98,8 @@ class Capture:
         """Forward hook of `layer`."""
         if self._busy or not self._module.hooks_enabled or not torch.is_grad_enabled():
             return
-        outputs = [t for t in tree_flatten(output)[0] if isinstance(t, (Tensor, PackedSequence))]
-        outputs = [t.data if isinstance(t, PackedSequence) else t for t in outputs]
+        parts = [part.data if isinstance(part, PackedSequence) else part for part in tree_flatten(output)[0]]
+        outputs = [part for part in parts if isinstance(part, Tensor)]
         wanted = [t for t in outputs if t.requires_grad]
         if wanted:
             call = Call(self, layer, args, kwargs, [t.requires_grad for t in outputs])

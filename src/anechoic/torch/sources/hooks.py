@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
@@ -65,7 +64,7 @@ class HooksSource(GradientSource):
             return contributed
         found = self._pass(delivery)
         if found is None:
-            return [torch.zeros_like(p) for p in self.parameters]
+            return self.clipping.nothing(self.parameters)
         samples = self._whole(found, delivery)
         self._compare(found, samples)
         if delivery.units is None:
@@ -125,7 +124,7 @@ class HooksSource(GradientSource):
         )
 
     def _whole(self, found: Pass, delivery: Delivery) -> list[Tensor]:
-        """One tensor a parameter; zeros for one that the loss did not reach, as of a layer that was skipped."""
+        """One tensor a parameter; zeros where the loss did not reach it, as in a layer that was skipped."""
         sizes = {len(sample) for sample in found.samples.values()}
         if sizes - {delivery.size}:
             raise DesynchronizedError(
