@@ -199,6 +199,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         }
 
     def _check_unchanged(self) -> None:
+        self.source.check_ready()
         for name, value in self._read_settings().items():
             if value != self._settings[name]:
                 raise MismatchError(
@@ -221,7 +222,6 @@ class CorrelatedOptimizer(Single, Optimizer):
                 )
         self._unchanged.check()
         check_not_mixing(self._mixing)
-        self.source.check_ready()
         if self._step_skip_queue:
             self.signal_skip_step()
 

@@ -16,7 +16,7 @@ from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
-from anechoic.torch import checks
+from anechoic.torch import checks, fit
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.keys import Keys
@@ -132,8 +132,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     """The given mechanism if it fits, or one planned for the setup."""
     if isinstance(setup.mechanism, Mechanism):
         if not isinstance(setup.mechanism.sampling, External):
-            checks.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
-        checks.check_fit(
+            fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
+        fit.check_fit(
             setup.mechanism,
             setup.data_loader,
             examples=setup.count,
@@ -149,7 +149,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             participation=setup.participation,
         )
         if setup.epsilon is not None and setup.delta is not None:
-            checks.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+            fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
         return setup.mechanism, None
     if not isinstance(setup.mechanism, str):
         raise ValueError(
@@ -176,16 +176,16 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta = setup.data_loader, setup.delta
-    size = checks.planned_size(loader, setup.count, setup.participation)
+    size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
-        checks.is_shuffled(loader)
+        fit.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
     made = plan(
         examples=setup.count,
         batch_size=size,
-        steps=checks.planned_steps(setup.period, setup.epochs, setup.steps),
+        steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
         epsilon=setup.epsilon,
         noise_multiplier=setup.noise_multiplier,
         delta=delta,
@@ -304,7 +304,7 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
         found = Owning(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
-    shuffled = checks.is_shuffled(loader)
+    shuffled = fit.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
         inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)
