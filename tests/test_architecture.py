@@ -28,7 +28,7 @@ ORDER = [
     {"accounting"},
     {"optimize"},
     {"mechanism", "statement", "plan_text"},
-    {"planning", "noise", "batches", "endless", "composition"},
+    {"planning", "noise", "runs", "batches", "endless", "composition"},
     {"audit"},
     {"torch", "flower", "streaming", "theory", "report", "data"},
     {"experiments", "demo"},

@@ -72,14 +72,16 @@ def start(
     loader=None,
     keys=True,
     reduction="mean",
+    engine=None,
     **options,
 ):
-    """A run of its own; `loader` holds options of the DataLoader, `options` those of make_private."""
+    """A run of its own; `loader` and `engine` hold options of those two, `options` those of make_private."""
     mech = mechanism() if mech is None else mech
     dataset = data(mech.sampling.examples) if dataset is None else dataset
     model = network() if model is None else model
     plain = DataLoader(dataset, batch_size=int(mech.expected_batch_size), shuffle=shuffle, **(loader or {}))
-    engine = PrivacyEngine(noise_key=NOISE_KEY, sampling_key=SAMPLING_KEY) if keys else PrivacyEngine()
+    given = {"noise_key": NOISE_KEY, "sampling_key": SAMPLING_KEY} if keys else {}
+    engine = PrivacyEngine(**given, **(engine or {}))
     criterion = nn.CrossEntropyLoss(reduction=reduction)
     made = engine.make_private(
         module=model,

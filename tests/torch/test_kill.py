@@ -48,7 +48,10 @@ def finish(process):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     whole = launch("none", 0, tmp_path / "whole.pt")
-    paths = {workers: (tmp_path / f"{workers}.ckpt", tmp_path / f"{workers}.pt") for workers in (0, 2)}
+    paths = {}
+    for workers in (0, 2):  # the same keys, so each needs a place for its journal
+        (tmp_path / str(workers)).mkdir()
+        paths[workers] = (tmp_path / str(workers) / "run.ckpt", tmp_path / f"{workers}.pt")
     running = {workers: launch(path, workers, result) for workers, (path, result) in paths.items()}
     killed = {workers: kill_after(process, 17 + 6 * workers) for workers, process in running.items()}
     running = {workers: launch(path, workers, result) for workers, (path, result) in paths.items()}

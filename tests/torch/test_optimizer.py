@@ -1,7 +1,11 @@
 """One batch, one backward pass, one step, one release: every way to leave that track, in every mode."""
 
+import os
+import signal
+
 import pytest
 import torch
+from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from anechoic.errors import (
@@ -10,8 +14,9 @@ from anechoic.errors import (
     HorizonError,
     MismatchError,
 )
-from anechoic.torch import BatchMemoryManager, CorrelatedOptimizer
-from anechoic.torch.gradients import clipped_sums
+from anechoic.torch import BatchMemoryManager
+from anechoic.torch.release import Release
+from anechoic.torch.sources.clipping import clipped_sums
 from tests.torch.setting import MODES, backward, data, mechanism, network, start, step, train, weights
 
 HOOKED = ("hooks", "functorch")
@@ -244,9 +249,23 @@ class Branches(nn.Module):
         return self.left(x) + self.right(x) if self.both else self.left(x)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_parameter_that_the_loss_does_not_reach_is_refused(mode):
-    run = start(mode, model=Branches())
+@pytest.mark.parametrize("mode", HOOKED)
+def test_a_parameter_that_the_loss_does_not_reach_gets_noise_alone(mode):
+    quiet = mechanism(noise_std=1e-12)
+    run, other = start(mode, mech=quiet, model=Branches()), start(mode, mech=quiet, model=Branches())
+    other.model.load_state_dict(run.model.state_dict())
+    run.model.both = other.model.both = False
+    with torch.no_grad():
+        other.model.right.weight.add_(1.0)  # nothing depends on it
+    for each in (run, other):
+        before = each.model.right.weight.clone()
+        train(each, 2)
+        assert torch.allclose(each.model.right.weight, before, atol=1e-9)
+    assert torch.equal(run.model.left.weight, other.model.left.weight)
+
+
+def test_a_parameter_that_the_loss_does_not_reach_is_refused_in_ghost_mode():
+    run = start("ghost", model=Branches())
     batches, batch = first(run)
     step(run, batch)
     run.model.both = False
@@ -404,7 +423,7 @@ def test_noise_is_drawn_within_a_release_only():
     run = start()
     backward(run, first(run)[1])
     with pytest.raises(GuaranteeError, match="noise is added by"):
-        run.optimizer._release(0)
+        run.optimizer.release.make(0, [torch.zeros_like(p) for p in run.model.parameters()])
 
 
 def test_an_interrupted_release_ends_the_run():
@@ -439,7 +458,7 @@ def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
         step(run, next(iterator))
         batch = next(iterator)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(CorrelatedOptimizer, "_add", _interrupt)
+            patch.setattr(Release, "add", _interrupt)
             step(run, batch)
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
             step(run, batch)
@@ -455,7 +474,8 @@ def _interrupt(*_):
 
 def test_a_noise_row_out_of_turn_is_refused():
     run = start()
-    _, run.optimizer._noise = run.optimizer._stream.next(run.optimizer._noise)
+    release = run.optimizer.release
+    _, release._noise = release._stream.next(release._noise)
     before = weights(run.model)
     with pytest.raises(DesynchronizedError, match="noise row 1 is next, but release 0 is due"):
         step(run, first(run)[1])
@@ -577,7 +597,79 @@ def test_norms_are_measured_in_the_precision_of_the_parameters():
     run = start()
     _, (x, y) = first(run)
     backward(run, (x, y))
-    for p in run.model.parameters():
-        p.grad_sample = torch.full((8, *p.shape), 3e4, dtype=torch.float16)
+    (found,) = run.optimizer.source._finished
+    found.samples = {id(p): torch.full((8, *p.shape), 3e4, dtype=torch.float16) for p in run.optimizer.params}
+    found.gradients.clear()  # there is nothing to compare them with
     run.optimizer.step()
     assert torch.isfinite(weights(run.model)).all()
+    assert 0.01 < (weights(run.model) - weights(network())).norm() < 10
+
+
+def test_the_value_of_a_closure_is_that_of_step():
+    run = start()
+    _, (x, y) = first(run)
+
+    def closure():
+        run.optimizer.zero_grad()
+        loss = run.criterion(run.forward(x), y)
+        loss.backward()
+        return loss
+
+    assert run.optimizer.step(closure).item() > 0
+
+
+class Impatient(torch.optim.SGD):
+    """Somebody presses Ctrl-C in the middle of the update."""
+
+    def step(self, closure=None):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().step(closure)
+
+
+def test_ctrl_c_waits_until_the_release_is_whole():
+    run = start(optimizer=lambda parameters: Impatient(parameters, lr=0.1))
+    whole = start()
+    batches = iter(run.loader)
+    for made in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            step(run, next(batches))
+        assert run.engine.releases == made
+    assert torch.equal(weights(run.model), train(whole, 2))
+
+
+class Note:
+    def __init__(self, refuses=()):
+        self.seen, self.refuses = [], refuses
+
+    def record(self, step, digest):
+        if step in self.refuses:
+            raise GuaranteeError("refused")
+        self.seen.append((step, digest))
+
+
+def test_a_journal_is_told_of_a_release_before_anybody_sees_it():
+    run, again, other = start(), start(), start(keys=False)
+    for each in (run, again, other):
+        each.optimizer.release.journal = Note()
+        train(each, 3)
+    first_seen, second_seen, others = (each.optimizer.release.journal.seen for each in (run, again, other))
+    assert [step for step, _ in first_seen] == [0, 1, 2]
+    assert first_seen == second_seen
+    assert not {digest for _, digest in first_seen} & {digest for _, digest in others}
+    refused = start()
+    before = weights(refused.model)
+    refused.optimizer.release.journal = Note(refuses=(0,))
+    with pytest.raises(GuaranteeError, match="refused"):
+        train(refused, 1)
+    assert torch.equal(weights(refused.model), before)
+
+
+def test_the_returned_optimizer_is_a_torch_optimizer_and_none_of_opacus():
+    run = start()
+    assert isinstance(run.optimizer, torch.optim.Optimizer)
+    assert not isinstance(run.optimizer, DPOptimizer)
+    seen = []
+    run.optimizer.register_step_post_hook(lambda *_: seen.append(run.engine.releases))
+    train(run, 2)
+    assert len(seen) == 2
+    assert run.optimizer.state_dict() == run.optimizer.original_optimizer.state_dict()

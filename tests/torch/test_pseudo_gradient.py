@@ -542,7 +542,7 @@ def test_contributions_of_ones_own_have_a_name_to_keep_to(tmp_path, monkeypatch)
 
 
 def test_a_checkpoint_without_the_kind_can_be_read(tmp_path, monkeypatch):
-    from anechoic.torch import checkpoint
+    from anechoic.torch.checkpoints import checkpoint
 
     monkeypatch.setattr(ledger, "_MADE", {})
     path, run = tmp_path / "run.ckpt", run_of()

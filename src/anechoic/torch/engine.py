@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from opacus.validators import ModuleValidator
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from anechoic._validate import fraction, positive_float
+from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.batches import UnitBatches
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism import Adjacency, Mechanism
-from anechoic.noise import new_key
-from anechoic.noise.keys import checked_key
 from anechoic.participation import Participation
 from anechoic.planning import Plan
-from anechoic.torch import checkpoint, checks
-from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch import checks
+from anechoic.torch.checkpoints.resumable import Resumable
+from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of
@@ -27,7 +25,7 @@ from anechoic.torch.single import Single
 from anechoic.units import Units
 
 
-class PrivacyEngine(Single):
+class PrivacyEngine(Resumable, Single):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
@@ -38,16 +36,21 @@ class PrivacyEngine(Single):
     by their number, which shows nothing where there are as many positions as examples in the batch.
     Weights may be loaded after make_private until the first batch is delivered; from then on only step()
     may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. Where batches are sampled and the model draws random numbers (dropout), torch's generator must be
-    as secret as the keys: whether a unit is drawn shifts the masks of the others. Not covered: a loss that
+    copied. From the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
+    functions of the sampling key and t; then they go on where they were. Not covered: a loss that
     mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
     attacks, side channels, and choices made by looking at private data (learning rates, early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
         secure_mode: only False.
-        noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone; None takes fresh
-            ones from the operating system. Give them only where figures must be reproduced.
+        noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone, or functions that
+            return them; None takes fresh ones from the operating system when make_private is called. Give
+            them where figures must be reproduced, or where a checkpoint may not hold them.
+        journal: where releases are written down: a file, or a folder. None: beside the first checkpoint, and
+            from it on; then nothing is written in a run that saves none.
+        journal_sync_every: releases between two waits for the disk. Above 1 a killed process still loses
+            none; a power cut may take the last ones out of the journal.
 
     Example:
         engine = PrivacyEngine()
@@ -61,8 +64,10 @@ class PrivacyEngine(Single):
         *,
         accountant: str = "prv",
         secure_mode: bool = False,
-        noise_key: bytes | None = None,
-        sampling_key: bytes | None = None,
+        noise_key: Key = None,
+        sampling_key: Key = None,
+        journal: str | os.PathLike[str] | None = None,
+        journal_sync_every: int = 1,
     ) -> None:
         if accountant != "prv":
             raise UnsupportedError(
@@ -75,10 +80,9 @@ class PrivacyEngine(Single):
                 " additions are not hardened against floating-point attacks. Leave it False, and see 'not"
                 " covered' in the report."
             )
-        self._noise_key = new_key() if noise_key is None else checked_key(noise_key, "noise_key")
-        self._sampling_key = new_key() if sampling_key is None else checked_key(sampling_key, "sampling_key")
-        if self._noise_key == self._sampling_key:
-            raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")
+        self._keys = KeySource(noise_key, sampling_key)
+        self._journal = journal
+        self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._run: Run | None = None
         self.plan: Plan | None = None
 
@@ -251,10 +255,6 @@ class PrivacyEngine(Single):
             )
         )
 
-    def get_epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of the releases made so far: 0 before the first, never above the mechanism's."""
-        return self.mechanism.epsilon(delta, steps=self.releases)
-
     def is_compatible(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> bool:
@@ -273,81 +273,6 @@ class PrivacyEngine(Single):
         fixed: nn.Module = ModuleValidator.fix(module)
         ModuleValidator.validate(fixed, strict=True)
         return fixed
-
-    def save_checkpoint(
-        self,
-        *,
-        path: str | os.PathLike[str],
-        module: Any = None,
-        optimizer: Any = None,
-        noise_scheduler: None = None,
-        grad_clip_scheduler: None = None,
-        checkpoint_dict: Mapping[str, Any] | None = None,
-        module_state_dict_kwargs: None = None,
-        torch_save_kwargs: None = None,
-    ) -> None:
-        """Write everything that the run needs to go on bit for bit. The file is secret: it holds the keys.
-
-        Written to a temporary file and moved into place, so that an older checkpoint stays whole until the
-        new one is. Call it between two steps.
-
-        Args:
-            path: file name.
-            module, optimizer: those that `make_private` returned, or None.
-            checkpoint_dict: whatever else should be kept (epoch, `scheduler.state_dict()`, …): tensors,
-                numbers, strings, lists, tuples and dicts.
-            noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
-
-        Raises:
-            CheckpointError: if the folder of `path` is missing.
-            DesynchronizedError: if a batch is delivered and not stepped, or half summed.
-            ValueError: if something in checkpoint_dict could not be read back safely.
-        """
-        checkpoint.only_none(
-            noise_scheduler=noise_scheduler,
-            grad_clip_scheduler=grad_clip_scheduler,
-            module_state_dict_kwargs=module_state_dict_kwargs,
-            torch_save_kwargs=torch_save_kwargs,
-        )
-        run = self._current()
-        checkpoint.check_same(run, module, optimizer)
-        checkpoint.save(run, path, dict(checkpoint_dict or {}))
-
-    def load_checkpoint(
-        self,
-        *,
-        path: str | os.PathLike[str],
-        module: Any = None,
-        optimizer: Any = None,
-        noise_scheduler: None = None,
-        grad_clip_scheduler: None = None,
-        module_load_dict_kwargs: None = None,
-        torch_load_kwargs: None = None,
-    ) -> dict[str, Any]:
-        """Go on from a checkpoint, after `make_private` with the same mechanism.
-
-        Where a checkpoint is refused, the run stays as it was. The releases that the first process made
-        after the checkpoint are made again with the same noise, so they must be the same: code and data must
-        not have changed, and random augmentations must be drawn from random, numpy.random or torch.
-
-        Returns:
-            The `checkpoint_dict` that was saved.
-
-        Raises:
-            CheckpointError: if the file is missing, corrupt or truncated.
-            MismatchError: if it belongs to another mechanism, model or order of the data.
-            ReplayError: if releases could not be repeated bit for bit (other versions, threads or device),
-                or this process has made them already.
-        """
-        checkpoint.only_none(
-            noise_scheduler=noise_scheduler,
-            grad_clip_scheduler=grad_clip_scheduler,
-            module_load_dict_kwargs=module_load_dict_kwargs,
-            torch_load_kwargs=torch_load_kwargs,
-        )
-        run = self._current()
-        checkpoint.check_same(run, module, optimizer)
-        return checkpoint.load(run, path)
 
     # -- beyond Opacus -------------------------------------------------------------------------
 
@@ -408,7 +333,7 @@ class PrivacyEngine(Single):
         """
         run = self._current()
         how = LocalSteps(local_steps, learning_rate, local_batch_size)
-        if self.units is None or not isinstance(run.optimizer, CorrelatedOptimizer):
+        if self.units is None or not run.source.takes_units:
             raise UnsupportedError(NO_UNITS)
         return PseudoGradients(
             run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize
@@ -433,5 +358,11 @@ class PrivacyEngine(Single):
                 " guarantees of two runs on the same data add up."
             )
         mechanism, self.plan = mechanism_of(setup, check(setup))
-        self._run, private = begin(setup, mechanism, self._noise_key, self._sampling_key)
+        self._run, private = begin(
+            setup,
+            mechanism,
+            self._keys.draw(),
+            journal=self._journal,
+            sync_every=self._journal_sync_every,
+        )
         return private

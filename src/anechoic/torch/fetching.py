@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from anechoic.torch.randomness import seeded
 from anechoic.unit_batch import UnitBatch
@@ -100,6 +100,26 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
         f"a batch holds a {type(batch).__name__}, of which no empty one can be made, and Poisson sampling"
         " may draw no example: let collate_fn return tensors, dicts, lists and tuples."
     )
+
+
+def tried(loader: DataLoader[Any], trial: Dataset[Any]) -> Any:
+    """Item 0 of `trial`, fetched by a worker where `loader` has workers, as its examples are.
+
+    A data set that opens files or makes generators does so where it always does. No global random state
+    changes.
+    """
+    workers = min(1, loader.num_workers)
+    found: DataLoader[Any] = DataLoader(
+        trial,
+        batch_size=None,
+        collate_fn=unchanged,
+        num_workers=workers,
+        timeout=loader.timeout if workers else 0,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context if workers else None,
+        generator=torch.Generator(),
+    )
+    return next(iter(found))
 
 
 def unchanged(batch: Any) -> Any:

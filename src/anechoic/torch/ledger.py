@@ -64,6 +64,9 @@ class ReleaseLedger(Single):
         self._process = os.getpid()
         #: called before the first batch of all is handed out
         self.before_first: Callable[[], None] | None = None
+        #: what is done around the work on each batch: once it is delivered, once it is stepped or given up
+        self.delivered: Callable[[Delivery], None] = lambda delivery: None
+        self.settled: Callable[[], None] = lambda: None
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False
@@ -144,6 +147,7 @@ class ReleaseLedger(Single):
         self._chunking, self._opened = chunking, True
         self._delivery = None
         self._turn += 1
+        self.settled()
         return self._turn
 
     def check_turn(self, turn: int) -> None:
@@ -178,6 +182,7 @@ class ReleaseLedger(Single):
             self.before_first()
             self.before_first = None
         self._delivery = delivery
+        self.delivered(delivery)
 
     # -- the optimizer's side ------------------------------------------------------------------
 
@@ -206,6 +211,7 @@ class ReleaseLedger(Single):
         self._summed += 1
         yield
         self._summing = False
+        self.settled()
 
     @contextmanager
     def releasing(self) -> Iterator[int]:
@@ -230,6 +236,7 @@ class ReleaseLedger(Single):
             yield step
         finally:
             self._releasing = False
+            self.settled()
         self._delivery, self._summed = None, 0
         self._fault = ""
 
@@ -246,6 +253,7 @@ class ReleaseLedger(Single):
     def _clear(self) -> None:
         self._delivery, self._summed, self._summing = None, 0, False
         self._turn += 1
+        self.settled()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

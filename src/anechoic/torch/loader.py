@@ -37,8 +37,9 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Every `for` runs from the number of releases made to the end of the pass (a multiple of `len(loader)`,
     or n). A batch that was delivered and not stepped when the loop was left is delivered again. Random
-    augmentations drawn from random, numpy.random or torch inside the data set or `collate_fn` are functions
-    of the sampling key and t, and the generators of the training loop are not touched.
+    numbers drawn from random, numpy.random or torch are functions of the sampling key and t, inside the data
+    set and `collate_fn` as well as between the delivery of a batch and its step(), where dropout draws them.
+    What is drawn between two steps goes on where it was, and changes nothing in a release.
 
     Made by `PrivacyEngine.make_private`; `dataset`, `collate_fn` and `num_workers` are those of the loader
     given there. Under Poisson sampling a batch may hold no example: its tensors then have length 0, and it

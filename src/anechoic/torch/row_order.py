@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.fetching import unchanged
+from anechoic.torch.fetching import tried
 from anechoic.torch.randomness import SEED_BYTES, seeded
 from anechoic.units import Units
 
@@ -45,18 +45,7 @@ def check_keeps_order(loader: DataLoader[Any], units: Units, batch_first: bool) 
     most = min(_TRIED, units.examples)
     chosen = np.unique(np.linspace(0, units.examples - 1, most).astype(int)).tolist()
     trial = _Trial(loader.dataset, loader.collate_fn, chosen, batch_first)
-    workers = min(1, loader.num_workers)  # a data set that opens files should do so where it always does
-    found = DataLoader(
-        trial,
-        batch_size=None,
-        collate_fn=unchanged,
-        num_workers=workers,
-        timeout=loader.timeout if workers else 0,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context if workers else None,
-        generator=torch.Generator(),
-    )
-    moved = next(iter(found))
+    moved = tried(loader, trial)
     if moved:
         raise UnsupportedError(
             f"{moved} hands out rows in another order than that of the indices (tried on examples {chosen}):"

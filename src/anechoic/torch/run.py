@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from anechoic.batches import Batches
 from anechoic.mechanism import Mechanism
+from anechoic.runs import identity_of
+from anechoic.torch.checkpoints.history import History
+from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.keys import Keys
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.release import Release
 from anechoic.torch.single import Single
+from anechoic.torch.sources import GradientSource
 
 
 @dataclass
@@ -24,39 +30,73 @@ class Run(Single):
         mechanism: what is released, and its guarantee.
         ledger: how far the run is.
         plain: the user's module.
-        module: Opacus's wrapper around it (or its hooks).
+        source, release: what makes the sums, and what adds the noise.
         optimizer, loader: what the engine returned.
         batches_under: batches for a sampling key.
-        noise_key, sampling_key: 32 secret bytes each.
+        keys: of this run.
+        recorder: the journal of its releases.
+        history: what was released before it.
     """
 
     mechanism: Mechanism
     ledger: ReleaseLedger
     plain: nn.Module
-    module: Any
-    optimizer: CorrelatedOptimizer | GhostCorrelatedOptimizer
+    source: GradientSource
+    release: Release
+    optimizer: CorrelatedOptimizer
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]
-    noise_key: bytes
-    sampling_key: bytes
+    keys: Keys
+    recorder: Recorder
+    history: History
+
+    @property
+    def module(self) -> Any:
+        """What the training loop calls: a wrapper around the user's module, or its hooks."""
+        return self.source.module
+
+    @property
+    def identity(self) -> str:
+        """By what the run is known in journals and stamps; no secret."""
+        return identity_of(self.keys.noise)
+
+    def stamped(self, state: dict[str, Any]) -> dict[str, Any]:
+        """An optimizer's state with what it belongs to."""
+        return self.history.stamp(
+            state, run=self.identity, releases=self.ledger.releases, journal=self.recorder.path
+        )
+
+    def admitted(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """An optimizer's state without its stamp, if its releases are counted here."""
+        return self.history.admit(state, run=self.identity, releases=self.ledger.releases)
 
     def start(self) -> None:
         """Begin at release 0."""
-        self.ledger.start(self.noise_key)
-        stream = self.optimizer.start_noise(self.noise_key)
-        self.optimizer.take_noise(stream, stream.init())
+        self.ledger.start(self.keys.noise)
+        stream = self.release.start_noise(self.keys.noise)
+        self.release.take_noise(stream, stream.init())
 
-    def resume(self, noise_key: bytes, sampling_key: bytes, noise: Mapping[str, Any]) -> Callable[[], None]:
-        """Prepare to go on under other keys from a saved noise state; what is returned carries it out."""
-        stream = self.optimizer.start_noise(noise_key)
-        state = stream.restore(noise)
+    def resume(
+        self, noise_key: bytes, sampling_key: bytes, noise: Mapping[str, Any] | None, releases: int
+    ) -> Callable[[], None]:
+        """Prepare to go on under other keys; what is returned carries it out.
+
+        Args:
+            noise: the saved noise state, or None where it was not kept: then all rows before release
+                `releases` are drawn again.
+        """
+        stream = self.release.start_noise(noise_key)
+        state = stream.init() if noise is None else stream.restore(noise)
+        row = None
+        while noise is None and state.step < releases:
+            row, state = stream.next(state, out=row)
         batches = self.batches_under(sampling_key)
 
         def carry_out() -> None:
             self.ledger.start(noise_key, state.step)
-            self.optimizer.take_noise(stream, state)
+            self.release.take_noise(stream, state)
             self.loader.feed.batches, self.loader.feed.key = batches, sampling_key
-            self.noise_key, self.sampling_key = noise_key, sampling_key
+            self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)
 
         return carry_out
 

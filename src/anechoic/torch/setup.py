@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from opacus.grad_sample import prepare_module
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
@@ -16,16 +16,22 @@ from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
-from anechoic.torch import checks
-from anechoic.torch.ghost import watched_module
-from anechoic.torch.ghost_loss import ghost_criterion
-from anechoic.torch.ledger import ReleaseLedger
+from anechoic.torch import checks, fit
+from anechoic.torch.checkpoints.history import History
+from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.keys import Keys
+from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.randomness import Surroundings
+from anechoic.torch.release import Release
+from anechoic.torch.repeats import check_repeats
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
-from anechoic.torch.units import OrderWatch, check_units, report_units, units_of
+from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.leftovers import take_over
+from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
 logger = logging.getLogger("anechoic")
@@ -117,15 +123,17 @@ def check(setup: Setup) -> list[nn.Parameter]:
         mode=setup.grad_sample_mode,
     )
     checks.check_module(setup.module)
-    return checks.check_optimizer(setup.optimizer, setup.module)
+    parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    check_repeats(setup.data_loader)  # last: it fetches examples
+    return parameters
 
 
 def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None]:
     """The given mechanism if it fits, or one planned for the setup."""
     if isinstance(setup.mechanism, Mechanism):
         if not isinstance(setup.mechanism.sampling, External):
-            checks.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
-        checks.check_fit(
+            fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
+        fit.check_fit(
             setup.mechanism,
             setup.data_loader,
             examples=setup.count,
@@ -141,7 +149,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             participation=setup.participation,
         )
         if setup.epsilon is not None and setup.delta is not None:
-            checks.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+            fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
         return setup.mechanism, None
     if not isinstance(setup.mechanism, str):
         raise ValueError(
@@ -168,16 +176,16 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta = setup.data_loader, setup.delta
-    size = checks.planned_size(loader, setup.count, setup.participation)
+    size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
-        checks.is_shuffled(loader)
+        fit.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
     made = plan(
         examples=setup.count,
         batch_size=size,
-        steps=checks.planned_steps(setup.period, setup.epochs, setup.steps),
+        steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
         epsilon=setup.epsilon,
         noise_multiplier=setup.noise_multiplier,
         delta=delta,
@@ -196,51 +204,93 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
 
 
 def begin(
-    setup: Setup, mechanism: Mechanism, noise_key: bytes, sampling_key: bytes
+    setup: Setup, mechanism: Mechanism, keys: Keys, *, journal: Any = None, sync_every: int = 1
 ) -> tuple[Run, tuple[Any, ...]]:
-    """Wrap module, optimizer and loader: the run, and what make_private returns."""
+    """Wrap module, optimizer and loader: the run, and what make_private returns.
+
+    Args:
+        keys: of the run.
+        journal, sync_every: see `Recorder`.
+    """
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
-    batches = batches_under(sampling_key)
-    feed = Feed(batches, sampling_key, setup.examples)
+    batches = batches_under(keys.sampling)
+    feed = Feed(batches, keys.sampling, setup.examples)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
         report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
-        order_watch = OrderWatch(setup.module, ledger, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    ghost = setup.grad_sample_mode == "ghost"
-    options: dict[str, Any] = {"batch_first": setup.batch_first, "loss_reduction": setup.loss_reduction}
-    if ghost:
-        options["max_grad_norm"] = mechanism.clip_norm
-        module: Any = watched_module(setup.module, wrap=setup.wrap_model, **options)
-    else:
-        module = prepare_module(setup.module, setup.grad_sample_mode, setup.wrap_model, **options)
-    optimizer: Any = (GhostCorrelatedOptimizer if ghost else CorrelatedOptimizer)(
-        setup.optimizer,
-        noise_multiplier=mechanism.noise_multiplier,
-        max_grad_norm=mechanism.clip_norm,
-        expected_batch_size=mechanism.expected_batch_size,
-        loss_reduction=setup.loss_reduction,
-    )
-    optimizer.bind(mechanism, ledger, module, lambda: watched_tensors(setup.module))
-    if isinstance(batches, UnitBatches):
-        optimizer.order_watch = order_watch
-    run = Run(
-        mechanism, ledger, setup.module, module, optimizer, loader, batches_under, noise_key, sampling_key
-    )
-    run.start()
+    take_over(setup.module)
+    with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
+        undo.callback(take_over, setup.module)
+        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+        release = Release(mechanism, ledger, source.parameters, divisor)
+        optimizer = CorrelatedOptimizer(
+            source,
+            release,
+            setup.optimizer,
+            mechanism=mechanism,
+            module=setup.module,
+            watched=lambda: watched_tensors(setup.module),
+            loss_reduction=setup.loss_reduction,
+        )
+        undo.callback(optimizer.detach)
+        run = Run(
+            mechanism=mechanism,
+            ledger=ledger,
+            plain=setup.module,
+            source=source,
+            release=release,
+            optimizer=optimizer,
+            loader=loader,
+            batches_under=batches_under,
+            keys=keys,
+            recorder=Recorder(mechanism.fingerprint, release, path=journal, sync_every=sync_every),
+            history=History(mechanism),
+        )
+        run.start()
+        undo.pop_all()
+    _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",
         mechanism.sampling.describe(mechanism.unit),
         mechanism,
     )
-    if ghost:
-        optimizer.watch = module.watch
-        criterion = ghost_criterion(module, optimizer, setup.criterion, setup.loss_reduction)
-        return run, (module, optimizer, criterion, loader)
-    return run, (module, optimizer, loader)
+    if source.criterion is None:
+        return run, (source.module, optimizer, loader)
+    return run, (source.module, optimizer, source.criterion, loader)
+
+
+def _work_around(run: Run) -> None:
+    """See to the journal and to random numbers around the work on each batch."""
+    surroundings = Surroundings(lambda: run.keys.sampling)
+
+    def delivered(delivery: Delivery) -> None:
+        run.recorder.ready(delivery.step, run.keys.noise)
+        surroundings.deliver(delivery)
+
+    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
+    run.optimizer.identity = run
+
+
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:
+    """The gradient source of the run; it attaches itself to the module."""
+    groups = setup.optimizer.param_groups
+    asked = SourceSetup(
+        module=setup.module,
+        parameters=[p for group in groups for p in group["params"] if p.requires_grad],
+        clipping=Clipping(mechanism.clip_norm),
+        ledger=ledger,
+        batch_first=setup.batch_first,
+        loss_reduction=setup.loss_reduction,
+        criterion=setup.criterion,
+        wrap=setup.wrap_model,
+        units=units,
+    )
+    return source_class(setup.grad_sample_mode)(asked)
 
 
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:
@@ -254,7 +304,7 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
         found = Owning(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
-    shuffled = checks.is_shuffled(loader)
+    shuffled = fit.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
         inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)

@@ -1,49 +1,55 @@
 """Checkpoints: one file from which a run goes on bit for bit, or not at all.
 
 A file is a line that names the format, the SHA-256 digest of what follows, and a torch archive that is
-read with weights_only=True. It holds the keys and past noise: whoever reads it can take the noise off the
-releases, so it is as secret as the data.
+read with weights_only=True. It holds the keys and past noise, unless it is sealed: whoever reads it can take
+the noise off the releases, so it is as secret as the data.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
 import os
 import pickle
 import re
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism import Mechanism
+from anechoic.noise import derive
+from anechoic.runs.files import first_line, reading, writing
+from anechoic.torch.checkpoints.plain import plain, unplain
+from anechoic.torch.checkpoints.replay import check_replayable, environment
 from anechoic.torch.ledger import check_not_made
 from anechoic.torch.randomness import rng_state, set_rng_state
-from anechoic.torch.replay import check_replayable, environment
 from anechoic.torch.run import Run
 
-MAGIC = b"anechoic checkpoint 1\n"
-_HEADER = len(MAGIC) + 64 + 1
-_CHUNK = 2**22
+MAGIC = b"anechoic checkpoint 2\n"
+_FIRST = b"anechoic checkpoint 1\n"
 _OF_UNITS = ", of units with digest "
 
 
-def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
+def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
     """Write `run` and the user's `extra` to `path`, atomically.
 
+    Args:
+        keys: False seals the file: neither keys nor noise are in it.
+
     Raises:
-        CheckpointError: if the folder is missing.
+        CheckpointError: if the folder is missing, or `path` is one.
         DesynchronizedError: if the run is between two releases.
-        ValueError: if `extra` could not be read back safely, or `path` is no file name.
+        GuaranteeError: if the journal cannot be written, or another process has it.
+        ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
+            sealed and nobody could give the keys again.
     """
     target = _path(path)
+    if target.is_dir():
+        raise CheckpointError(
+            f"path={str(path)!r} is a folder: give the name of a file in it, such as {target / 'run.ckpt'}."
+        )
     if not target.parent.is_dir():
         raise CheckpointError(f"folder {target.parent} does not exist: make it, and save again.")
     if run.ledger.unfinished:
@@ -51,43 +57,59 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
             " optimizer.step(), or call optimizer.abandon_batch() first."
         )
-    chunking = run.ledger.chunking
-    content = {
+    if not (keys or run.keys.given):
+        raise ValueError(
+            "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
+            " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
+        )
+    content = plain("checkpoint", _content(run, keys)) | {"extra": plain("checkpoint_dict", extra)}
+    content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
+    with writing(target, MAGIC) as file:
+        torch.save(content, cast(Any, file))
+    run.ledger.fix_chunking(content["chunking"])
+    run.source.contributions.expect(run.source.contributions.last_kind)
+
+
+def _content(run: Run, keys: bool) -> dict[str, Any]:
+    secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
+    if keys:
+        secret = {
+            "noise_key": run.keys.noise.hex(),
+            "sampling_key": run.keys.sampling.hex(),
+            "noise": run.release.noise_state.state_dict(copy=False),
+        }
+    return secret | {
         "mechanism": run.mechanism.to_json(),
         "fingerprint": run.mechanism.fingerprint,
         "releases": run.ledger.releases,
-        "chunking": chunking,
-        "kind": run.optimizer.kind,
+        "chunking": run.ledger.chunking,
+        "kind": run.source.contributions.last_kind,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
-        "noise_key": run.noise_key.hex(),
-        "sampling_key": run.sampling_key.hex(),
-        "noise": run.optimizer.noise_state.state_dict(copy=False),
+        "noise_check": _check_of(run.keys.noise),
+        "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
         "optimizer": run.optimizer.original_optimizer.state_dict(),
         "rng": rng_state(),
         "environment": environment(_device(run)),
-        "extra": extra,
+        "earlier": run.history.saved(),
     }
-    check_plain("checkpoint", {**content, "extra": None})
-    check_plain("checkpoint_dict", extra)
-    with _replacing(target) as file:
-        file.write(MAGIC + b"0" * 64 + b"\n")
-        hashing = _HashingWriter(file)
-        torch.save(content, cast(Any, hashing))
-        file.seek(len(MAGIC))
-        file.write(hashing.digest.hexdigest().encode())
-    run.ledger.fix_chunking(chunking)
-    run.optimizer.expect(run.optimizer.kind)
 
 
-def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
+def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
     """Put `run` where the checkpoint at `path` was written, and return the user's extra.
 
     Raises:
         CheckpointError, MismatchError, ReplayError: see `PrivacyEngine.load_checkpoint`; `run` is as before.
     """
-    content = read(path)
+    source = _path(path)
+    content = read(source)
+    if "journal" not in content:
+        raise CheckpointError(
+            f"{source} was written by a version of anechoic without journals and with another noise"
+            " generator: finish that run with the version that began it; or start a new run, and count"
+            " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
+        )
     fingerprint = content["fingerprint"]
     if fingerprint != run.mechanism.fingerprint:
         raise MismatchError(
@@ -103,60 +125,71 @@ def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
                 " the run as it was."
             )
     check_replayable(content["environment"], environment(_device(run)))
-    noise_key, sampling_key = bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
+    noise_key, sampling_key = _keys(run, content)
     check_not_made(noise_key, content["releases"])
-    if run.ledger.releases and run.noise_key != noise_key:
+    if run.ledger.releases and run.keys.noise != noise_key:
         raise ReplayError(
             f"this run has made {run.ledger.releases} releases of its own, and would go on as another one:"
             " load a checkpoint before training, with a new engine."
         )
     _check_states(run, content)
-    resume = run.resume(noise_key, sampling_key, content["noise"])
+    earlier = run.history.load(content["earlier"])
+    resume = run.resume(noise_key, sampling_key, content["noise"], content["releases"])
+    journal = run.recorder.resumed(
+        content["journal"], source.parent, noise_key, content["releases"], adopt=adopt_journal
+    )
     run.plain.load_state_dict(content["module"])
     run.optimizer.original_optimizer.load_state_dict(content["optimizer"])
     resume()
+    run.recorder.attach(journal)
+    run.history.earlier = earlier
     run.optimizer.forget()
     run.optimizer.rewatch()
     run.ledger.before_first = None
     run.ledger.fix_chunking(content["chunking"])
-    run.optimizer.expect(content.get("kind", ""))  # not in files of older versions
+    run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Contents of a checkpoint, its digest checked.
+    """Contents of a checkpoint, of this format or the first, its digest checked.
 
     Raises:
         CheckpointError: if it is missing, corrupt, truncated or something else.
     """
     source = _path(path)
     try:
-        with source.open("rb") as file:
-            head = file.read(_HEADER)
-            if not head.startswith(MAGIC):
-                raise CheckpointError(f"{source} is not an anechoic checkpoint, or its beginning is damaged.")
-            digest = hashlib.sha256()
-            while block := file.read(_CHUNK):
-                digest.update(block)
-            if digest.hexdigest().encode() + b"\n" != head[len(MAGIC) :]:
-                raise CheckpointError(
-                    f"{source} is corrupt or truncated (its SHA-256 digest differs): resume from an older"
-                    " checkpoint."
-                )
-            window = _Window(file, _HEADER)
-            window.seek(0)
+        with reading(source, _FIRST if first_line(source) == _FIRST else MAGIC) as window:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
                 raise CheckpointError(f"{source} holds no torch archive.")
             window.seek(0)
             content = torch.load(cast(Any, window), map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{source} cannot be read: {error.strerror or error}.") from error
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(f"{source} cannot be decoded: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{source} holds no checkpoint.")
-    return content
+    return cast(dict[str, Any], unplain(content))
+
+
+def _keys(run: Run, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The keys of a checkpoint, or the run's own where it is sealed."""
+    if content["noise_key"] is not None:
+        return bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
+    own = {"noise": run.keys.noise, "sampling": run.keys.sampling}
+    for name, key in own.items():
+        if _check_of(key) != content[f"{name}_check"]:
+            raise MismatchError(
+                f"the checkpoint is sealed, and {name}_key is not the one that it was written under: pass"
+                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run (or functions that return"
+                " them)."
+            )
+    return own["noise"], own["sampling"]
+
+
+def _check_of(key: bytes) -> str:
+    """By what a key is recognised, without showing it."""
+    return derive(key, "checkpoint key check", size=16).hex()
 
 
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
@@ -199,7 +232,7 @@ def _settings(run: Run) -> dict[str, Any]:
     return {
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
-        "gradients": type(run.module).__name__,
+        "grad_sample_mode": run.source.mode,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
     }
 
@@ -259,90 +292,9 @@ def _shape(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def check_plain(name: str, value: Any) -> None:
-    """Refuse to write what weights_only=True would not read.
-
-    Raises:
-        ValueError: naming the place.
-    """
-    if type(value) in (dict, OrderedDict):
-        for key, item in value.items():
-            check_plain(f"{name} key", key)
-            check_plain(f"{name}[{key!r}]", item)
-    elif type(value) in (list, tuple, torch.Size):
-        for i, item in enumerate(value):
-            check_plain(f"{name}[{i}]", item)
-    elif type(value) not in (Tensor, Parameter, str, int, float, bool, type(None)):
-        raise ValueError(
-            f"{name} is a {type(value).__name__}, which could not be read back without running code from the"
-            " file: keep tensors, numbers, strings, lists, tuples and dicts."
-        )
-
-
 def _path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
             f"path={type(path).__name__} must be a file name: only a file can be replaced atomically."
         )
     return Path(path)
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `target` when it is complete and on disk, and vanishes otherwise."""
-    # one name for all attempts, so that killed ones do not pile up; readable by the owner alone
-    name = target.with_name(f".{target.name}.partial")
-    name.unlink(missing_ok=True)
-    handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        name.unlink(missing_ok=True)
-        raise
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-class _HashingWriter:
-    """What torch.save needs of a file, with a digest of all that goes through it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-class _Window(io.RawIOBase):
-    """A file from `start` on."""
-
-    def __init__(self, file: IO[bytes], start: int) -> None:
-        self._file, self._start = file, start
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset + (self._start if whence == os.SEEK_SET else 0), whence) - self._start
-
-    def tell(self) -> int:
-        return self._file.tell() - self._start
-
-    def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer)  # type: ignore[attr-defined,no-any-return]

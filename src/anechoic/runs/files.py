@@ -1,0 +1,139 @@
+"""Files that are whole or not there: a line that names the format, a digest of what follows, and that.
+
+Written under another name and moved into place when all of it is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from anechoic.errors import CheckpointError
+
+_CHUNK = 2**22
+_DIGITS = 64
+
+
+@contextlib.contextmanager
+def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
+    """Something to write to, which takes the place of `target` when the block ends without an error.
+
+    Args:
+        target: file name; its folder exists.
+        magic: first line, with its line end; it names the format.
+    """
+    with _replacing(target) as file:
+        file.write(magic + b"0" * _DIGITS + b"\n")
+        hashing = HashingWriter(file)
+        yield hashing
+        file.seek(len(magic))
+        file.write(hashing.digest.hexdigest().encode())
+
+
+@contextlib.contextmanager
+def reading(source: Path, magic: bytes) -> Iterator[Window]:
+    """What follows the head of a file of this format, its digest checked.
+
+    Raises:
+        CheckpointError: if it is missing, corrupt, truncated or something else.
+    """
+    try:
+        file: IO[bytes] = source.open("rb")
+    except OSError as error:
+        raise CheckpointError(f"{source} cannot be read: {error.strerror or error}.") from error
+    start = len(magic) + _DIGITS + 1
+    with file:
+        head = file.read(start)
+        if not head.startswith(magic):
+            raise CheckpointError(f"{source} is not an anechoic checkpoint, or its beginning is damaged.")
+        digest = hashlib.sha256()
+        while block := file.read(_CHUNK):
+            digest.update(block)
+        if digest.hexdigest().encode() + b"\n" != head[len(magic) :]:
+            raise CheckpointError(
+                f"{source} is corrupt or truncated (its SHA-256 digest differs): resume from an older"
+                " checkpoint."
+            )
+        window = Window(file, start)
+        window.seek(0)
+        yield window
+
+
+def first_line(source: Path, limit: int = 64) -> bytes:
+    """The first line of a file, at most `limit` bytes; empty where it cannot be read."""
+    try:
+        with source.open("rb") as file:
+            return file.readline(limit)
+    except OSError:
+        return b""
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `target` when it is complete and on disk, and vanishes otherwise."""
+    # one name for all attempts, so that killed ones do not pile up; readable by the owner alone
+    name = target.with_name(f".{target.name}.partial")
+    name.unlink(missing_ok=True)
+    handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except BaseException:
+        name.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on disk, where the system can say so."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class HashingWriter:
+    """A file to write to, with a digest of all that goes through it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class Window(io.RawIOBase):
+    """A file from `start` on."""
+
+    def __init__(self, file: IO[bytes], start: int) -> None:
+        self._file, self._start = file, start
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset + (self._start if whence == os.SEEK_SET else 0), whence) - self._start
+
+    def tell(self) -> int:
+        return self._file.tell() - self._start
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,49 @@
+"""A lock on an open file, against other processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from anechoic.errors import GuaranteeError
+
+
+def lock(handle: int, path: Path) -> None:
+    """Lock the whole file for this process until `handle` is closed.
+
+    The lock belongs to the open file, so a fork that closes its own handle does not end it, and a reader in
+    this process does not either.
+
+    Raises:
+        GuaranteeError: if another process holds it, or the file system has no locks.
+    """
+    try:
+        _lock(handle)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
+            raise GuaranteeError(
+                f"journal {path} is open in another process: two processes that go on with one run would use"
+                " the same rows of noise. Wait until the other one has ended, or end it."
+            ) from error
+        raise GuaranteeError(
+            f"journal {path} cannot be locked ({error.strerror or error}), so two processes could go on with"
+            " one run unseen: give it a place on a local file system (PrivacyEngine(journal=…))."
+        ) from error
+
+
+if os.name == "nt":  # pragma: no cover - no such machine among those tested
+
+    def _lock(handle: int) -> None:
+        import msvcrt
+
+        os.lseek(handle, 2**30, os.SEEK_SET)  # locked bytes cannot be read, so not those of the content
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        os.lseek(handle, 0, os.SEEK_SET)
+
+else:
+
+    def _lock(handle: int) -> None:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

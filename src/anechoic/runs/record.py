@@ -1,0 +1,200 @@
+"""What a journal says: its lines, how they are chained, and where two journals of one run disagree.
+
+A line is ASCII: a kind, its fields, and a link, the SHA-256 digest of the link before and of the line:
+
+    run IDENTITY FINGERPRINT FIRST TIME LINK     the head: whose releases, and the first one recorded
+    place TOKEN TIME LINK                        which file this is, whenever a process opens it
+    release POSITION DIGEST TIME LINK            what release POSITION was
+
+Nothing in it is secret: an identity is a one-way function of a key of 256 bits, and a digest is a function of
+what was released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anechoic.errors import CheckpointError
+from anechoic.noise.keys import derive
+
+_START = hashlib.sha256(b"anechoic journal 1").hexdigest()
+#: Fields of each kind of line, the time and the link among them.
+_FIELDS = {"run": 5, "place": 3, "release": 4}
+
+_BLOCK = 2**22
+_MANY = 4  # blocks from which on threads are worth their start
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+def identity_of(noise_key: bytes) -> str:
+    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it."""
+    return derive(noise_key, "journal identity", size=16).hex()
+
+
+def digest_of(parts: Iterable[Any]) -> str:
+    """Digest of the released bits: SHA-256 of the lengths of all parts and of the SHA-256 of each 4 MiB.
+
+    Args:
+        parts: objects with the buffer protocol (bytes, NumPy arrays), each contiguous.
+    """
+    views = [memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"") for part in parts]
+    blocks = [view[start : start + _BLOCK] for view in views for start in range(0, len(view), _BLOCK)]
+    found = hashlib.sha256(b"".join(len(view).to_bytes(8, "little") for view in views))
+    if len(blocks) < _MANY:
+        digests: Iterable[bytes] = map(_sha256, blocks)
+    else:  # hashing lets other threads run
+        with ThreadPoolExecutor(_THREADS) as pool:
+            digests = list(pool.map(_sha256, blocks))
+    for digest in digests:
+        found.update(digest)
+    return found.hexdigest()
+
+
+def _sha256(block: memoryview) -> bytes:
+    return hashlib.sha256(block).digest()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a journal was when a checkpoint was written: no less may be found when it is read.
+
+    Attributes:
+        identity: whose releases.
+        name, path: of its file, without and with the folder.
+        lines: number of its lines.
+        head: the link of the last of them.
+    """
+
+    identity: str
+    name: str
+    path: str
+    lines: int
+    head: str
+
+
+@dataclass
+class Record:
+    """The lines of a journal.
+
+    Attributes:
+        identity, fingerprint: of the run and of its mechanism.
+        first: position of the first release recorded.
+        digests: of releases first, first + 1, ….
+        links: one a line.
+        token: which file it was when a process last opened it.
+        time: of the last line, in nanoseconds since 1970.
+        whole: bytes up to the end of the last whole line.
+        torn: whether something follows them, as after a crash in the middle of writing a line.
+    """
+
+    identity: str = ""
+    fingerprint: str = ""
+    first: int = 0
+    digests: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    token: str = ""
+    time: int = 0
+    whole: int = 0
+    torn: bool = False
+
+    @property
+    def end(self) -> int:
+        """Position of the next release to be recorded."""
+        return self.first + len(self.digests)
+
+    @property
+    def head(self) -> str:
+        """The last link."""
+        return self.links[-1] if self.links else _START
+
+    def line(self, kind: str, *fields: object) -> bytes:
+        """The line that comes next, with its link."""
+        body = " ".join([kind, *map(str, fields)])
+        return f"{body} {_link(self.head, body)}\n".encode("ascii")
+
+    def take(self, line: bytes) -> bool:
+        """Take the next line; False, and nothing changes, where it is not one."""
+        try:
+            body, _, link = line.decode("ascii").removesuffix("\n").rpartition(" ")
+            kind, *fields = body.split(" ")
+            if _FIELDS.get(kind) != len(fields) + 1 or _link(self.head, body) != link:
+                return False
+            time = int(fields[-1])
+            if kind == "run":
+                if self.links:
+                    return False
+                self.identity, self.fingerprint, self.first = fields[0], fields[1], int(fields[2])
+            elif not self.links:
+                return False
+            elif kind == "place":
+                self.token = fields[0]
+            else:
+                if int(fields[0]) != self.end:
+                    return False
+                self.digests.append(fields[1])
+        except ValueError:
+            return False
+        self.links.append(link)
+        self.time = time
+        self.whole += len(line)
+        return True
+
+
+def parse(content: bytes, name: object = "the journal") -> Record:
+    """The record that the bytes of a journal hold; what follows the last line end is torn.
+
+    Raises:
+        CheckpointError: for a line that is complete and does not follow from the one before.
+    """
+    record = Record()
+    *lines, rest = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not record.take(line + b"\n"):
+            raise CheckpointError(
+                f"line {number} of {name} is not one that a journal holds there: the file is damaged or was"
+                " edited, so what was released cannot be told. Start a new run, whose privacy cost adds to"
+                " this one's."
+            )
+    record.torn = bool(rest)
+    return record
+
+
+def read_journal(path: str | os.PathLike[str]) -> Record:
+    """What the journal at `path` says; nothing is locked or changed.
+
+    Raises:
+        CheckpointError: if it is missing or damaged.
+    """
+    try:
+        return parse(Path(path).read_bytes(), path)
+    except OSError as error:
+        raise CheckpointError(f"journal {path} cannot be read: {error.strerror or error}.") from error
+
+
+def conflicts(*paths: str | os.PathLike[str]) -> list[int]:
+    """Positions at which journals of one run record different releases; [] says that they agree.
+
+    For copies of a run directory that were continued apart: one row of noise went into two releases there.
+
+    Raises:
+        CheckpointError: if one is missing or damaged.
+        ValueError: if they belong to different runs.
+    """
+    records = [read_journal(path) for path in paths]
+    if len({record.identity for record in records}) > 1:
+        raise ValueError("these journals belong to different runs: compare those of one.")
+    seen: dict[int, set[str]] = {}
+    for record in records:
+        for position, digest in enumerate(record.digests, record.first):
+            seen.setdefault(position, set()).add(digest)
+    return sorted(position for position, digests in seen.items() if len(digests) > 1)
+
+
+def _link(before: str, body: str) -> str:
+    return hashlib.sha256(f"{before} {body}".encode("ascii")).hexdigest()

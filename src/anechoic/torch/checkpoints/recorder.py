@@ -1,0 +1,104 @@
+"""The journal of a training run: begun with its first checkpoint, fed with every release from there on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anechoic._validate import positive_int
+from anechoic.errors import CheckpointError
+from anechoic.runs import Journal, Mark, identity_of
+from anechoic.torch.release import Release
+
+
+class Recorder:
+    """Writes the digest of a release down before the optimizer sees the release.
+
+    Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
+    unless a path is given: then every release is recorded, from the first.
+
+    Args:
+        fingerprint: of the mechanism.
+        release: of the run; it is told of the journal once there is one.
+        path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
+            first checkpoint.
+        sync_every: see `Journal.open`.
+    """
+
+    def __init__(
+        self,
+        fingerprint: str,
+        release: Release,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        sync_every: int = 1,
+    ) -> None:
+        self._fingerprint, self._release = fingerprint, release
+        self._path = None if path is None else Path(path)
+        self._sync_every = positive_int("journal_sync_every", sync_every)
+        self.journal: Journal | None = None
+
+    @property
+    def path(self) -> str:
+        """File name of the journal, or "" where there is none yet."""
+        return "" if self.journal is None else str(self.journal.path)
+
+    def ready(self, step: int, noise_key: bytes) -> None:
+        """Begin the journal before release `step`, where a path was given."""
+        if self.journal is None and self._path is not None:
+            self.attach(self._open(self._path, step, noise_key))
+
+    def record(self, step: int, digest: str) -> None:
+        """Record release `step`.
+
+        Raises:
+            ReplayError: if it was made before and was another one; it must not be used.
+        """
+        if self.journal is not None:
+            self.journal.record(step, digest)
+
+    def mark(self, folder: Path, step: int, noise_key: bytes) -> dict[str, Any]:
+        """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
+        journal = self.journal
+        if journal is None:
+            journal = self._open(self._path or folder, step, noise_key)
+            self.attach(journal)
+        if self._path is None and journal.path.parent != Path(os.path.abspath(folder)):
+            journal.link(folder)
+        return asdict(journal.mark())
+
+    def resumed(
+        self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
+    ) -> Journal:
+        """The journal that a checkpoint in `folder` was written with, opened; `attach` it to use it.
+
+        Raises:
+            CheckpointError, GuaranteeError: as `Journal.open`.
+        """
+        try:
+            mark = Mark(**saved)
+        except TypeError as error:
+            raise CheckpointError(f"the checkpoint names no journal: {error}.") from error
+        places = [folder / mark.name, Path(mark.path)]
+        if self._path is not None:
+            places = [self._path / mark.name if self._path.is_dir() else self._path]
+        place = next((place for place in places if place.exists()), places[0])
+        return self._open(place, step, noise_key, mark=mark, adopt=adopt)
+
+    def attach(self, journal: Journal) -> None:
+        """Go on with `journal`."""
+        self.journal = journal
+        self._release.journal = self
+
+    def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:
+        identity = identity_of(noise_key)
+        return Journal.open(
+            place / f"anechoic-{identity[:16]}.journal" if place.is_dir() else place,
+            identity=identity,
+            fingerprint=self._fingerprint,
+            position=step,
+            sync_every=self._sync_every,
+            **how,
+        )

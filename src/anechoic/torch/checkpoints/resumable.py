@@ -1,0 +1,151 @@
+"""The part of a PrivacyEngine for more than one process: checkpoints, and what was released before."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from anechoic.composition import Composition, compose
+from anechoic.mechanism import Mechanism
+from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch.run import Run
+
+
+class Resumable(ABC):
+    """Saves and loads a run, and counts releases that were made before it."""
+
+    @abstractmethod
+    def _current(self) -> Run:
+        """The run of this engine."""
+
+    def get_epsilon(self, delta: float) -> float:
+        """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
+
+        Without charges never above the mechanism's. It holds for a number of releases that was fixed without
+        looking at them; a stop that was chosen by what was released has the epsilon of the whole mechanism.
+        """
+        run = self._current()
+        return run.history.epsilon(delta, run.ledger.releases)
+
+    def charge(
+        self,
+        what: Mechanism | Mapping[str, Any],
+        *mechanisms: Mechanism,
+        releases: int | None = None,
+    ) -> None:
+        """Count releases that were made before this run, on the same data: get_epsilon composes with them.
+
+        For weights that come from another private run, such as a framework's own checkpoint, which holds no
+        keys: `engine.charge(torch.load("optimizer.pt"))` before the framework restores it.
+
+        Args:
+            what: the state of a private optimizer, with the runs that it belongs to; or the Mechanism of
+                another run.
+            mechanisms: of those runs, where they are not this run's.
+            releases: how many were made, on the caller's word. None: what the run's journal knows; without
+                one all of its mechanism's, because more may have been made after the state was saved.
+
+        Raises:
+            CheckpointError: for the state of an optimizer that was not private.
+            MismatchError: for an unknown mechanism, or one that protects another unit.
+            ValueError: for more releases than a mechanism has.
+        """
+        history = self._current().history
+        if isinstance(what, Mechanism):
+            history.charge(what, releases)
+        else:
+            history.charge_stamp(what, mechanisms, releases)
+
+    @property
+    def composition(self) -> Composition:
+        """The mechanism of the run, composed with what was charged; printing it states the guarantee."""
+        return compose(self._current().mechanism, *(one.part for one in self._current().history.earlier))
+
+    def save_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str],
+        module: Any = None,
+        optimizer: Any = None,
+        noise_scheduler: None = None,
+        grad_clip_scheduler: None = None,
+        checkpoint_dict: Mapping[str, Any] | None = None,
+        module_state_dict_kwargs: None = None,
+        torch_save_kwargs: None = None,
+        keys: bool = True,
+    ) -> None:
+        """Write everything that the run needs to go on bit for bit. The file is secret: it holds the keys.
+
+        Written to a temporary file and moved into place, so that an older checkpoint stays whole until the
+        new one is. Call it between two steps. From the first one on, releases are written down in a journal
+        in the same folder, which must be kept with the checkpoint and holds no secret.
+
+        Args:
+            path: file name.
+            module, optimizer: those that `make_private` returned, or None.
+            checkpoint_dict: whatever else should be kept (epoch, `scheduler.state_dict()`, …): tensors,
+                numbers, strings, lists, tuples and dicts.
+            keys: False seals the checkpoint: it holds no secret, and is read by an engine that is given the
+                same noise_key and sampling_key. The noise of all steps is then drawn again.
+            noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
+
+        Raises:
+            CheckpointError: if the folder of `path` is missing, or `path` is one.
+            DesynchronizedError: if a batch is delivered and not stepped, or half summed.
+            ValueError: if something in checkpoint_dict could not be read back safely.
+        """
+        checkpoint.only_none(
+            noise_scheduler=noise_scheduler,
+            grad_clip_scheduler=grad_clip_scheduler,
+            module_state_dict_kwargs=module_state_dict_kwargs,
+            torch_save_kwargs=torch_save_kwargs,
+        )
+        run = self._current()
+        checkpoint.check_same(run, module, optimizer)
+        checkpoint.save(run, path, dict(checkpoint_dict or {}), keys=keys)
+
+    def load_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str],
+        module: Any = None,
+        optimizer: Any = None,
+        noise_scheduler: None = None,
+        grad_clip_scheduler: None = None,
+        module_load_dict_kwargs: None = None,
+        torch_load_kwargs: None = None,
+        adopt_journal: bool = False,
+    ) -> dict[str, Any]:
+        """Go on from a checkpoint, after `make_private` with the same mechanism.
+
+        Where a checkpoint is refused, the run stays as it was. The releases that the first process made
+        after the checkpoint are made again with the same noise, so they must be the same: each is compared
+        with the journal, and one that differs is refused before the model sees it.
+
+        Args:
+            path: of the checkpoint, with its journal beside it.
+            adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that
+                no other copy of the run is continued, and that nothing was released after this copy was
+                taken: otherwise rows of noise are used twice unseen.
+
+        Returns:
+            The `checkpoint_dict` that was saved.
+
+        Raises:
+            CheckpointError: if the file or its journal is missing, corrupt or truncated.
+            GuaranteeError: if another process has the journal open.
+            MismatchError: if it belongs to another mechanism, model or order of the data.
+            ReplayError: if releases could not be repeated bit for bit (other versions, threads or device),
+                or this process has made them already; if the journal is a copy.
+        """
+        checkpoint.only_none(
+            noise_scheduler=noise_scheduler,
+            grad_clip_scheduler=grad_clip_scheduler,
+            module_load_dict_kwargs=module_load_dict_kwargs,
+            torch_load_kwargs=torch_load_kwargs,
+        )
+        run = self._current()
+        checkpoint.check_same(run, module, optimizer)
+        return checkpoint.load(run, path, adopt_journal=adopt_journal)

@@ -1,0 +1,82 @@
+"""The two keys of a run: drawn where it begins, and used in that process alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anechoic.errors import GuaranteeError
+from anechoic.noise import new_key
+from anechoic.noise.keys import checked_key
+
+Key = bytes | Callable[[], bytes] | None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of one run.
+
+    Attributes:
+        noise, sampling: 32 secret bytes each.
+        given: whether the caller knows both, and can give them again.
+    """
+
+    noise: bytes = field(repr=False)
+    sampling: bytes = field(repr=False)
+    given: bool
+
+
+class KeySource:
+    """Where a run's keys come from.
+
+    Args:
+        noise_key, sampling_key: 32 secret bytes each; or a function that returns them, called when the run
+            begins; None for fresh ones from the operating system.
+
+    Raises:
+        ValueError: for bytes of another length, or twice the same key.
+    """
+
+    def __init__(self, noise_key: Key, sampling_key: Key) -> None:
+        self._noise = noise_key if noise_key is None or callable(noise_key) else _checked(noise_key, "noise")
+        self._sampling = (
+            sampling_key
+            if sampling_key is None or callable(sampling_key)
+            else _checked(sampling_key, "sampling")
+        )
+        _check_different(self._noise, self._sampling)
+        self._process = os.getpid()
+
+    def draw(self) -> Keys:
+        """The keys of the run that begins now, in this process.
+
+        Raises:
+            GuaranteeError: for given keys in a fork of the process that they were given to: its siblings
+                have them too.
+        """
+        fixed = [key for key in (self._noise, self._sampling) if isinstance(key, bytes)]
+        if fixed and os.getpid() != self._process:
+            raise GuaranteeError(
+                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it:"
+                " every fork would make its releases with the same noise. Make the engine in the fork, with"
+                " keys of its own (or none)."
+            )
+        noise, sampling = _drawn(self._noise, "noise"), _drawn(self._sampling, "sampling")
+        _check_different(noise, sampling)
+        return Keys(noise, sampling, self._noise is not None and self._sampling is not None)
+
+
+def _drawn(key: Key, name: str) -> bytes:
+    if key is None:
+        return new_key()
+    return _checked(key() if callable(key) else key, name)
+
+
+def _checked(key: bytes, name: str) -> bytes:
+    return checked_key(key, f"{name}_key")
+
+
+def _check_different(noise: Key, sampling: Key) -> None:
+    if noise is not None and noise == sampling:
+        raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")

@@ -1,0 +1,80 @@
+"""kill -9 at random moments: no row of noise is ever in two releases, and the journal knows every one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+
+
+def ask(command, folder, *arguments, timeout=280):
+    """What `tests.torch.processes` finds, in a process that no other test has touched."""
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.torch.processes", command, str(folder), *map(str, arguments)],
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1]), errors
+
+
+def check_kills(found, wanted):
+    assert found["kills"] >= wanted
+    assert (found["twice"], found["unknown"], found["odd"]) == (0, 0, []), found
+    assert found["repeated"] > 0  # or nothing was tried
+
+
+def test_a_few_random_kills(tmp_path):
+    found, _ = ask("kills", tmp_path, 6, 4)
+    check_kills(found, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_hundred_random_kills(tmp_path):
+    found, errors = ask("kills", tmp_path, 200, 7, timeout=3500)
+    check_kills(found, 200)
+    assert found["refused"] > 0  # scripts that were changed
+    assert "would now be another one" in errors
+
+
+def test_a_script_that_ends_and_is_started_again(tmp_path):
+    found, errors = ask("resumed", tmp_path)
+    for name, seen in found.items():
+        assert seen["twice"] == [], name
+        if name not in ("without journal", "cut journal"):
+            assert seen["unknown"] == [], name
+    refused = {name for name, seen in found.items() if 3 in seen["codes"]}
+    assert refused == found.keys() - {"unchanged", "rolled back"}
+    for name in ("unchanged", "rolled back"):
+        assert found[name]["codes"] == [0, 0] and found[name]["repeated"] >= 3
+    for words in (
+        "would now be another one",
+        "draws from a generator of its own",
+        "is missing: without it",
+        "was cut or put back",
+        "is another file than the one that the run wrote",
+    ):
+        assert words in errors
+
+
+def test_forks_of_an_engine_have_noise_of_their_own_or_none(tmp_path):
+    found, errors = ask("sweep", tmp_path)
+    # the same model, batches and learning rate 0: what differs is noise
+    assert found["drawn"]["codes"] == [0, 0] and found["drawn"]["difference"] > 0.3
+    assert found["given"]["codes"] == [3, 3]
+    assert "every fork would make its releases with the same noise" in errors
