@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from anechoic._serialize import decode, encode
-from anechoic._validate import fraction, one_of, positive_float
+from anechoic._validate import Array, fraction, one_of, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountants import Accountant, Accounting, accountant_of
 from anechoic.accounting.verified import GROWTH
 from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.noise import NoiseStream
+from anechoic.noise.grid import Integers, checked_bits, spacing, to_grid
+from anechoic.noise.rounding import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, rounded_filter
 from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
@@ -55,6 +61,9 @@ class Mechanism:
         delta: the delta at which the guarantee is printed, in (0, 1).
         accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
             (`BallsInBins`). The record then holds what was drawn.
+        grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up exactly
+            (docs/proofs/float-safe.md); None for sums and noise in floating point.
+            `noise.grid.default_bits(m)` is enough for m entries.
 
     Raises:
         ValueError: for an argument out of range.
@@ -69,12 +78,16 @@ class Mechanism:
     unit: str = "example"
     delta: float = 1e-6
     accounting: Accounting = "deterministic"
+    grid_bits: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
         object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
         object.__setattr__(self, "delta", fraction("delta", self.delta))
         check_covered(self.strategy, self.sampling, self.adjacency, self.unit, self.accounting)
+        if self.grid_bits is not None:
+            object.__setattr__(self, "grid_bits", checked_bits(self.grid_bits))
+            spacing(self.clip_norm, self.grid_bits)
 
     # -- what is bound -------------------------------------------------------------------------
 
@@ -113,10 +126,85 @@ class Mechanism:
         """What gives epsilon of an amplified run; None for one that is not amplified."""
         return accountant_of(self.sampling, self.strategy, self.adjacency, self.accounting)
 
+    @cached_property
+    def drift(self) -> float:
+        """What rounding in the memory of the noise may add to mu: 0, or 2**-39 on a grid where C never forgets."""
+        if self.grid_bits is None or rounded_filter(self.strategy.recurrence(), 1.0).exact:
+            return 0.0
+        return 2 * DRIFT
+
     @property
     def noise_multiplier(self) -> float:
         """sigma = noise_std / reference_sensitivity; unamplified, the release is (1/sigma)-GDP."""
         return self.noise_std / self.reference_sensitivity
+
+    # -- releases ------------------------------------------------------------------------------
+
+    def stream(self, dimension: int, **options: Any) -> NoiseStream:
+        """The noise rows of a sum of clipped contributions.
+
+        They are noise_std * clip_norm * C^-1 Z; with `grid_bits` they are rounded to integers, in units of the
+        grid, to be added to the sum of what `to_grid` returned.
+
+        Args:
+            dimension: m, entries of one row.
+            options: of `NoiseStream`: key, backend, device, and so on.
+        """
+        if self.grid_bits is None:
+            return NoiseStream(self.strategy, dimension, std=self.noise_std * self.clip_norm, **options)
+        # in clip norms, where both numbers are exact
+        return NoiseStream(
+            self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options
+        )
+
+    def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
+        """One unit's contribution to one step, clipped, as integers: see `noise.grid.to_grid`.
+
+        Raises:
+            MismatchError: if this mechanism has no grid.
+        """
+        return to_grid(contribution, self.clip_norm, self._bits(), limit=limit)
+
+    def release(self, total: ArrayLike, row: ArrayLike) -> Array:
+        """The release of one step: what the integers of `total` and `row` stand for, over the divisor.
+
+        Args:
+            total: sum of what `to_grid` returned for the units of the batch; zeros for an empty one.
+            row: the step's row of `stream`, used for this release only.
+
+        Returns:
+            float64, in the shape of `row`.
+
+        Raises:
+            MismatchError: if this mechanism has no grid, or something other than integers is given.
+
+        Example:
+            >>> from anechoic.sampling import FixedOrder
+            >>> from anechoic.strategies import Identity
+            >>> sampling = FixedOrder(examples=4, batch_size=2, steps=2)
+            >>> mechanism = calibrate(Identity(2), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=20)
+            >>> stream = mechanism.stream(3)
+            >>> state = stream.init()
+            >>> total = sum(mechanism.to_grid(gradient) for gradient in ([3.0, 0.0, 4.0], [0.1, 0.2, 0.0]))
+            >>> row, state = stream.next(state)
+            >>> mechanism.release(total, row).shape
+            (3,)
+        """
+        unit = spacing(self.clip_norm, self._bits()) / self.expected_batch_size
+        parts = [np.asarray(part) for part in (total, row)]
+        if any(part.dtype.kind not in "iu" or part.shape != parts[1].shape for part in parts):
+            raise MismatchError(
+                f"total is {parts[0].dtype} of shape {parts[0].shape} and row {parts[1].dtype} of shape"
+                f" {parts[1].shape}: both must be integers in one shape, from to_grid() and stream()."
+            )
+        return np.asarray((parts[0] + parts[1]) * unit)
+
+    def _bits(self) -> int:
+        if self.grid_bits is None:
+            raise MismatchError(
+                "this mechanism adds up floating-point numbers: give grid_bits to Mechanism or calibrate."
+            )
+        return self.grid_bits
 
     # -- the guarantee -------------------------------------------------------------------------
 
@@ -145,21 +233,26 @@ class Mechanism:
 
     def _epsilon(self, delta: float, steps: int) -> float:
         if self.accountant is not None:
+            inner = delta * (1 - DRIFT_DELTA) if self.drift else delta
             if steps == self.steps:
-                return self.accountant.epsilon(delta, self.noise_std)
+                return self.accountant.epsilon(inner, self.noise_std) + self._excess
             # what was verified are all releases: a leading block has the bound without sampling error
             strategy, sampling = self.strategy.truncate(steps), self.sampling.truncate(steps)
             block = accountant_of(sampling, strategy, self.adjacency, self.accounting)
-            return math.inf if block is None else block.bound(delta, self.noise_std)
+            return math.inf if block is None else block.bound(inner, self.noise_std) + self._excess
         value = self.sensitivity.value
         if steps < self.steps:
             leading = self.sampling.truncate(steps).participation
             value = min(value, sensitivity(self.strategy.truncate(steps), leading).value)
-        return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std)
+        return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std + self.drift)
+
+    @property
+    def _excess(self) -> float:
+        return DRIFT_EPSILON if self.drift else 0.0
 
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
-        return _factor(self.adjacency) * self.sensitivity.value / self.noise_std
+        return _factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
 
     def rho(self) -> float:
         """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
@@ -180,6 +273,8 @@ class Mechanism:
         }
         if self.accounting != "deterministic":  # left out, as in files written before there was a choice
             fields["accounting"] = encode(self.accounting)
+        if self.grid_bits is not None:
+            fields["grid_bits"] = self.grid_bits
         return fields
 
     @cached_property
@@ -228,6 +323,7 @@ class Mechanism:
                 decode(record["sampling"]),
                 **{name: record[name] for name in names},
                 accounting=decode(record.get("accounting", "deterministic")),
+                grid_bits=record.get("grid_bits"),
             )
             stated, fingerprint = record["states"], record["fingerprint"]
             numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
@@ -295,6 +391,7 @@ def calibrate(
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
     accounting: Accounting | Literal["verified"] = "deterministic",
+    grid_bits: int | None = None,
 ) -> Mechanism:
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
@@ -309,6 +406,7 @@ def calibrate(
         noise_multiplier: sigma, in units of the reference sensitivity, > 0.
         accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100,
             which takes minutes.
+        grid_bits: see `Mechanism`.
 
     Raises:
         ValueError: for an argument out of range, where not exactly one of the two is given, or where the
@@ -324,7 +422,7 @@ def calibrate(
     check_covered(strategy, sampling, adjacency, unit, how)
 
     def with_std(std: float) -> Mechanism:
-        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how)
+        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how, grid_bits)
 
     if noise_multiplier is not None:
         unscaled = with_std(1.0)
@@ -334,7 +432,8 @@ def calibrate(
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     accountant = accountant_of(sampling, strategy, adjacency, how)
     if accountant is not None:
-        std = accountant.noise_std(epsilon, delta)
+        rest = with_std(1.0)
+        std = accountant.noise_std(epsilon - rest._excess, delta * (1 - DRIFT_DELTA) if rest.drift else delta)
     else:
         std = (
             _factor(adjacency)

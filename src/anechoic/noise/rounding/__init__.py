@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.noise.rounding.base import PAD, Fresh, RoundedFilter, advance
-from anechoic.noise.rounding.fading import RoundedBuffered, RoundedStateSpace
+from anechoic.noise.rounding.fading import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, RoundedBuffered, RoundedStateSpace
 from anechoic.noise.rounding.nested import RoundedNested
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage
 from anechoic.strategies.recurrence import (
@@ -17,7 +17,16 @@ from anechoic.strategies.recurrence import (
     StateSpace,
 )
 
-__all__ = ["PAD", "Fresh", "RoundedFilter", "advance", "rounded_filter"]
+__all__ = [
+    "DRIFT",
+    "DRIFT_DELTA",
+    "DRIFT_EPSILON",
+    "PAD",
+    "Fresh",
+    "RoundedFilter",
+    "advance",
+    "rounded_filter",
+]
 
 
 @singledispatch

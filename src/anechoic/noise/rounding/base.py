@@ -75,6 +75,7 @@ class RoundedFilter(Protocol):
 
     kind: str
     rows: int
+    exact: bool  # whether the memory is, so that it never drifts
 
     def used(self, t: int) -> int:
         """The leading rows of the memory that hold the past of step t."""

@@ -22,6 +22,9 @@ from anechoic.strategies.recurrence import Buffered, StateSpace
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
 DRIFT = 2.0**-40
+#: What it costs where epsilon is amplified: epsilon grows by this, and delta by this part of itself. The noise
+#: drifts on both of two neighbouring data sets, each time by 64 * DRIFT in epsilon but for exp(-2000) in delta.
+DRIFT_EPSILON, DRIFT_DELTA = 2 * 64 * DRIFT, 2.0**-32
 #: Largest memory for which the bound holds, in standard deviations of a row; larger memory is refused.
 LARGEST_MEMORY = 2.0**24
 #: Steps over which the powers of a transition matrix are added up one by one.
@@ -60,6 +63,7 @@ class RoundedBuffered:
     """d fading sums of the rounded rows, in units of the last one; high parts first, then low parts."""
 
     kind = "Buffered, rounded"
+    exact = False
 
     def __init__(self, recurrence: Buffered, std: float) -> None:
         self._recurrence = recurrence
@@ -118,6 +122,7 @@ class RoundedStateSpace:
     """d mixed sums of the rounded rows, in units of the last one; high parts first, then low parts."""
 
     kind = "StateSpace, rounded"
+    exact = False
 
     def __init__(self, recurrence: StateSpace, std: float) -> None:
         self._recurrence = recurrence

@@ -28,6 +28,7 @@ class RoundedNested:
     def __init__(self, recurrence: Nested, std: float) -> None:
         self._recurrence = recurrence
         self._std = std
+        self.exact = recurrence.gains is None
         self._parts = 1 if recurrence.gains is None else 2
         self.rows = self._parts * recurrence.rows
 

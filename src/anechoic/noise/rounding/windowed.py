@@ -22,6 +22,7 @@ class RoundedAutoregressive:
     """
 
     kind = "Autoregressive, rounded"
+    exact = True
 
     def __init__(self, recurrence: Autoregressive, std: float) -> None:
         self._recurrence = recurrence
@@ -63,6 +64,7 @@ class RoundedMovingAverage:
     """Ring buffer of the last fresh rows in float64; what they stand for is read again where it matters."""
 
     kind = "MovingAverage, rounded"
+    exact = True
 
     def __init__(self, recurrence: MovingAverage, std: float) -> None:
         self._recurrence = recurrence
