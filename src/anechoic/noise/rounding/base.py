@@ -12,9 +12,11 @@ docs/proofs/float-safe.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from math import lcm
 from typing import Protocol
 
 import numpy as np
@@ -69,6 +71,30 @@ class Plan:
     remember: Callable[[Array, Array, Array], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
 
+    @cached_property
+    def _common(self) -> tuple[list[tuple[int, int]], int]:
+        """(row of memory, numerator) of the weights over one denominator."""
+        below = lcm(*(w.denominator for w in self.weights.values()))
+        return [(i, int(w * below)) for i, w in self.weights.items()], below
+
+    def known(self, memory: Array) -> Fraction:
+        """The linear combination of one column of the memory, exactly: float64 numbers are rational ones."""
+        numerators, below = self._common
+        total: int | Fraction = 0
+        for i, numerator in numerators:
+            value = float(memory[i])
+            total += numerator * (int(value) if value.is_integer() else Fraction(value))
+        return Fraction(total) / below
+
+
+class Each(Protocol):
+    """Calls work(part) for slices that cover a row of `length`, in any order or at once."""
+
+    def __call__(
+        self, work: Callable[[slice], list[dict[int, float]]], length: int
+    ) -> Iterable[list[dict[int, float]]]:
+        """What `work` returned for every slice."""
+
 
 class RoundedFilter(Protocol):
     """One kind of recurrence, with memory of `rows` float64 rows, of which `used(t)` matter before step t."""
@@ -96,14 +122,13 @@ def advance(
     memory: Array,
     fresh: Fresh,
     out: NDArray[np.int64],
-    each: Callable[[Callable[[slice], dict[int, float]], int], list[dict[int, float]]],
+    each: Each,
 ) -> int:
     """Write row t into `out`, and the memory of step t + 1 into `memory`.
 
     Args:
         memory: shape (rows, len(out) + PAD).
-        each: each(work, length) calls work for slices that cover the row, in any order or at once, and returns
-            what they returned.
+        each: how the row is cut up.
 
     Returns:
         How many entries needed exact arithmetic.
@@ -122,10 +147,16 @@ def advance(
     whole = used == list(range(len(used)))  # then no copy is made
     counts: list[int] = []
 
-    def work(part: slice) -> dict[int, float]:
+    def work(part: slice) -> list[dict[int, float]]:
+        row = np.empty(part.stop - part.start)
+        fresh.fill(row, t, part.start)
+        return [
+            block(row[start : start + BLOCK], part.start + start) for start in range(0, len(row), BLOCK)
+        ]
+
+    def block(own: Array, start: int) -> dict[int, float]:
+        part = slice(start, start + len(own))
         here = memory[:, part]
-        own = np.empty(part.stop - part.start)
-        fresh.fill(own, t, part.start)
         value = own * lead
         if used:
             value += weights @ (here[: len(used)] if whole else here[used])
@@ -134,7 +165,7 @@ def advance(
         # |value - rounded| is exact: both are multiples of value's last place, and close
         near = np.flatnonzero(np.abs(np.abs(value - rounded) - 0.5) <= error)
         for i in near.tolist():
-            rounded[i] = _exactly(plan, here[:, i], t, part.start + i, fresh)
+            rounded[i] = _exactly(plan, here[:, i], t, start + i, fresh)
         if not size(rounded) < LARGEST_ENTRY:
             raise GuaranteeError(
                 f"row {t} has entries of {size(rounded):.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use fewer"
@@ -144,7 +175,7 @@ def advance(
         out[part] = rounded
         return plan.remember(here, own, rounded)
 
-    found = each(work, width)
+    found = [sizes for part in each(work, width) for sizes in part]
     for index in {index for sizes in found for index in sizes}:
         memory[index, width:] = max(sizes.get(index, 0.0) for sizes in found)
     return sum(counts)
@@ -169,9 +200,7 @@ def _error(terms: int, total: float, inexact: float) -> float:
 def _exactly(plan: Plan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)
-    # float64 numbers are rational ones
-    known = sum((w * Fraction(float(memory[i])) for i, w in plan.weights.items()), Fraction(0))
-    return nearest_of(known, ((t, plan.lead),), coordinate, fresh.enclosure)
+    return nearest_of(plan.known(memory), ((t, plan.lead),), coordinate, fresh.enclosure)
 
 
 def size(values: Array) -> float:
