@@ -5,7 +5,8 @@
 
 Where a scheme draws units, its indices are those of units, and `UnitBatches` turns them into examples.
 
-Numbers are drawn as integers, so that every law is exact, or within 2**-64 of it.
+Numbers are drawn as integers from AES-256 under the key, so that every law is exact, or within 2**-64 of it,
+to all who cannot break it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
-from anechoic.noise import derive
+from anechoic.noise.integers import Integers
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -90,7 +91,7 @@ class InOrder(Batches):
 
     @cached_property
     def _order(self) -> Indices | None:
-        return None if self._key is None else _generator(self._key, _ORDER).permutation(self._examples)
+        return None if self._key is None else _draws(self._key, _ORDER).permutation(self._examples)
 
     def batch(self, t: int) -> Indices:
         start = t % self.period * self._size
@@ -136,20 +137,19 @@ class Sampled(Batches):
         """Indices of every group, ascending."""
         if self._groups == 1:
             return [np.arange(self._examples)]
-        generator = _generator(self._key, _GROUPS)
+        draws = _draws(self._key, _GROUPS)
         if self._independent:
-            labels = generator.integers(self._groups, size=self._examples)
+            labels = draws.below(self._groups, self._examples)
             order = np.argsort(labels, kind="stable")
             return np.split(order, np.cumsum(np.bincount(labels, minlength=self._groups))[:-1])
-        deal = np.array_split(generator.permutation(self._examples), self._groups)
+        deal = np.array_split(draws.permutation(self._examples), self._groups)
         return [np.sort(group) for group in deal]
 
     def batch(self, t: int) -> Indices:
         group = self.members[t % self._groups]
         if self._threshold >= 2**64:
             return group
-        draws = _generator(self._key, _STEP, t).bit_generator.random_raw(len(group))
-        return group[np.asarray(draws, dtype=np.uint64) < np.uint64(self._threshold)]
+        return group[_draws(self._key, _STEP, t).raw(len(group)) < np.uint64(self._threshold)]
 
     def size(self, t: int) -> int:
         return round(self._expected)
@@ -173,7 +173,7 @@ class Binned(Batches):
 
     @cached_property
     def _members(self) -> list[Indices]:
-        return _by_label(_generator(self._key, _BINS), self._examples, self.period)
+        return _by_label(_draws(self._key, _BINS), self._examples, self.period)
 
     def batch(self, t: int) -> Indices:
         return self._members[t % self.period]
@@ -202,8 +202,8 @@ class Allocated(Batches):
     def batch(self, t: int) -> Indices:
         epoch = t // self.period
         if epoch != self._epoch:
-            generator = _generator(self._key, _EPOCH, epoch)
-            self._epoch, self._members = epoch, _by_label(generator, self._examples, self.period)
+            draws = _draws(self._key, _EPOCH, epoch)
+            self._epoch, self._members = epoch, _by_label(draws, self._examples, self.period)
         return self._members[t % self.period]
 
     def size(self, t: int) -> int:
@@ -244,16 +244,16 @@ class Separated(Batches):
 
     def _next(self, step: int) -> Indices:
         eligible = np.flatnonzero(self._free <= step)
-        draws = _generator(self._key, _STEP, step).bit_generator.random_raw(self._examples)
-        joins = eligible[_below(np.asarray(draws, dtype=np.uint64)[eligible], self._rate)]
+        draws = _draws(self._key, _STEP, step).raw(self._examples)
+        joins = eligible[_below(draws[eligible], self._rate)]
         self._free[joins] = step + self._separation
         return joins
 
     def _stationary(self) -> Indices:
-        generator = _generator(self._key, _START)
-        draws = np.asarray(generator.bit_generator.random_raw(self._examples), dtype=np.uint64)
-        waits = generator.integers(1, max(2, self._separation), size=self._examples)
-        free = _below(draws, 1 / (1 + (self._separation - 1) * self._rate))
+        draws = _draws(self._key, _START)
+        free_now = draws.raw(self._examples)
+        waits = 1 + draws.below(max(1, self._separation - 1), self._examples)
+        free = _below(free_now, 1 / (1 + (self._separation - 1) * self._rate))
         return np.where(free, 0, waits)
 
 
@@ -289,8 +289,7 @@ class UnitBatches(Batches):
         size = self.units.pairs(members) if self.given else self.units.incidences(members)
         draws = np.zeros(0, dtype=np.uint64)
         if self.units.max_examples is not None:
-            raw = _generator(self._key, _KEEP, t).bit_generator.random_raw(size)
-            draws = np.asarray(raw, dtype=np.uint64)
+            draws = _draws(self._key, _KEEP, t).raw(size)
         if self.given:
             return self.units.grouped(members, draws)
         return self.units.drawn(members, draws, self._counts)
@@ -369,9 +368,9 @@ def batches_of(
     raise UnsupportedError(f"{type(sampling).__name__} sampling has no batches of its own.")
 
 
-def _by_label(generator: np.random.Generator, examples: int, labels: int) -> list[Indices]:
+def _by_label(draws: Integers, examples: int, labels: int) -> list[Indices]:
     """Indices by a label that each example draws uniformly, ascending."""
-    drawn = generator.integers(labels, size=examples)
+    drawn = draws.below(labels, examples)
     order = np.argsort(drawn, kind="stable")
     return np.split(order, np.cumsum(np.bincount(drawn, minlength=labels))[:-1])
 
@@ -390,8 +389,5 @@ def _below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_
     return np.ones(len(draws), dtype=bool) if threshold >= 2**64 else draws < np.uint64(threshold)
 
 
-def _generator(key: bytes, *address: int) -> np.random.Generator:
-    # 128 bits of key and 128 of counter: Philox's whole state, its block counter starting at 0
-    words = np.frombuffer(derive(key, DOMAIN, *address, size=32), dtype="<u8").astype(np.uint64)
-    counter = np.concatenate([np.zeros(2, np.uint64), words[2:]])
-    return np.random.Generator(np.random.Philox(key=words[:2], counter=counter))
+def _draws(key: bytes, *address: int) -> Integers:
+    return Integers(key, DOMAIN, *address)

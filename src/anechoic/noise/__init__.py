@@ -1,6 +1,7 @@
-"""Noise streams: the rows of C^-1 Z, one step at a time, addressed by (256-bit key, step, shard).
+"""Noise streams: the rows of C^-1 Z, one step at a time, addressed by (256-bit key, step, coordinate).
 
-Importing this room loads NumPy only; PyTorch is loaded by `backend="torch"`.
+Importing this room loads NumPy only; `cryptography` is loaded with the first row or batch, and PyTorch by
+`backend="torch"`.
 """
 
 from anechoic.noise.keys import derive, new_key

@@ -8,13 +8,13 @@ row is passed over only to be scaled.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from anechoic._validate import Array, one_of
 from anechoic.errors import GuaranteeError
-from anechoic.noise.arrays import Arrays
+from anechoic.noise.arrays import Columns, Plan
 from anechoic.strategies.recurrence import (
     Autoregressive,
     Buffered,
@@ -27,16 +27,6 @@ from anechoic.strategies.recurrence import (
 MEMORY = ("store", "regenerate")
 
 
-class Fresh(Protocol):
-    """The fresh row z_t of step t, and those before it."""
-
-    def __call__(self, target: Any, scale: float) -> None:
-        """target = scale * z_t."""
-
-    def combine(self, target: Any, weights: Array) -> None:
-        """target = sum_j weights[j] z_{t-j}, weights[0] > 0; all rows are made from the key."""
-
-
 class Filter(Protocol):
     """One kind of recurrence over memory of `rows` rows, of which `used(t)` matter before step t."""
 
@@ -46,8 +36,8 @@ class Filter(Protocol):
     def used(self, t: int) -> int:
         """The leading rows of the memory that hold the past of step t."""
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
-        """Write row t into `out`, and the memory of step t + 1 into `memory`."""
+    def plan(self, t: int) -> Plan:
+        """What turns the memory of step t into row t and the memory of step t + 1, columns by columns."""
 
     def digest(self) -> str:
         """Hash of the coefficients, to tell streams of different strategies apart."""
@@ -105,22 +95,26 @@ class AutoregressiveFilter:
     def used(self, t: int) -> int:
         return min(self._recurrence.local(t), self.rows)
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+    def plan(self, t: int) -> Plan:
         local = self._recurrence.local(t)
         row = self._recurrence.row(local)
         gain = self._recurrence.gain(t)
         lead = _checked_scale(self._std * gain / row[0], t, self._precision)
         if self.rows == 0:
-            fresh(out, lead)
-            return
+            return _only_fresh(lead)
         slots = (local - np.arange(len(row))) % self.rows
         weights = np.zeros(min(local + 1, self.rows))
         weights[slots] = -row * (gain / _past_gains(self._recurrence, t, len(row))) / row[0]
-        slot = local % self.rows
-        weights[slot] = lead
-        fresh(memory[slot], 1.0)
-        arrays.combine(weights, memory[: len(weights)], out)
-        arrays.assign(memory[slot], out)
+        slot, stop = local % self.rows, len(weights)
+
+        def plan(columns: Columns) -> None:
+            memory, out = columns.memory, columns.row
+            columns.draw(out, lead)
+            columns.add(weights[:slot], memory[:slot], out)
+            columns.add(weights[slot + 1 :], memory[slot + 1 : stop], out)
+            columns.assign(memory[slot], out)
+
+        return plan
 
     def digest(self) -> str:
         return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
@@ -141,17 +135,20 @@ class MovingAverageFilter:
     def used(self, t: int) -> int:
         return min(self._recurrence.local(t), self.rows)
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+    def plan(self, t: int) -> Plan:
         local = self._recurrence.local(t)
         row = self._recurrence.row(local) * (self._std * self._recurrence.gain(t))
         lead = _checked_scale(row[0], t, self._precision)
         if self.rows == 0:
-            fresh(out, lead)
-            return
+            return _only_fresh(lead)
         weights = np.zeros(min(local + 1, self.rows))
         weights[(local - np.arange(len(row))) % self.rows] = row
-        fresh(memory[local % self.rows], 1.0)
-        arrays.combine(weights, memory[: len(weights)], out)
+
+        def plan(columns: Columns) -> None:
+            columns.draw(columns.memory[local % self.rows], 1.0)
+            columns.combine(weights, columns.memory[: len(weights)], columns.row)
+
+        return plan
 
     def digest(self) -> str:
         return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
@@ -174,11 +171,11 @@ class RegeneratedFilter:
     def used(self, t: int) -> int:
         return 0
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+    def plan(self, t: int) -> Plan:
         local = self._recurrence.local(t)
         row = self._recurrence.row(local) * (self._std * self._recurrence.gain(t))
         _checked_scale(row[0], t, self._precision)
-        fresh.combine(out, row)
+        return _only_fresh(*row.tolist())
 
     def digest(self) -> str:
         return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
@@ -198,19 +195,33 @@ class BufferedFilter:
     def used(self, t: int) -> int:
         return self.rows if self._recurrence.local(t) else 0
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
-        gain = self._recurrence.gain(t)
-        fresh(out, _checked_scale(self._std * gain, t, self._precision))
-        if self._recurrence.local(t):
-            ratio = gain / self._recurrence.gain(t - 1)
-            scale, decay = self._recurrence.scale, self._recurrence.decay
-            arrays.feed_back(out, memory, -ratio * scale, ratio * decay)
-        elif self.rows:
-            arrays.assign(memory, out)
+    def plan(self, t: int) -> Plan:
+        gain, first = self._recurrence.gain(t), not self._recurrence.local(t)
+        lead = _checked_scale(self._std * gain, t, self._precision)
+        ratio = 1.0 if first else gain / self._recurrence.gain(t - 1)
+        weights, decays = -ratio * self._recurrence.scale, ratio * self._recurrence.decay
+
+        def plan(columns: Columns) -> None:
+            columns.draw(columns.row, lead)
+            if not first:
+                columns.feed_back(weights, decays)
+            elif self.rows:
+                columns.assign(columns.memory, columns.row)
+
+        return plan
 
     def digest(self) -> str:
         both = np.concatenate([self._recurrence.scale, self._recurrence.decay])
         return _digest(self.kind, self._recurrence, self._std, both)
+
+
+def _only_fresh(*weights: float) -> Plan:
+    """Rows that need no memory."""
+
+    def plan(columns: Columns) -> None:
+        columns.draw(columns.row, *weights)
+
+    return plan
 
 
 def _horizon(recurrence: Recurrence) -> int:

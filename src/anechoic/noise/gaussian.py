@@ -1,46 +1,159 @@
-"""Addresses of fresh rows: z_t is made of blocks, each from a generator filled by SHAKE-256.
+"""Fresh rows: standard normal numbers as a function of (key, step, coordinate).
 
-Row t of Z is a function of (key, step t, shard) for a given backend, precision and length: it can be made
-again at any time and in any order. It is cut into blocks of `BLOCK` entries. Block k comes from a generator
-of its own, whose state is derived from (key, "noise", step, shard, k, precision), so blocks can be drawn by
-several threads and the number of threads leaves no trace in the row.
+Coordinate i of row t has one 64-bit word of the keystream of (key, "noise", t). Eleven bits choose one of 2,045
+rectangles of equal mass under the normal curve (`anechoic.noise.layers`), 53 bits a point in it: one
+multiplication, whose bits are the same on every machine. The three indices left over stand for the rest
+of the curve, tail included, which is sampled by rejection with words addressed by (coordinate, attempt).
 
-The whole 256-bit key enters every state: Philox takes 256 bits (128 of key, 128 of counter), the Mersenne
-Twister of PyTorch all its 19,937. Both generators pass as random to any analysis that does not set out to
-break them, but neither is a cryptographic one: who knows the bare noise in a few thousand entries of a block
-can compute the rest of that block, though nothing of any other block, row or key. Entries are floating-point
-numbers: PyTorch's float32 ones, made from 24 random bits each, end at 5.8 standard deviations. Attacks on
-either belong to what the guarantee does not cover.
+Guarantee: the variate is a real number, of which this is the float64 approximation and `enclosure` gives any
+number of digits. Given uniform words its law is exactly N(0, 1) up to |z| < LARGEST; beyond lies a mass of
+less than 10**-85. Entries are within ERROR of it, and then rounded once to the precision of the row. See
+docs/proofs/noise.md.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from anechoic.noise.keys import derive
+import numpy as np
+from numpy.typing import NDArray
 
-# Entries: 1 MiB of float32, which stays in the cache of one core. Another value is another stream.
-BLOCK = 2**18
+from anechoic._validate import positive_int
+from anechoic.noise.exact import Details, floor_of, variate
+from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, keystream
+from anechoic.noise.layers import INDEX_BITS, layers
+from anechoic.noise.rest import rest
+
+# Entries that a thread works on at a time. They leave no trace in the row.
+BLOCK = 2**20
 DOMAIN = "noise"
+DETAILS = "noise, further words"
+#: No variate is larger than this in absolute value.
+LARGEST = 20.2036
+#: Bound on |entry - variate|, absolute, for float64 entries of any size; 2**-50 for those below 4.
+ERROR = 2.0**-48
+_CHUNK = 2**15  # words: 256 KiB, so that what is computed of them stays in a core's own cache
+_ZEROS = bytes(8 * _CHUNK)
 
 
-def seed_of(key: bytes, step: int, shard: int, block: int, *, bits: int, size: int) -> bytes:
-    """Seed of `size` bytes for one block of a fresh row of `bits`-bit numbers."""
-    return derive(key, DOMAIN, step, shard, block, bits, size=size)
+class FreshRow:
+    """Row z_t of standard normal numbers, any slice of which can be made alone.
+
+    Args:
+        key: 32 secret bytes.
+        step: t, >= 0.
+    """
+
+    __slots__ = ("_details", "_words")
+
+    def __init__(self, key: bytes, step: int) -> None:
+        self._words: AesCounter = keystream(key, DOMAIN, step)
+        self._details = Details(keystream(key, DETAILS, step))
+
+    def fill(self, out: NDArray[np.floating], start: int, scale: float = 1.0) -> None:
+        """out = scale * z_t[start : start + len(out)], rounded from float64.
+
+        Args:
+            out: float32 or float64, shape (k,).
+            start: first coordinate, >= 0.
+            scale: factor, applied in float64.
+        """
+        scratch, table = _SCRATCH, layers().steps
+        odd = start % WORDS_PER_BLOCK  # the keystream comes in blocks of two words
+        read = self._words.reader((start - odd) // WORDS_PER_BLOCK)
+        missing = []
+        for begin in range(-odd, len(out), _CHUNK):
+            stop = min(begin + _CHUNK, len(out))
+            scratch.read(read, stop - begin)
+            values = scratch.variates(table, stop - begin)
+            first = max(begin, 0)
+            values = values[first - begin :]
+            missing.append(scratch.missing(values) + first)
+            if scale != 1.0:
+                np.multiply(values, scale, out=values)
+            out[first:stop] = values
+        places = np.concatenate(missing) if missing else np.zeros(0, np.int64)
+        if len(places):
+            out[places] = rest(self._details, places + start) * scale
+
+    def enclosure(self, coordinate: int, bits: int) -> tuple[int, int]:
+        """See `enclosure`."""
+        word = int(self._words.words(positive_int("coordinate", coordinate, minimum=0), 1)[0])
+        found = variate(word, self._details, coordinate)
+        return floor_of(found, self._details, coordinate, positive_int("bits", bits, minimum=0)), bits
 
 
-def in_blocks(work: Callable[[int, slice], None], dimension: int, threads: int) -> None:
-    """Call work(k, slice of block k) for every block of a row, on at most `threads` threads."""
-    parts = [slice(start, min(start + BLOCK, dimension)) for start in range(0, dimension, BLOCK)]
+def enclosure(key: bytes, step: int, coordinate: int, bits: int) -> tuple[int, int]:
+    """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
+
+    Args:
+        key: 32 secret bytes.
+        step: t, >= 0.
+        coordinate: i, >= 0.
+        bits: binary digits wanted after the point, >= 0.
+
+    Returns:
+        floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry of
+        the fresh row is within ERROR of x.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return FreshRow(key, step).enclosure(coordinate, bits)
+
+
+class _Scratch(threading.local):
+    """Memory for one chunk, of each thread its own."""
+
+    def __init__(self) -> None:
+        raw = np.empty(8 * _CHUNK + BLOCK_BYTES, np.uint8)
+        self._buffer = memoryview(raw)[: 8 * _CHUNK + BLOCK_BYTES - 1]
+        self._words = raw[: 8 * _CHUNK].view(WORD).view("<i8")
+        self._index = np.empty(_CHUNK, np.int64)
+        self._values = np.empty(_CHUNK)
+        self._steps = np.empty(_CHUNK)
+        self._flags = np.empty(_CHUNK, bool)
+
+    def read(self, read: Callable[[bytes, memoryview], None], count: int) -> None:
+        """The next `count` words, rounded up to whole blocks."""
+        size = -(-count // WORDS_PER_BLOCK) * BLOCK_BYTES
+        if size == len(_ZEROS):
+            read(_ZEROS, self._buffer)
+        else:
+            read(_ZEROS[:size], self._buffer[: size + BLOCK_BYTES - 1])
+
+    def variates(self, table: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """Those of the first `count` words, NaN where the index stands for the rest."""
+        words, index = self._words[:count], self._index[:count]
+        values, steps = self._values[:count], self._steps[:count]
+        np.bitwise_and(words, 2**INDEX_BITS - 1, out=index)
+        table.take(index, out=steps, mode="clip")  # "raise" would copy; no index is out of range
+        np.right_shift(words, INDEX_BITS - 1, out=words)
+        np.bitwise_or(words, 1, out=words)  # 2 s + 1: the middle of the place s, of 53 bits with its sign
+        np.copyto(values, words)
+        return np.multiply(values, steps, out=values)
+
+    def missing(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Places of NaN."""
+        return np.flatnonzero(np.isnan(values, out=self._flags[: len(values)]))
+
+
+_SCRATCH = _Scratch()
+
+
+def in_blocks(work: Callable[[slice], None], length: int, threads: int) -> None:
+    """Call work(part) for every block of a row, on at most `threads` threads."""
+    parts = [slice(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK)]
     if min(threads, len(parts)) <= 1:
-        for k, part in enumerate(parts):
-            work(k, part)
+        for part in parts:
+            work(part)
         return
     # made per call: a lasting pool would not survive a fork, and costs only 0.1 ms for rows this long
     with ThreadPoolExecutor(min(threads, len(parts))) as pool:
-        for _ in pool.map(work, range(len(parts)), parts):
+        for _ in pool.map(work, parts):
             pass
 
 

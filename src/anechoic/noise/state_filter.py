@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from anechoic.noise.arrays import Arrays
-from anechoic.noise.filters import Fresh, _checked_scale, _digest, _horizon
+from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.filters import _checked_scale, _digest, _horizon
 from anechoic.strategies.recurrence import StateSpace
 
 
@@ -25,18 +23,21 @@ class StateSpaceFilter:
     def used(self, t: int) -> int:
         return self.rows if self._recurrence.local(t) else 0
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+    def plan(self, t: int) -> Plan:
         system = self._recurrence
-        gain = system.gain(t)
-        fresh(out, _checked_scale(self._std * gain / system.first, t, self._precision))
-        if system.local(t):
-            ratio = gain / system.gain(t - 1)
-            weights = -ratio / system.first * system.readout
-            arrays.feed_state(out, memory, weights, ratio * system.transition, system.input)
-        elif self.rows:
-            arrays.assign(memory, out)  # whatever was there is gone before it is multiplied by zero
-            nothing = np.zeros((self.rows, self.rows))
-            arrays.feed_state(out, memory, nothing[0], nothing, system.input)
+        gain, first = system.gain(t), not system.local(t)
+        lead = _checked_scale(self._std * gain / system.first, t, self._precision)
+        ratio = 0.0 if first else gain / system.gain(t - 1)
+        weights, transition = -ratio / system.first * system.readout, ratio * system.transition
+
+        def plan(columns: Columns) -> None:
+            columns.draw(columns.row, lead)
+            if first and self.rows:
+                columns.assign(columns.memory, columns.row)  # before what was there is multiplied by zero
+            if self.rows:
+                columns.feed_state(weights, transition, system.input)
+
+        return plan
 
     def digest(self) -> str:
         system = self._recurrence

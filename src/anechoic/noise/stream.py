@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anechoic._validate import Array, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
-from anechoic.noise.arrays import Arrays, make_arrays
+from anechoic.noise.arrays import make_arrays
 from anechoic.noise.filters import make_filter
+from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.keys import checked_key, derive, new_key
 from anechoic.strategies.base import Strategy
 
-FORMAT = 1
+FORMAT = 2
+_OLD_FORMAT = (
+    "the saved noise state has format 1: its rows came from mt19937 or Philox, which this version does not draw "
+    "from, as one release gives their state away. Finish that run with anechoic 0.1.0, or start a new one: a new "
+    "run has its own key and its own guarantee."
+)
 
 
 class NoiseState:
@@ -83,35 +91,36 @@ class NoiseStream:
     `strategy.recurrence()` describes: R Z and L Z are the same noise (docs/guarantees.md), and one fresh row
     a step is enough.
 
-    Z[t] is a function of (key, t, shard), the backend and the dtype; see `anechoic.noise.gaussian`. The
-    stream does not change; what changes is the state:
+    Entry i of Z[t] is a function of (key, t, i), made by AES-256; see `anechoic.noise.gaussian`. The stream
+    does not change; what changes is the state:
 
         state = stream.init()
         row, state = stream.next(state)
 
     Guarantee: the emitted rows are those of std * C^-1 Z up to rounding in `dtype`, each once, none beyond
-    n. NumPy and torch give different rows for one key, and may give other bits with other versions,
-    processors or numbers of threads; within one such setting a restored stream continues bit for bit.
+    n. Their bits are those of NumPy and torch, on any device, with any number of threads, and whether the
+    row is made whole or in slices; a restored stream continues bit for bit.
 
     Args:
         strategy: C.
-        dimension: m, entries of one row, >= 1.
+        dimension: m, entries of one whole row, >= 1.
+        offset, length: the entries offset … offset + length - 1 that this stream emits of every row, by
+            default all from `offset` on. Every slice is that of the whole row: processes that share a row
+            take slices of it under one key.
         std: standard deviation of one entry of the scaled i.i.d. noise, > 0. For the noise of a sum of
             clipped gradients this is noise_std * clip_norm of a mechanism.
         key: 32 secret bytes, used for one stream only; None for fresh ones from the operating system.
         backend: "numpy" or "torch".
         dtype: float32 (default) or float64 of the backend.
         device: torch device of the rows, by default the CPU. Noise is drawn on the CPU whatever the device.
-        shard: >= 0. Streams of different shards are independent under one key.
         memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
             earlier steps again, block by block in the cache: each row then takes as many fresh rows as
             the inverse has bands. For moving averages (`BandedInverse`, `Output`) only.
 
-    Memory: bands, window or buffers of the strategy times m numbers, or none; see `memory_bytes`.
+    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
 
     Raises:
         ValueError: if an argument is out of range, or the dtype is below float32.
-        GuaranteeError: if this version of PyTorch cannot be seeded with the whole key.
 
     Example:
         >>> import numpy as np
@@ -139,7 +148,8 @@ class NoiseStream:
         backend: str = "numpy",
         dtype: Any = None,
         device: Any = None,
-        shard: int = 0,
+        offset: int = 0,
+        length: int | None = None,
         memory: str = "store",
     ) -> None:
         if not isinstance(strategy, Strategy):
@@ -148,7 +158,13 @@ class NoiseStream:
         self.n = strategy.n
         self.dimension = positive_int("dimension", dimension, remedy="It counts the entries of one row.")
         self.std = positive_float("std", std, remedy="A run without noise needs no stream.")
-        self.shard = positive_int("shard", shard, minimum=0)
+        self.offset = positive_int("offset", offset, minimum=0)
+        self.length = positive_int("length", self.dimension - self.offset if length is None else length)
+        if self.offset + self.length > self.dimension:
+            raise ValueError(
+                f"offset={self.offset} and length={self.length} go beyond the {self.dimension} entries of a"
+                " row: choose a slice of it."
+            )
         self.arrays = make_arrays(backend, dtype, device)
         self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
         self._key = new_key() if key is None else checked_key(key)
@@ -160,15 +176,15 @@ class NoiseStream:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that a state keeps. Each emitted row is `dimension` numbers more."""
-        return self.filter.rows * self.dimension * (4 if self.arrays.precision == "float32" else 8)
+        """Bytes that a state keeps. Each emitted row is `length` numbers more."""
+        return self.filter.rows * self.length * (4 if self.arrays.precision == "float32" else 8)
 
     def init(self) -> NoiseState:
         """The state before row 0. Another call gives the same rows again: release each of them once."""
-        return NoiseState(self, 0, self.arrays.empty(self.filter.rows, self.dimension))
+        return NoiseState(self, 0, self.arrays.empty(self.filter.rows, self.length))
 
     def next(self, state: NoiseState, *, out: Any = None) -> tuple[Any, NoiseState]:
-        """Row `state.step` of std * C^-1 Z, shape (dimension,), and the state for the row after it.
+        """Row `state.step` of std * C^-1 Z, shape (length,), and the state for the row after it.
 
         Args:
             state: the one returned with the row before; it is consumed, even where this call is interrupted.
@@ -188,22 +204,24 @@ class NoiseStream:
                 f"all {self.n} noise rows of this mechanism have been used: row {t} would not be covered by "
                 "its guarantee. To train for longer, calibrate a Mechanism with more steps."
             )
-        row = self.arrays.empty(self.dimension) if out is None else self.arrays.check_row(out, self.dimension)
+        row = self.arrays.empty(self.length) if out is None else self.arrays.check_row(out, self.length)
+        plan = self.filter.plan(t)
         state._memory = None  # from here on the memory is between two steps, whatever happens
 
-        self.filter.advance(t, self.arrays, memory, _FreshRows(self.arrays, self._key, t, self.shard), row)
+        self.arrays.run(plan, memory, row, _FreshRows(self._key, t, self.offset))
         return row, NoiseState(self, t + 1, memory)
 
     def fresh(self, step: int) -> Any:
-        """The i.i.d. row Z[step], shape (dimension,): what the emitted rows are made of.
+        """The i.i.d. row Z[step], shape (length,): what the emitted rows are made of.
 
         Raises:
             ValueError: if step is not in [0, n).
         """
         if positive_int("step", step, minimum=0) >= self.n:
             raise ValueError(f"step={step} must be below n={self.n}.")
-        row = self.arrays.empty(self.dimension)
-        self.arrays.fill_normal(row, 1.0, self._key, step, self.shard)
+        row = self.arrays.empty(self.length)
+        fresh = _FreshRows(self._key, step, self.offset)
+        self.arrays.run(lambda columns: columns.draw(columns.row, 1.0), self.arrays.empty(0, 1), row, fresh)
         return row
 
     def restore(self, saved: Mapping[str, Any]) -> NoiseState:
@@ -213,10 +231,12 @@ class NoiseStream:
         They may be used only for the same batches and the same model state as the first time.
 
         Raises:
-            MismatchError: if the state was saved by a stream of another strategy, std, key, dimension, shard,
-                backend or dtype.
+            MismatchError: if the state was saved by a stream of another strategy, std, key, dimension, slice,
+                backend or dtype, or by a version of this library whose noise came from another generator.
             CheckpointError: if something is missing or damaged.
         """
+        if saved.get("format") == 1:
+            raise MismatchError(_OLD_FORMAT)
         for name, expected in self.identity.items():
             if name not in saved:
                 raise CheckpointError(f"the saved noise state has no {name!r}: it is not one, or damaged.")
@@ -227,7 +247,7 @@ class NoiseStream:
             raise CheckpointError(
                 f"the saved noise state has step={step!r}, but must lie between 0 and {self.n}."
             )
-        memory = self.arrays.empty(self.filter.rows, self.dimension)
+        memory = self.arrays.empty(self.filter.rows, self.length)
         try:
             self.arrays.load(rows, memory[: self.filter.used(step)])
         except ValueError as error:
@@ -242,7 +262,8 @@ class NoiseStream:
             "kind": self.filter.kind,
             "n": self.n,
             "dimension": self.dimension,
-            "shard": self.shard,
+            "offset": self.offset,
+            "length": self.length,
             "backend": self.arrays.backend,
             "precision": self.arrays.precision,
             "coefficients": self.filter.digest(),
@@ -250,26 +271,30 @@ class NoiseStream:
         }
 
     def __repr__(self) -> str:
+        part = "" if self.length == self.dimension else f", offset={self.offset}, length={self.length}"
         return (
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
-            f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}, shard={self.shard})"
+            f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}{part})"
         )
 
 
-@dataclass(frozen=True)
 class _FreshRows:
-    """The fresh rows up to one step, made from the key into memory of others."""
+    """A stream's slice of the fresh rows up to one step, made from the key into memory of others."""
 
-    arrays: Arrays
-    key: bytes = field(repr=False)
-    step: int
-    shard: int
+    def __init__(self, key: bytes, step: int, offset: int) -> None:
+        self._key, self._step, self._offset = key, step, offset
+        self._latest = FreshRow(key, step)
 
-    def __call__(self, target: Any, scale: float) -> None:
-        self.arrays.fill_normal(target, scale, self.key, self.step, self.shard)
-
-    def combine(self, target: Any, weights: Array) -> None:
-        self.arrays.fill_sum(target, weights, self.key, self.step, self.shard)
+    def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
+        """out = sum_j weights[j] z_{t-j}, each product and each sum rounded to the precision of `out`."""
+        self._latest.fill(out, self._offset + start, float(weights[0]))
+        earlier = (np.flatnonzero(weights[1:]) + 1).tolist()
+        if not earlier:
+            return
+        other = np.empty_like(out)
+        for j in earlier:
+            FreshRow(self._key, self._step - j).fill(other, self._offset + start, float(weights[j]))
+            out += other
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

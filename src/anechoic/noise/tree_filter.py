@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from anechoic.noise.arrays import Arrays
-from anechoic.noise.filters import Fresh, _checked_scale, _digest, _horizon
+from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.filters import _checked_scale, _digest, _horizon, _only_fresh
 from anechoic.strategies.recurrence import Nested
 
 
@@ -29,34 +27,38 @@ class NestedFilter:
     def used(self, t: int) -> int:
         return len(self._recurrence.open_heights(self._recurrence.local(t))) if self.rows else 0
 
-    def advance(self, t: int, arrays: Arrays, memory: Any, fresh: Fresh, out: Any) -> None:
+    def plan(self, t: int) -> Plan:
         tree = self._recurrence
         s, k = tree.local(t), tree.branching
         row, height, open_heights = tree.row(s), tree.height(s), tree.open_heights(s)
         scale = self._std * tree.gain(t)
         lead = _checked_scale(scale * row[0], t, self._precision)
         if self.rows == 0 or height == 0:
-            fresh(out, lead)
-            return
+            return _only_fresh(lead)
         top = len(open_heights)
         weights = np.append(row[1 + np.array(open_heights, dtype=np.int64)], 1.0)
-        fresh(memory[top], row[0])
+        first = int(np.flatnonzero(weights)[0])
         finished = 0
         while finished < height and (s + 1) % k ** (finished + 1) == 0:
             finished += 1
-        if finished == height:  # the whole tree: nothing of it is needed again
-            arrays.combine(scale * weights, memory[: top + 1], out)
-            return
-        first = int(np.flatnonzero(weights)[0])
-        if first < top:
-            arrays.combine(weights[first:], memory[first : top + 1], out)
-            arrays.assign(memory[top], out)
         # of the sums on the stack these are carried, and the one that the carry is added to, if there is one
         carried = finished + (finished in open_heights)
-        if carried:
-            arrays.combine(np.ones(carried + 1), memory[top - carried : top + 1], out)
-            arrays.assign(memory[top - carried], out)
-        arrays.combine(np.array([scale]), memory[top : top + 1], out)
+
+        def plan(columns: Columns) -> None:
+            memory, out = columns.memory, columns.row
+            columns.draw(memory[top], float(row[0]))
+            if finished == height:  # the whole tree: nothing of it is needed again
+                columns.combine(scale * weights, memory[: top + 1], out)
+                return
+            if first < top:
+                columns.combine(weights[first:], memory[first : top + 1], out)
+                columns.assign(memory[top], out)
+            if carried:
+                columns.combine(np.ones(carried + 1), memory[top - carried : top + 1], out)
+                columns.assign(memory[top - carried], out)
+            columns.combine(np.array([scale]), memory[top : top + 1], out)
+
+        return plan
 
     def digest(self) -> str:
         tree = self._recurrence

@@ -1,0 +1,174 @@
+"""The variates as real numbers: as many digits as wanted, and decisions that float64 leaves open.
+
+A variate is start + (place + u) * step with integers start, place, step and a number u of [0, 1) whose
+binary digits are read from the keystream, as far as they are asked for. A proposal is accepted where such a
+number, times a constant, is below the curve. Here both are enclosed in integers and decimals of growing
+length until the answer is certain, so that the law is exact, not that of some floating-point function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+
+import numpy as np
+
+from anechoic.noise.keystream import AesCounter
+from anechoic.noise.layers import (
+    GRID_BITS,
+    INDEX_BITS,
+    PICK_BITS,
+    RECTANGLES,
+    TAIL_STEP,
+    layers,
+    stack_height,
+)
+
+# what is read at (coordinate, attempt): four words of a proposal, further digits of its place and height
+WORDS, PLACE, HEIGHT = range(3)
+_PLACE_BITS = 52
+_EXPONENT = GRID_BITS + _PLACE_BITS
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is drawn beyond the one word that every coordinate has, addressed by (coordinate, attempt).
+
+    Attempt 0 is the point in the rectangle; the proposals for the rest follow from 1 on.
+    """
+
+    stream: AesCounter
+
+    def words(self, coordinate: int, attempt: int) -> list[int]:
+        """Four words: piece, sign and place, height, step of the tail."""
+        return [w for index in range(2) for w in self._block(coordinate, attempt, WORDS, index)]
+
+    def digits(self, coordinate: int, attempt: int, purpose: int, count: int) -> int:
+        """The first `count` binary digits of a number of [0, 1), as an integer."""
+        found, blocks = 0, -(-count // 128)
+        for index in range(blocks):
+            high, low = self._block(coordinate, attempt, purpose, index)
+            found = found << 128 | high << 64 | low
+        return found >> (128 * blocks - count)
+
+    def _block(self, coordinate: int, attempt: int, purpose: int, index: int) -> list[int]:
+        low = np.array([attempt << 32 | purpose << 24 | index], dtype=np.uint64)
+        words: list[int] = self.stream.at(np.array([coordinate], dtype=np.uint64), low)[0].tolist()
+        return words
+
+
+@dataclass(frozen=True)
+class Segment:
+    """sign * (start + (place + u) * step) * 2**-102, u uniform in [0, 1); `attempt` addresses its digits."""
+
+    sign: int
+    start: int
+    place: int
+    step: int
+    attempt: int
+
+    def interval(self, details: Details, coordinate: int, extra: int) -> tuple[int, int, int]:
+        """(low, high, exponent): the number before its sign lies in [low, high] * 2**-exponent."""
+        place = self.place << extra | details.digits(coordinate, self.attempt, PLACE, extra)
+        low = (self.start << extra) + place * self.step
+        return low, low + self.step, _EXPONENT + extra
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point over one piece: `step` of the tail (0 elsewhere, -1 for none), words of place and height."""
+
+    piece: int
+    step: int
+    place: int
+    height: int
+
+
+def variate(word: int, details: Details, coordinate: int) -> Segment:
+    """The variate of a coordinate, whose own word is given."""
+    index = word % 2**INDEX_BITS
+    if index < RECTANGLES:
+        signed = (word if word < 2**63 else word - 2**64) >> 11
+        return Segment(1, 0, signed, _on_grid(float(layers().widths[index])), 0)
+    attempt = 1
+    while True:
+        proposed = proposal(details.words(coordinate, attempt))
+        if accepts(details, coordinate, attempt, proposed):
+            return candidate(proposed, attempt)
+        attempt += 1
+
+
+def proposal(words: list[int]) -> Proposal:
+    """What four words propose."""
+    pick, place, height, steps = words
+    piece = int(layers().picks[pick % 2**PICK_BITS])
+    step = 0 if piece else (steps & -steps).bit_length() - 1
+    return Proposal(piece, step, place, height)
+
+
+def candidate(proposed: Proposal, attempt: int) -> Segment:
+    """The number that is proposed."""
+    table, place = layers(), proposed.place
+    start = _on_grid(float(table.starts[proposed.piece])) + proposed.step * _on_grid(TAIL_STEP)
+    length = _on_grid(float(table.lengths[proposed.piece]))
+    return Segment(1 - 2 * (place & 1), start << _PLACE_BITS, place >> 12, length, attempt)
+
+
+def accepts(details: Details, coordinate: int, attempt: int, proposed: Proposal) -> bool:
+    """Whether the proposal lies under the curve, exactly.
+
+    Args:
+        details: digits beyond those of the words.
+        coordinate, attempt: address of the proposal.
+        proposed: what its words say.
+    """
+    piece, step, height = proposed.piece, proposed.step, proposed.height
+    if step < 0:
+        return False
+    segment, ceiling = candidate(proposed, attempt), Decimal(float(layers().ceilings[piece]))
+    length = Decimal(float(layers().lengths[piece])) * (1 if piece else 2 ** (step + 1))
+    for extra in _lengths():
+        low, high, exponent = segment.interval(details, coordinate, extra)
+        drawn = height << extra | details.digits(coordinate, attempt, HEIGHT, extra)
+        digits = 30 + (64 + extra) * 31 // 100
+        below = stack_height(piece, digits)
+        with localcontext(Context(prec=digits + 10)):
+            slack, unit = Decimal(10) ** -digits, Decimal(2) ** -(64 + extra)
+            least = length * (_curve(high, exponent) * (1 - slack) - below * (1 + slack))
+            most = length * (_curve(low, exponent) * (1 + slack) - below * (1 - slack))
+            if (drawn + 1) * unit * ceiling <= least:
+                return True
+            if drawn * unit * ceiling >= most:
+                return False
+    raise AssertionError("unreachable")
+
+
+def floor_of(segment: Segment, details: Details, coordinate: int, bits: int) -> int:
+    """floor(x * 2**bits) of the variate x."""
+    for extra in _lengths():
+        low, high, exponent = segment.interval(details, coordinate, extra)
+        if segment.sign < 0:
+            low, high = -high, -low
+        if exponent >= bits and low >> (exponent - bits) == (high - 1) >> (exponent - bits):
+            return low >> (exponent - bits)
+    raise AssertionError("unreachable")
+
+
+def _curve(number: int, exponent: int) -> Decimal:
+    x = Decimal(number) / 2**exponent
+    return (-x * x / 2).exp()
+
+
+def _on_grid(value: float) -> int:
+    """value * 2**50, an integer."""
+    return int(value * 2.0**GRID_BITS)
+
+
+def _lengths() -> Iterator[int]:
+    """0, 64, 128, 256, …: further binary digits to read."""
+    yield 0
+    extra = 64
+    while True:
+        yield extra
+        extra *= 2

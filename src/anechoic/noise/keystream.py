@@ -1,0 +1,105 @@
+"""The generator behind noise, batches and allocation: AES-256 in counter mode, read at any place.
+
+Every address (domain and numbers) has a subkey of its own, derived from the run's 256-bit key. Byte i of its
+keystream is a function of (key, address, i): any slice can be made alone, on any machine, in any order.
+To tell a keystream from random bytes, or to compute one byte of it from others, is to break AES.
+
+`cryptography` is imported when a keystream is first made; its calls release the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.noise.keys import checked_key, derive
+
+BLOCK_BYTES = 16
+WORDS_PER_BLOCK = 2
+WORD = np.dtype("<u8")
+_COUNTERS = 2**128
+
+
+class AesCounter:
+    """The keystream of AES-256-CTR whose first counter block is 0.
+
+    Block i is the encryption of i as a 128-bit big-endian number (NIST SP 800-38A, section 6.5).
+
+    Args:
+        subkey: 32 bytes, used for this keystream alone.
+    """
+
+    __slots__ = ("_subkey",)
+
+    def __init__(self, subkey: bytes) -> None:
+        self._subkey = checked_key(subkey, "subkey")
+
+    def reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+        """A function (zeros, buffer) that writes the next len(zeros) bytes, from block `block` on.
+
+        The buffer is 15 bytes longer than that, which `cryptography` asks for, and len(zeros) a multiple
+        of 16.
+        """
+        if not 0 <= block < _COUNTERS:
+            raise ValueError(f"block={block} must lie between 0 and 2**128 - 1.")
+        encryptor = self._cipher(block).encryptor()
+
+        def read(zeros: bytes, buffer: memoryview) -> None:
+            encryptor.update_into(zeros, buffer)
+
+        return read
+
+    def read(self, block: int, count: int) -> bytes:
+        """`count` blocks from block `block` on."""
+        buffer = bytearray(count * BLOCK_BYTES + BLOCK_BYTES - 1)
+        self.reader(block)(bytes(count * BLOCK_BYTES), memoryview(buffer))
+        return bytes(buffer[: count * BLOCK_BYTES])
+
+    def words(self, start: int, count: int) -> NDArray[np.uint64]:
+        """Words start … start + count - 1 of 64 bits, two in a block."""
+        first = start // WORDS_PER_BLOCK
+        blocks = -(-(start + count) // WORDS_PER_BLOCK) - first
+        skipped = start - first * WORDS_PER_BLOCK
+        found = np.frombuffer(self.read(first, blocks), WORD)
+        return found[skipped : skipped + count].astype(np.uint64)
+
+    def at(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The blocks of numbers high * 2**64 + low, as words.
+
+        Args:
+            high, low: shape (k,).
+
+        Returns:
+            Shape (k, 2).
+        """
+        counters = np.empty((len(high), WORDS_PER_BLOCK), ">u8")
+        counters[:, 0], counters[:, 1] = high, low
+        encrypted = self._cipher(None).encryptor().update(counters.tobytes())
+        return np.frombuffer(encrypted, WORD).astype(np.uint64).reshape(-1, WORDS_PER_BLOCK)
+
+    def _cipher(self, block: int | None) -> Any:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        # one block at a time is what counter mode is made of: ECB of numbers that never repeat
+        mode = modes.ECB() if block is None else modes.CTR(block.to_bytes(BLOCK_BYTES, "big"))
+        return Cipher(algorithms.AES256(self._subkey), mode)
+
+    def __repr__(self) -> str:
+        return "AesCounter(secret)"
+
+
+def keystream(key: bytes, domain: str, *numbers: int) -> AesCounter:
+    """The keystream of an address under a key.
+
+    Args:
+        key: 32 secret bytes.
+        domain: what it is for.
+        numbers: integers in [0, 2**64), such as a step.
+
+    Raises:
+        ValueError: as `derive`.
+    """
+    return AesCounter(derive(key, domain, *numbers, size=32))

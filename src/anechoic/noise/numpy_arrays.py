@@ -1,0 +1,166 @@
+"""NumPy form of a stream's arrays; PyTorch's on the CPU are worked on by the same functions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array
+from anechoic.noise.arrays import Fresh, Plan, checked_precision
+from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
+
+_ALIGNMENT = 64
+_CHUNK = 2**14  # columns that are summed at a time: 64 KiB of float32
+_SHORT = 64  # columns below which sums are made of single operations
+
+
+class NumpyColumns:
+    """Some columns, from coordinate `start` of the stream on; see `anechoic.noise.arrays.Columns`."""
+
+    def __init__(self, memory: NDArray[Any], row: NDArray[Any], fresh: Fresh, start: int) -> None:
+        self.memory, self.row = memory, row
+        self._fresh, self._start = fresh, start
+
+    def draw(self, target: NDArray[Any], *weights: float) -> None:
+        self._fresh.fill(target, self._start, np.array(weights))
+
+    def combine(self, weights: Array, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        factors = weights.astype(out.dtype)
+        for part in _chunks(len(out)):
+            _weighted_sum(factors, rows[:, part], out[part])
+
+    def add(self, weights: Array, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        if not len(rows):
+            return
+        factors, total = weights.astype(out.dtype), np.empty(min(_CHUNK, len(out)), out.dtype)
+        for part in _chunks(len(out)):
+            here = out[part]
+            _weighted_sum(factors, rows[:, part], total[: len(here)])
+            here += total[: len(here)]
+
+    def assign(self, rows: NDArray[Any], row: NDArray[Any]) -> None:
+        rows[...] = row
+
+    def feed_back(self, weights: Array, decays: Array) -> None:
+        fades = decays.astype(self.row.dtype)[:, None]
+        for part in _chunks(len(self.row)):
+            here, past = self.row[part], self.memory[:, part]
+            self.add(weights, past, here)
+            past *= fades
+            past += here
+
+    def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
+        kind = self.row.dtype
+        factors, inputs = transition.astype(kind), entry.astype(kind)
+        for part in _chunks(len(self.row)):
+            here, past = self.row[part], self.memory[:, part]
+            self.add(weights, past, here)
+            mixed = np.empty(past.shape, kind)
+            for i, target in enumerate(mixed):
+                _weighted_sum(factors[i], past, target)
+                target += inputs[i] * here
+            past[...] = mixed
+
+
+class NumpyArrays:
+    """NumPy rows."""
+
+    backend = "numpy"
+
+    def __init__(self, dtype: Any) -> None:
+        try:
+            name = np.dtype(np.float32 if dtype is None else dtype).name
+        except TypeError:
+            name = ""
+        self.precision = checked_precision(dtype, name)
+        self._dtype = np.dtype(self.precision)
+
+    def empty(self, *shape: int) -> NDArray[Any]:
+        return aligned_empty(shape, self.precision)
+
+    def check_row(self, row: Any, dimension: int) -> NDArray[Any]:
+        if not isinstance(row, np.ndarray) or row.shape != (dimension,) or row.dtype != self._dtype:
+            raise ValueError(f"out must be a NumPy array of shape ({dimension},) and type {self.precision}.")
+        if not (row.flags.c_contiguous and row.flags.writeable):
+            raise ValueError("out must be contiguous and writeable.")
+        return row
+
+    def run(self, plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: Fresh) -> None:
+        run_on_numpy(plan, memory, row, fresh, available_threads())
+
+    def export(self, rows: NDArray[Any], *, copy: bool) -> NDArray[Any]:
+        return rows.copy() if copy else rows
+
+    def load(self, exported: Any, rows: NDArray[Any]) -> None:
+        if not isinstance(exported, np.ndarray):
+            raise ValueError(f"rows is a {type(exported).__name__}, not a NumPy array.")
+        if exported.dtype != self._dtype or exported.shape != rows.shape:
+            raise ValueError(
+                f"rows is {exported.dtype} of shape {exported.shape}, not {self.precision} of {rows.shape}."
+            )
+        rows[...] = exported
+
+
+def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: Fresh, threads: int) -> None:
+    """Do the plan block by block."""
+
+    def work(part: slice) -> None:
+        plan(NumpyColumns(memory[:, part], row[part], fresh, part.start))
+
+    in_blocks(work, len(row), threads)
+
+
+def aligned_empty(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
+    """Uninitialised array that starts at a multiple of 64 bytes, which is a little faster.
+
+    NumPy asks the kernel for huge pages, which spares a long row most page faults.
+    """
+    size = math.prod(shape) * np.dtype(precision).itemsize
+    raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(precision).reshape(shape)
+
+
+def _chunks(length: int) -> list[slice]:
+    return [slice(start, min(start + _CHUNK, length)) for start in range(0, length, _CHUNK)]
+
+
+def _weighted_sum(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """out = 0 + factors[0] * rows[0] + …, from left to right."""
+    if len(factors) > 1 and len(out) >= _SHORT and einsum_is_plain(out.dtype.name):
+        np.einsum("i,ij->j", factors, rows, out=out)
+    else:
+        plain_sum(factors, rows, out)
+
+
+def plain_sum(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """The same by single operations, which IEEE 754 leaves no choice."""
+    product = np.empty(len(out), out.dtype)
+    out[...] = 0
+    for factor, row in zip(factors, rows, strict=True):
+        np.multiply(row, factor, out=product)
+        out += product
+
+
+@functools.cache
+def einsum_is_plain(precision: str) -> bool:
+    """Whether `numpy.einsum` rounds every product and every sum, row after row: tried once in a process.
+
+    It treats all columns alike, passes over each row once and needs no room for products, but where a build
+    of NumPy fuses multiplication and addition it gives other bits. Then single operations are used.
+    """
+    numbers = np.empty((9, 1000), precision)
+    FreshRow(bytes(32), 0).fill(numbers.reshape(-1), 0)
+    for count, start, stop in [(9, 0, 1000), (2, 1, 66), (5, 3, 131), (8, 0, 64), (3, 7, 78), (4, 2, 514)]:
+        rows = numbers[:count, start:stop]
+        factors = np.ascontiguousarray(numbers[:count, 999])
+        fast, plain = np.empty(stop - start, precision), np.empty(stop - start, precision)
+        np.einsum("i,ij->j", factors, rows, out=fast)
+        plain_sum(factors, rows, plain)
+        if fast.tobytes() != plain.tobytes():
+            return False
+    return True
