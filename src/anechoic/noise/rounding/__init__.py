@@ -7,6 +7,7 @@ from functools import singledispatch
 from anechoic.noise.rounding.base import PAD, Fresh, RoundedFilter, advance
 from anechoic.noise.rounding.fading import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, RoundedBuffered, RoundedStateSpace
 from anechoic.noise.rounding.nested import RoundedNested
+from anechoic.noise.rounding.rows import IntegerArrays
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage
 from anechoic.strategies.recurrence import (
     Autoregressive,
@@ -23,6 +24,7 @@ __all__ = [
     "DRIFT_EPSILON",
     "PAD",
     "Fresh",
+    "IntegerArrays",
     "RoundedFilter",
     "advance",
     "rounded_filter",

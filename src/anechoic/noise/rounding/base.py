@@ -87,13 +87,10 @@ class Plan:
         return Fraction(total) / below
 
 
-class Each(Protocol):
-    """Calls work(part) for slices that cover a row of `length`, in any order or at once."""
-
-    def __call__(
-        self, work: Callable[[slice], list[dict[int, float]]], length: int
-    ) -> Iterable[list[dict[int, float]]]:
-        """What `work` returned for every slice."""
+#: Makes the rows of a slice; returns what changed about the sizes of rows of memory.
+Work = Callable[[slice], list[dict[int, float]]]
+#: each(work, length) calls work for slices that cover a row, in any order or at once; returns what they returned.
+Each = Callable[[Work, int], Iterable[list[dict[int, float]]]]
 
 
 class RoundedFilter(Protocol):
