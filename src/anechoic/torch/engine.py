@@ -109,6 +109,7 @@ class PrivacyEngine(Single):
         participation: Participation | None = None,
         memory_budget: int | None = None,
         unit_ids: Any = None,
+        exact_sums: bool | None = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Private counterparts of module, optimizer and loader.
@@ -140,6 +141,9 @@ class PrivacyEngine(Single):
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
+            exact_sums: whether contributions and noise are added up as integers, so that a release is what the
+                proof says in spite of floating point (docs/proofs/float-safe.md). None: as the Mechanism has
+                it, and not for a planned one. Not for "ghost".
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
@@ -178,6 +182,7 @@ class PrivacyEngine(Single):
                 participation=participation,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
+                exact_sums=exact_sums,
             )
         )
 
@@ -207,6 +212,7 @@ class PrivacyEngine(Single):
         participation: Participation | None = None,
         memory_budget: int | None = None,
         unit_ids: Any = None,
+        exact_sums: bool | None = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
@@ -247,6 +253,7 @@ class PrivacyEngine(Single):
                 participation=participation,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
+                exact_sums=exact_sums,
             )
         )
 

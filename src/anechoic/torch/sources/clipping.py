@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,10 @@ class Clipping:
     def excess(self) -> float:
         """By what part of the clip norm a clipped contribution may exceed it, by rounding."""
         return 2.0**-20
+
+    def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of no contribution."""
+        return [torch.zeros_like(p) for p in parameters]
 
     def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
         """Sums of the clipped contributions; see `clipped_sums`."""

@@ -7,7 +7,7 @@ rounding, adding up and the check of what was rounded are a second one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +56,7 @@ class GridClipping(Clipping):
     def excess(self) -> float:
         return 0.0
 
-    def nothing(self, parameters: list[Any]) -> list[Tensor]:
+    def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
 
     def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
