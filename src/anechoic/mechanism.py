@@ -153,9 +153,7 @@ class Mechanism:
         if self.grid_bits is None:
             return NoiseStream(self.strategy, dimension, std=self.noise_std * self.clip_norm, **options)
         # in clip norms, where both numbers are exact
-        return NoiseStream(
-            self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options
-        )
+        return NoiseStream(self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options)
 
     def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
         """One unit's contribution to one step, clipped, as integers: see `noise.grid.to_grid`.

@@ -71,7 +71,9 @@ def test_sums_depend_on_no_order():
     rng = np.random.default_rng(3)
     parts = [to_grid(rng.standard_normal(7) * 10.0**e, 1.0, 22) for e in range(-4, 4)]
     whole = sum(parts)
-    assert all(np.array_equal(sum(order), whole) for order in itertools.islice(itertools.permutations(parts), 50))
+    assert all(
+        np.array_equal(sum(order), whole) for order in itertools.islice(itertools.permutations(parts), 50)
+    )
 
 
 def test_default_bits_keep_the_loss_below_2_to_the_minus_15():

@@ -29,8 +29,19 @@ def stream_of(name, dimension=40, **options):
     return NoiseStream(KINDS[name], dimension, std=3.0, grid=GRID, key=KEY, **options)
 
 
-@pytest.mark.parametrize("name", ["banded-4-signed", "inverse-4-signed", "blt-4", "recurrent", "tree-wide",
-                                  "normalised(full-tree)", "restarted(normalised(blt-4))", "dense"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "banded-4-signed",
+        "inverse-4-signed",
+        "blt-4",
+        "recurrent",
+        "tree-wide",
+        "normalised(full-tree)",
+        "restarted(normalised(blt-4))",
+        "dense",
+    ],
+)
 def test_rows_are_those_of_the_exact_variates(name):
     strategy, m = STRATEGIES[name], 5
     stream = NoiseStream(strategy, m, std=3.0, grid=GRID, key=KEY)
@@ -87,7 +98,12 @@ def test_out_is_written_into():
     out = np.zeros(40, np.int64)
     row, _ = stream.next(stream.init(), out=out)
     assert row is out and out.any()
-    for bad in (np.zeros(40), np.zeros(39, np.int64), torch.zeros(40, dtype=torch.int64), np.zeros(80, np.int64)[::2]):
+    for bad in (
+        np.zeros(40),
+        np.zeros(39, np.int64),
+        torch.zeros(40, dtype=torch.int64),
+        np.zeros(80, np.int64)[::2],
+    ):
         with pytest.raises(ValueError, match="out must"):
             stream.next(stream.init(), out=bad)
 

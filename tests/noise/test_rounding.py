@@ -76,7 +76,9 @@ def by_definition(system: Recurrence, std, z, emitted):
         row = [Fraction(float(c)) for c in system.row(local)]
         value = (zs[-1] - sum((c * x[local - j] for j, c in enumerate(row) if j), Fraction(0))) / row[0]
     elif isinstance(system, MovingAverage):
-        value = sum((Fraction(float(c)) * zs[local - j] for j, c in enumerate(system.row(local))), Fraction(0))
+        value = sum(
+            (Fraction(float(c)) * zs[local - j] for j, c in enumerate(system.row(local))), Fraction(0)
+        )
     elif isinstance(system, Buffered):
         value = zs[-1]
         for scale, decay in zip(system.scale, system.decay, strict=True):
@@ -93,9 +95,15 @@ def by_definition(system: Recurrence, std, z, emitted):
         d = len(system.readout)
         state = [Fraction(0)] * d
         for u in range(local):
-            moved = [sum((Fraction(float(system.transition[i, k])) * state[k] for k in range(d)), Fraction(0)) for i in range(d)]
+            moved = [
+                sum((Fraction(float(system.transition[i, k])) * state[k] for k in range(d)), Fraction(0))
+                for i in range(d)
+            ]
             state = [moved[i] + Fraction(float(system.input[i])) * x[u] for i in range(d)]
-        value = (zs[-1] - sum((Fraction(float(u)) * m for u, m in zip(system.readout, state, strict=True)), Fraction(0))) / Fraction(system.first)
+        value = (
+            zs[-1]
+            - sum((Fraction(float(u)) * m for u, m in zip(system.readout, state, strict=True)), Fraction(0))
+        ) / Fraction(system.first)
     return Fraction(std) * gain(t) * value
 
 

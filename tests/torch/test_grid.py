@@ -30,13 +30,21 @@ def without(samples, row):
 def moved(samples, norm, bits, row, limits=None):
     """By what removing a row moves the sums."""
     rest = None if limits is None else np.delete(limits, row)
-    pairs = zip(grid_sums(samples, norm, bits, limits), grid_sums(without(samples, row), norm, bits, rest), strict=True)
+    pairs = zip(
+        grid_sums(samples, norm, bits, limits),
+        grid_sums(without(samples, row), norm, bits, rest),
+        strict=True,
+    )
     return [a - b for a, b in pairs]
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(
-    st.lists(st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(width=32)), min_size=6, max_size=6), min_size=1, max_size=5),
+    st.lists(
+        st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(width=32)), min_size=6, max_size=6),
+        min_size=1,
+        max_size=5,
+    ),
     st.sampled_from(NORMS),
     st.integers(2, 30),
 )
@@ -52,7 +60,12 @@ def test_removing_any_row_moves_the_sum_by_less_than_the_clip_norm(values, norm,
 def test_the_sum_is_that_of_the_rows_alone(bits, scale):
     samples = rows(70, scale=scale)
     norm = 3.0 * scale
-    alone = [sum(parts) for parts in zip(*(grid_sums([s[i : i + 1] for s in samples], norm, bits) for i in range(70)), strict=True)]
+    alone = [
+        sum(parts)
+        for parts in zip(
+            *(grid_sums([s[i : i + 1] for s in samples], norm, bits) for i in range(70)), strict=True
+        )
+    ]
     found = grid_sums(samples, norm, bits)
     assert all(torch.equal(a, b) and a.dtype == torch.int64 for a, b in zip(found, alone, strict=True))
     assert all(a.shape == s.shape[1:] for a, s in zip(found, samples, strict=True))

@@ -171,7 +171,9 @@ class NoiseStream:
                 " row: choose a slice of it."
             )
         self.grid = None if grid is None else positive_float("grid", grid)
-        self.arrays: Any = make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
+        self.arrays: Any = (
+            make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
+        )
         self.filter: Any
         if self.grid is None:
             self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.noise.rounding.base import PAD, Fresh, RoundedFilter, advance
-from anechoic.noise.rounding.fading import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, RoundedBuffered, RoundedStateSpace
+from anechoic.noise.rounding.fading import (
+    DRIFT,
+    DRIFT_DELTA,
+    DRIFT_EPSILON,
+    RoundedBuffered,
+    RoundedStateSpace,
+)
 from anechoic.noise.rounding.nested import RoundedNested
 from anechoic.noise.rounding.rows import IntegerArrays
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage

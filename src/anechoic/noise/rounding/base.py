@@ -147,9 +147,7 @@ def advance(
     def work(part: slice) -> list[dict[int, float]]:
         row = np.empty(part.stop - part.start)
         fresh.fill(row, t, part.start)
-        return [
-            block(row[start : start + BLOCK], part.start + start) for start in range(0, len(row), BLOCK)
-        ]
+        return [block(row[start : start + BLOCK], part.start + start) for start in range(0, len(row), BLOCK)]
 
     def block(own: Array, start: int) -> dict[int, float]:
         part = slice(start, start + len(own))

@@ -144,7 +144,9 @@ class RoundedStateSpace:
             [(k, doubled.constant(Fraction(float(a)) * ratio)) for k, a in enumerate(row) if a and not begins]
             for row in system.transition[:d]
         ]
-        readout = {} if begins else {i: Fraction(float(u)) * ratio / first for i, u in enumerate(system.readout)}
+        readout = (
+            {} if begins else {i: Fraction(float(u)) * ratio / first for i, u in enumerate(system.readout)}
+        )
         weights = {i: -u for i, u in readout.items() if u} | {d + i: -u for i, u in readout.items() if u}
         std = float(lead)
 

@@ -47,9 +47,7 @@ class RoundedNested:
         weights: dict[int, Fraction] = {}
         for place, g in enumerate(opened):
             if row[1 + g]:
-                weights |= {
-                    parts * place + part: Fraction(float(row[1 + g])) * here for part in range(parts)
-                }
+                weights |= {parts * place + part: Fraction(float(row[1 + g])) * here for part in range(parts)}
         finished = 0
         while finished < height and (s + 1) % k ** (finished + 1) == 0:
             finished += 1

@@ -81,7 +81,10 @@ def grid_sums(
     if not samples:
         return []
     with torch.inference_mode(False):
-        flat = [sample.detach().cpu().reshape(len(sample), sample[0:1].numel() if len(sample) else 0) for sample in samples]
+        flat = [
+            sample.detach().cpu().reshape(len(sample), sample[0:1].numel() if len(sample) else 0)
+            for sample in samples
+        ]
         parts = [part.numpy() if part.dtype == torch.float64 else part.float().numpy() for part in flat]
         if len(samples[0]) == 0:
             return [torch.zeros(s.shape[1:], dtype=torch.int64, device=s.device) for s in samples]
@@ -167,7 +170,9 @@ class _Sums:
     def _check(self, row: int, factors: NDArray[np.float32]) -> None:
         """Count the squares of one contribution in integers, and take it out again if they are too many."""
         found = [(part[row] * factors[row]).astype(np.int32).astype(np.int64) for part in self._parts]
-        if sum(int(np.square(integers).astype(object).sum()) for integers in found) <= largest_square(self._bits):
+        if sum(int(np.square(integers).astype(object).sum()) for integers in found) <= largest_square(
+            self._bits
+        ):
             return
         for total, integers in zip(self._totals, found, strict=True):
             total -= integers
