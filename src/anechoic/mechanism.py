@@ -61,8 +61,8 @@ class Mechanism:
         delta: the delta at which the guarantee is printed, in (0, 1).
         accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
             (`BallsInBins`). The record then holds what was drawn.
-        grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up exactly
-            (docs/proofs/float-safe.md); None for sums and noise in floating point.
+        grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up
+            exactly (docs/proofs/float-safe.md); None for sums and noise in floating point.
             `noise.grid.default_bits(m)` is enough for m entries.
 
     Raises:
@@ -128,7 +128,7 @@ class Mechanism:
 
     @cached_property
     def drift(self) -> float:
-        """What rounding in the memory of the noise may add to mu: 0, or 2**-39 on a grid where C never forgets."""
+        """What rounding in the noise's memory may add to mu: 0, or 2**-39 on a grid where C never forgets."""
         if self.grid_bits is None or rounded_filter(self.strategy.recurrence(), 1.0).exact:
             return 0.0
         return 2 * DRIFT
@@ -143,8 +143,8 @@ class Mechanism:
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
         """The noise rows of a sum of clipped contributions.
 
-        They are noise_std * clip_norm * C^-1 Z; with `grid_bits` they are rounded to integers, in units of the
-        grid, to be added to the sum of what `to_grid` returned.
+        They are noise_std * clip_norm * C^-1 Z; with `grid_bits` they are rounded to integers, in units of
+        the grid, to be added to the sum of what `to_grid` returned.
 
         Args:
             dimension: m, entries of one row.

@@ -1,8 +1,8 @@
 """The grid of a float-safe release: contributions as integers, and back.
 
 With `bits` bits the spacing is clip_norm * 2**-bits. A contribution is clipped, divided by the spacing and
-rounded towards zero; sums of such integers are exact, so that they depend on no order of summation. The proof,
-and what is left of the floating point, are in docs/proofs/float-safe.md.
+rounded towards zero; sums of such integers are exact, so that they depend on no order of summation. The
+proof, and what is left of the floating point, are in docs/proofs/float-safe.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SPARE = 2.0**-24
 
 
 def default_bits(dimension: int) -> int:
-    """Bits at which what is rounded off a contribution of `dimension` entries is below 2**-15 of the clip norm.
+    """Bits at which less than 2**-15 of the clip norm is rounded off `dimension` entries.
 
-    Rounding towards zero takes off less than one spacing an entry, so less than sqrt(dimension) * 2**-bits clip
-    norms in 2-norm.
+    Rounding towards zero takes off less than one spacing an entry, so less than sqrt(dimension) * 2**-bits
+    clip norms in 2-norm.
     """
     wanted = 15 + math.ceil(math.log2(positive_int("dimension", dimension)) / 2)
     return min(wanted, MOST)
@@ -71,7 +71,8 @@ def to_grid(contribution: ArrayLike, clip_norm: float, bits: int, *, limit: floa
     """One contribution, clipped to limit * clip_norm, in units of the spacing and rounded towards zero.
 
     Guarantee: the squares of the integers add up to at most `largest_square(bits)`, counted in integers; so
-    their 2-norm is below 2**bits, whatever was given. A contribution with an entry that is not finite is zero.
+    their 2-norm is below 2**bits, whatever was given. A contribution with an entry that is not finite is
+    zero.
 
     Args:
         contribution: all entries of one unit's contribution to one step, in any shape and real dtype.
@@ -110,13 +111,35 @@ def to_grid(contribution: ArrayLike, clip_norm: float, bits: int, *, limit: floa
 
 
 def square_of(integers: Integers, bits: int) -> int:
-    """The sum of squares in exact arithmetic; where an entry alone is too large, some number above all limits."""
+    """The exact sum of squares; where an entry alone is too large, some number above all limits."""
     if int(np.abs(integers).max(initial=0)) > 2**bits:
         return 4 ** (bits + 1)
-    squares = np.square(integers.ravel())  # below 2**61 each
+    squares: Integers = np.square(integers.ravel())  # below 2**61 each
     # halves of 32 bits: neither sum can overflow below 2**31 entries
     low, high = squares & 0xFFFFFFFF, squares >> 32
-    return int(low.sum()) + (int(high.sum()) << 32)
+    total: int = int(low.sum()) + (int(high.sum()) << 32)
+    return total
+
+
+def float_excess(count: float, *, unit: float = 2.0**-24, clipping: float = 2.0**-20) -> float:
+    """By how much removing one of `count` contributions may exceed the clip norm where sums are floats.
+
+    Added up in any order, fused or not, k products are off by at most k u / (1 - k u) times the sum of their
+    sizes (Higham, Accuracy and Stability of Numerical Algorithms, Section 3.1), in every entry; so the sum of k
+    vectors of norm at most 1 + clipping is off by k (1 + clipping) times that in 2-norm, with the contribution
+    and without it.
+
+    Args:
+        count: k, contributions in the batch.
+        unit: u, 2**-24 for float32.
+        clipping: by what part of the clip norm one clipped contribution exceeds it.
+
+    Returns:
+        In clip norms; infinity from 1 / u contributions on.
+    """
+    if count * unit >= 1:
+        return math.inf
+    return clipping + 2 * count * (1 + clipping) * count * unit / (1 - count * unit)
 
 
 def _ratio(peak: float, clip_norm: float) -> float:

@@ -192,7 +192,8 @@ class NoiseStream:
     @property
     def memory_bytes(self) -> int:
         """Bytes that a state keeps. Each emitted row is `length` numbers more."""
-        return self.filter.rows * self.length * (4 if self.arrays.precision == "float32" else 8)
+        rows: int = self.filter.rows
+        return rows * self.length * (4 if self.arrays.precision == "float32" else 8)
 
     def init(self) -> NoiseState:
         """The state before row 0. Another call gives the same rows again: release each of them once."""

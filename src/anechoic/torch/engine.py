@@ -141,9 +141,9 @@ class PrivacyEngine(Single):
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
-            exact_sums: whether contributions and noise are added up as integers, so that a release is what the
-                proof says in spite of floating point (docs/proofs/float-safe.md). None: as the Mechanism has
-                it, and not for a planned one. Not for "ghost".
+            exact_sums: whether contributions and noise are added up as integers, so that a release is what
+                the proof says in spite of floating point (docs/proofs/float-safe.md). None: as the Mechanism
+                has it, and not for a planned one. Not for "ghost".
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:

@@ -11,7 +11,7 @@ from anechoic.torch.sources import source_class
 
 
 def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: str) -> None:
-    """Refuse exact sums where there are no single contributions, or where they are not those of the mechanism.
+    """Refuse exact sums that are not the mechanism's, or where there are no single contributions.
 
     Args:
         exact_sums: as given to make_private.
@@ -24,16 +24,17 @@ def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: 
     """
     if exact_sums not in (None, True, False):
         raise ValueError(f"exact_sums={exact_sums!r} must be True, False or None.")
-    given = mechanism.grid_bits is not None if isinstance(mechanism, Mechanism) else None
-    if given is not None and exact_sums is not None and exact_sums != given:
+    bits = mechanism.grid_bits if isinstance(mechanism, Mechanism) else None
+    given = bits is not None
+    if isinstance(mechanism, Mechanism) and exact_sums not in (None, given):
         raise MismatchError(
-            f"exact_sums={exact_sums}, but the mechanism has grid_bits={mechanism.grid_bits}: the grid is a part"  # type: ignore[union-attr]
+            f"exact_sums={exact_sums}, but the mechanism has grid_bits={bits}: the grid is a part"
             " of it. Leave exact_sums out, or use dataclasses.replace(mechanism, grid_bits=…)."
         )
     if (given or exact_sums) and not source_class(mode).takes_grid:
         raise UnsupportedError(
-            f"grad_sample_mode={mode!r} with exact sums: it never has the gradient of a single example, which is"
-            " what is rounded to the grid. Use 'hooks', or exact_sums=False and a mechanism without grid_bits."
+            f"grad_sample_mode={mode!r} with exact sums: it never has the gradient of a single example, which"
+            " is what is rounded to the grid. Use 'hooks', or exact_sums=False and no grid_bits."
         )
 
 

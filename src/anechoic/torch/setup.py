@@ -16,6 +16,7 @@ from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
 from anechoic.torch import checks
+from anechoic.torch.exact_sums import check_exact_sums, on_grid
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
@@ -23,7 +24,6 @@ from anechoic.torch.release import Release
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
-from anechoic.torch.exact_sums import check_exact_sums, on_grid
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.units import check_units, report_units, units_of

@@ -1,4 +1,7 @@
-"""Rows of noise rounded to integers exactly: one filter for each kind of recurrence (docs/proofs/float-safe.md)."""
+"""Rows of noise rounded to integers exactly: one filter for each kind of recurrence.
+
+The proof is docs/proofs/float-safe.md.
+"""
 
 from __future__ import annotations
 

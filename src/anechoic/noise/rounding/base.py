@@ -60,10 +60,10 @@ class Plan:
     Attributes:
         lead: factor of z_t.
         weights: factor of each row of memory, by its index; zero ones left out.
-        past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the float64
-            value alone.
-        remember: called with (part of the memory, fresh entries, rounded entries) of each block, to write into
-            the memory; returns {index: largest size} of rows whose sizes changed.
+        past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the
+            float64 value alone.
+        remember: called with (part of the memory, fresh entries, rounded entries) of each block, to write
+            into the memory; returns {index: largest size} of rows whose sizes changed.
     """
 
     lead: Fraction
@@ -89,7 +89,7 @@ class Plan:
 
 #: Makes the rows of a slice; returns what changed about the sizes of rows of memory.
 Work = Callable[[slice], list[dict[int, float]]]
-#: each(work, length) calls work for slices that cover a row, in any order or at once; returns what they returned.
+#: each(work, length) calls work for slices that cover a row, in any order, and returns what they returned.
 Each = Callable[[Work, int], Iterable[list[dict[int, float]]]]
 
 
@@ -163,8 +163,8 @@ def advance(
             rounded[i] = _exactly(plan, here[:, i], t, start + i, fresh)
         if not size(rounded) < LARGEST_ENTRY:
             raise GuaranteeError(
-                f"row {t} has entries of {size(rounded):.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use fewer"
-                " grid_bits, or a strategy whose noise does not grow."
+                f"row {t} has entries of {size(rounded):.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use"
+                " fewer grid_bits, or a strategy whose noise does not grow."
             )
         counts.append(len(near))
         out[part] = rounded

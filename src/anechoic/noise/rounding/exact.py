@@ -26,8 +26,8 @@ def nearest_of(
 ) -> int:
     """`nearest` of known + sum of factor * z[step, coordinate] over the (step, factor) of `terms`.
 
-    The enclosures are narrowed until both ends are rounded alike. They have no end: a variate on a half-integer
-    has probability zero, and below one in 2**16000 to be mistaken for one.
+    The enclosures are narrowed until both ends are rounded alike. They have no end: a variate on a
+    half-integer has probability zero, and below one in 2**16000 to be mistaken for one.
 
     Raises:
         GuaranteeError: if they do not become narrow, which means that they are no enclosures.

@@ -22,8 +22,9 @@ from anechoic.strategies.recurrence import Buffered, StateSpace
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
 DRIFT = 2.0**-40
-#: What it costs where epsilon is amplified: epsilon grows by this, and delta by this part of itself. The noise
-#: drifts on both of two neighbouring data sets, each time by 64 * DRIFT in epsilon but for exp(-2000) in delta.
+#: What it costs where epsilon is amplified: epsilon grows by this, and delta by this part of itself. The
+#: noise drifts on both of two neighbouring data sets, each time by 64 * DRIFT in epsilon but for exp(-2000)
+#: in delta.
 DRIFT_EPSILON, DRIFT_DELTA = 2 * 64 * DRIFT, 2.0**-32
 #: Largest memory for which the bound holds, in standard deviations of a row; larger memory is refused.
 LARGEST_MEMORY = 2.0**24
@@ -32,7 +33,7 @@ MOST_STEPS = 2**17
 
 
 def checked_drift(local: float, reach: float, steps: int, dimension: int) -> float:
-    """Bound on the drift of a run of `steps` rows, where memory is off by `local` a step and counts `reach` times.
+    """Bound on the drift over `steps` rows, where memory is off by `local` a step and counts `reach` times.
 
     Raises:
         GuaranteeError: if it is above DRIFT.
@@ -54,8 +55,8 @@ def check_memory(largest: float, std: float) -> None:
     """
     if not largest <= LARGEST_MEMORY * std:
         raise GuaranteeError(
-            f"the memory of the noise has grown to {largest / std:.2g} standard deviations: rounding is proven"
-            f" up to {LARGEST_MEMORY:.2g}. Use a strategy whose noise does not grow."
+            f"the memory of the noise has grown to {largest / std:.2g} standard deviations: rounding is"
+            f" proven up to {LARGEST_MEMORY:.2g}. Use a strategy whose noise does not grow."
         )
 
 
@@ -170,8 +171,8 @@ class RoundedStateSpace:
         system, steps = self._recurrence, _horizon(self._recurrence)
         if steps > MOST_STEPS:
             raise GuaranteeError(
-                f"{steps} steps without a restart are too many to bound the rounding of this noise: restart it,"
-                " or use a BLT."
+                f"{steps} steps without a restart are too many to bound the rounding of this noise: restart"
+                " it, or use a BLT."
             )
         row, reach = np.abs(system.readout), 0.0
         power = np.array(system.readout, dtype=np.float64)

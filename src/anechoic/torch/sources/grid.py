@@ -1,8 +1,8 @@
 """Clipped contributions as integers on the grid of a mechanism, added up exactly.
 
-Sums of integers depend on no order, no number of threads and no size of micro-batches. Everything is worked on
-in pieces that fit into the cache of one core: the norms are one pass over the gradients of all rows, scaling,
-rounding, adding up and the check of what was rounded are a second one.
+Sums of integers depend on no order, no number of threads and no size of micro-batches. Everything is worked
+on in pieces that fit into the cache of one core: the norms are one pass over the gradients of all rows,
+scaling, rounding, adding up and the check of what was rounded are a second one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 from anechoic.noise.grid import Integers, largest_square, spacing, to_grid
 from anechoic.torch.sources.clipping import Clipping
 
-#: Entries whose squares are added up in float32. Any order, fused or not, is off by 513 * 2**-24 < SQUARE_ERROR.
+#: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
 DOT = 2**9
 SQUARE_ERROR = 2.0**-14
-#: Part of the clip norm that is left to the roundings of float32: of the factor, of the product, of its square.
+#: Part of the clip norm that is left to float32's roundings of factors, products and squares.
 MARGIN = 2.0**-13
 #: Mean squares from here on: what underflows in float32 is below 2**-26 of them.
 SMALLEST_MEAN = 2.0**-100
@@ -203,7 +203,7 @@ def _squares(rows: Rows) -> NDArray[np.float64]:
 
 
 def _each(work: Callable[[Any], Any], places: list[Any]) -> list[Any]:
-    """work(place) for all places, on torch's number of threads; NumPy lets go of the interpreter meanwhile."""
+    """work(place) for all places, on torch's number of threads."""
     threads = min(torch.get_num_threads(), len(places))
     if threads <= 1:
         return [work(place) for place in places]
