@@ -19,8 +19,8 @@ from anechoic.audit import AuditReport, audit_training
 from anechoic.batches import UnitBatches, batches_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.noise import NoiseStream, derive
+from anechoic.noise import stream as stream_module
 from anechoic.noise.filters import AutoregressiveFilter, _past_gains
-from anechoic.noise.torch_arrays import TorchArrays
 from anechoic.participation import MinSep
 from anechoic.sampling import (
     BallsInBins,
@@ -142,23 +142,23 @@ def raw_deployed(_: Mechanism | None = None) -> Any:
 def row_reused(_: Mechanism | None = None) -> Iterator[None]:
     """A resumed stream draws the last row of Z once more and goes on from there."""
     resumed: list[int] = []
-    restore, fill = NoiseStream.restore, TorchArrays.fill_normal
+    restore, made = NoiseStream.restore, stream_module.FreshRows
 
     def restored(self: Any, saved: Any) -> Any:
         resumed.append(int(saved["step"]))
         return restore(self, saved)
 
-    def filled(self: Any, row: Any, scale: float, key: bytes, step: int, shard: int) -> None:
-        fill(self, row, scale, key, step - bool(resumed and step >= resumed[0]), shard)
+    def late(key: bytes, step: int, offset: int) -> Any:
+        return made(key, step - bool(resumed and step >= resumed[0]), offset)
 
-    with patch.object(NoiseStream, "restore", restored), patch.object(TorchArrays, "fill_normal", filled):
+    with patch.object(NoiseStream, "restore", restored), patch.object(stream_module, "FreshRows", late):
         yield
 
 
 def ring_off_by_one(_: Mechanism | None = None) -> Any:
     """Once the ring buffer is full, every coefficient meets the row one step too old."""
 
-    def advance(self: Any, t: int, arrays: Any, memory: Any, fresh: Any, out: Any) -> None:
+    def plan(self: Any, t: int) -> Any:
         local = self._recurrence.local(t)
         row, gain = self._recurrence.row(local), self._recurrence.gain(t)
         late = int(local >= self.rows)
@@ -167,11 +167,16 @@ def ring_off_by_one(_: Mechanism | None = None) -> Any:
         weights[(local - late - np.arange(len(row))) % self.rows] = lagged
         slot = local % self.rows
         weights[slot] = self._std * gain / row[0]
-        fresh(memory[slot], 1.0)
-        arrays.combine(weights, memory[: len(weights)], out)
-        arrays.assign(memory[slot], out)
 
-    return patch.object(AutoregressiveFilter, "advance", advance)
+        def step(columns: Any) -> None:
+            memory = columns.memory
+            columns.draw(memory[slot], 1.0)
+            columns.combine(weights, memory[: len(weights)], columns.row)
+            columns.assign(memory[slot], columns.row)
+
+        return step
+
+    return patch.object(AutoregressiveFilter, "plan", plan)
 
 
 def sampled_under_fixed_order(_: Mechanism | None = None) -> Any:

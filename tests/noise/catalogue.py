@@ -102,7 +102,7 @@ def emit(stream, state=None, count=None):
     for _ in range(stream.n - state.step if count is None else count):
         row, state = stream.next(state)
         rows.append(np.asarray(row, dtype=np.float64))
-    return np.array(rows).reshape(-1, stream.dimension), state
+    return np.array(rows).reshape(-1, stream.length), state
 
 
 def noise_of(strategy, z):

@@ -92,7 +92,8 @@ def saved_state(strategy=None, dimension=6, backend="numpy", precision="float64"
         (lambda: saved_state(dimension=7), "dimension=7"),
         (lambda: saved_state(precision="float32"), "precision='float32'"),
         (lambda: saved_state(backend="torch"), "backend='torch'"),
-        (lambda: saved_state(shard=1), "shard=1"),
+        (lambda: saved_state(offset=1), "offset=1"),
+        (lambda: saved_state(length=5), "length=5"),
         (lambda: saved_state(std=2.0), "another std"),
         (lambda: saved_state(key=bytes(32)), "another key"),
         (lambda: saved_state(BandedToeplitz(12, [1.0, 0.5, 0.25])), "n=12"),
@@ -165,10 +166,21 @@ def test_an_incomplete_state_is_refused(name):
 
 def test_a_format_of_the_future_is_refused():
     stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
-    with pytest.raises(MismatchError, match="format=2"):
-        stream.restore(saved_state() | {"format": 2})
+    with pytest.raises(MismatchError, match="format=3"):
+        stream.restore(saved_state() | {"format": 3})
     with pytest.raises(MismatchError, match="format=True"):
         stream.restore(saved_state() | {"format": True})
+
+
+def test_a_state_from_before_the_keystream_is_refused_by_name():
+    stream = make_stream(BandedToeplitz(11, [1.0, 0.5, 0.25]), 6, "numpy")
+    saved = saved_state()
+    old = {name: saved[name] for name in saved if name not in ("offset", "length")} | {
+        "shard": 0,
+        "format": 1,
+    }
+    with pytest.raises(MismatchError, match=r"format 1.*mt19937 or Philox.*start a new run"):
+        stream.restore(old)
 
 
 def test_restoring_does_not_revive_the_state_that_was_saved():

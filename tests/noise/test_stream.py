@@ -11,6 +11,7 @@ from anechoic import strategies, workloads
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.noise import NoiseStream
 from anechoic.noise.filters import make_filter
+from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
 from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream, noise_of
 
@@ -216,7 +217,7 @@ def test_a_consumed_state_is_an_error(name, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("moment", ["fill_normal", "combine", "assign"])
+@pytest.mark.parametrize("moment", ["draw", "add", "assign"])
 def test_an_interrupted_step_leaves_no_usable_state(moment, backend, monkeypatch):
     stream = make_stream(STRATEGIES["banded-4-signed"], 5, backend)
     _, state = emit(stream, count=4)
@@ -225,7 +226,7 @@ def test_an_interrupted_step_leaves_no_usable_state(moment, backend, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(stream.arrays), moment, interrupt)
+        patched.setattr(NumpyColumns, moment, interrupt)
         with pytest.raises(KeyboardInterrupt):
             stream.next(state)
     with pytest.raises(DesynchronizedError):
@@ -290,7 +291,10 @@ def test_single_precision_is_the_default(backend):
         ((Identity(3), 2), {"std": float("inf")}, "std=inf"),
         ((Identity(3), 2), {"key": b"short"}, "5 bytes"),
         ((Identity(3), 2), {"key": 7}, "int"),
-        ((Identity(3), 2), {"shard": -1}, "shard=-1"),
+        ((Identity(3), 2), {"offset": -1}, "offset=-1"),
+        ((Identity(3), 2), {"offset": 2}, "length=0"),
+        ((Identity(3), 2), {"length": 0}, "length=0"),
+        ((Identity(3), 2), {"offset": 1, "length": 2}, "offset=1 and length=2 go beyond the 2 entries"),
         ((Identity(3), 2), {"backend": "jax"}, "backend='jax'"),
         ((Identity(3), 2), {"device": "cuda"}, "backend='torch'"),
     ],

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic.noise import NoiseStream
+from anechoic.noise.stream import FreshRows
 from anechoic.strategies import ColumnNormalized, ColumnScaled, FullTree, Restarted, Tree
 from tests.noise.catalogue import BACKENDS, emit, make_stream
 
@@ -32,12 +33,12 @@ def unit_rows(stream, monkeypatch):
     """Make the fresh row of step t the t-th unit vector; returns the steps asked for, one per row drawn."""
     drawn = []
 
-    def fill(row, scale, key, step, shard):
-        drawn.append(step)
-        row[...] = 0.0
-        row[step] = scale
+    def fill(rows, out, start, weights):
+        drawn.append(rows._step)
+        out[...] = 0.0
+        out[rows._step] = weights[0]
 
-    monkeypatch.setattr(stream.arrays, "fill_normal", fill)
+    monkeypatch.setattr(FreshRows, "fill", fill)
     return drawn
 
 

@@ -39,6 +39,15 @@ class Columns(Protocol):
     def add(self, weights: Array, rows: Any, out: Any) -> None:
         """out += weights @ rows, the sum of the rows first; `out` does not overlap `rows`."""
 
+    def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
+        """memory[slots] = weights @ memory[used], all from what was there before.
+
+        Args:
+            weights: shape (len(slots), len(used)).
+            used: rows of the memory, one after another, ascending.
+            slots: rows of the memory, which may be among those used.
+        """
+
     def assign(self, rows: Any, row: Any) -> None:
         """rows[...] = row, for one row or several."""
 

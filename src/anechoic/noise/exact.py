@@ -156,7 +156,7 @@ def floor_of(segment: Segment, details: Details, coordinate: int, bits: int) -> 
 
 
 def _curve(number: int, exponent: int) -> Decimal:
-    x = Decimal(number) / 2**exponent
+    x = Decimal(number) / Decimal(2**exponent)
     return (-x * x / 2).exp()
 
 

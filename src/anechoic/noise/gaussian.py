@@ -1,7 +1,7 @@
 """Fresh rows: standard normal numbers as a function of (key, step, coordinate).
 
-Coordinate i of row t has one 64-bit word of the keystream of (key, "noise", t). Eleven bits choose one of 2,045
-rectangles of equal mass under the normal curve (`anechoic.noise.layers`), 53 bits a point in it: one
+Coordinate i of row t has one 64-bit word of the keystream of (key, "noise", t). Eleven bits choose one of
+2,045 rectangles of equal mass under the normal curve (`anechoic.noise.layers`), 53 bits a point in it: one
 multiplication, whose bits are the same on every machine. The three indices left over stand for the rest
 of the curve, tail included, which is sampled by rejection with words addressed by (coordinate, attempt).
 
@@ -110,7 +110,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         raw = np.empty(8 * _CHUNK + BLOCK_BYTES, np.uint8)
-        self._buffer = memoryview(raw)[: 8 * _CHUNK + BLOCK_BYTES - 1]
+        self._buffer = memoryview(raw.data)[: 8 * _CHUNK + BLOCK_BYTES - 1]
         self._words = raw[: 8 * _CHUNK].view(WORD).view("<i8")
         self._index = np.empty(_CHUNK, np.int64)
         self._values = np.empty(_CHUNK)

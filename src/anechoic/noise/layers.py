@@ -76,7 +76,9 @@ def layers() -> Layers:
     steps = np.full(2**INDEX_BITS, np.nan)
     steps[:RECTANGLES] = np.ldexp(widths, -53)
     picks = np.repeat(np.arange(len(areas)), shares)
-    return Layers(np.array(widths), steps, starts, lengths, heights, picks, shares * unit)
+    return Layers(
+        np.array(widths), steps, starts, lengths, heights, picks, np.asarray(shares * unit, np.float64)
+    )
 
 
 def stack_height(piece: int, digits: int) -> Decimal:
@@ -139,18 +141,18 @@ def _shares(areas: NDArray[np.float64]) -> NDArray[np.int64]:
         low, high = (low, middle) if np.ceil(areas / middle).sum() <= total else (middle, high)
     shares = np.ceil(areas / high).astype(np.int64)
     shares[0] += total - shares.sum()
-    return shares
+    return np.asarray(shares)
 
 
 def _factor(digits: int) -> Decimal:
     """c = sqrt(2 pi) / 2**(INDEX_BITS + 1)."""
     with localcontext(Context(prec=digits + 5)):
-        return (2 * _pi(digits + 5)).sqrt() / 2 ** (INDEX_BITS + 1)
+        return (2 * _pi(digits + 5)).sqrt() / Decimal(2 ** (INDEX_BITS + 1))
 
 
 def _pi(digits: int) -> Decimal:
     """pi by Machin's formula, to a relative 10**-digits."""
-    unit = 10 ** (digits + 10)
+    unit: int = 10 ** (digits + 10)
 
     def arctan_of_inverse(x: int) -> int:
         power = total = unit // x
@@ -160,4 +162,4 @@ def _pi(digits: int) -> Decimal:
         return total
 
     with localcontext(Context(prec=digits, rounding=ROUND_CEILING)):
-        return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / unit
+        return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / Decimal(unit)

@@ -15,6 +15,7 @@ from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
 
 _ALIGNMENT = 64
 _CHUNK = 2**14  # columns that are summed at a time: 64 KiB of float32
+_TILE = 2**10  # columns whose whole memory is summed several times while it stays in a core's own cache
 _SHORT = 64  # columns below which sums are made of single operations
 
 
@@ -41,6 +42,15 @@ class NumpyColumns:
             here = out[part]
             _weighted_sum(factors, rows[:, part], total[: len(here)])
             here += total[: len(here)]
+
+    def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
+        factors = np.ascontiguousarray(weights, self.row.dtype)
+        for start in range(0, len(self.row), _TILE):
+            tile = self.memory[:, start : start + _TILE]
+            sums = np.empty((len(slots), tile.shape[1]), self.row.dtype)
+            _weighted_sums(factors, tile[used[0] : used[-1] + 1], sums)
+            for slot, total in zip(slots, sums, strict=True):
+                tile[slot] = total
 
     def assign(self, rows: NDArray[Any], row: NDArray[Any]) -> None:
         rows[...] = row
@@ -137,6 +147,15 @@ def _weighted_sum(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) 
         plain_sum(factors, rows, out)
 
 
+def _weighted_sums(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """out[k] = 0 + factors[k, 0] * rows[0] + …, from left to right."""
+    if min(factors.shape) > 1 and out.shape[1] >= _SHORT and einsum_is_plain(out.dtype.name):
+        np.einsum("ki,ij->kj", factors, rows, out=out)
+        return
+    for some, target in zip(factors, out, strict=True):
+        plain_sum(some, rows, target)
+
+
 def plain_sum(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
     """The same by single operations, which IEEE 754 leaves no choice."""
     product = np.empty(len(out), out.dtype)
@@ -163,4 +182,13 @@ def einsum_is_plain(precision: str) -> bool:
         plain_sum(factors, rows, plain)
         if fast.tobytes() != plain.tobytes():
             return False
+        several, table = (
+            np.empty((3, stop - start), precision),
+            np.ascontiguousarray(numbers[:3, 100 : 100 + count]),
+        )
+        np.einsum("ki,ij->kj", table, rows, out=several)
+        for found, some in zip(several, table, strict=True):
+            plain_sum(some, rows, plain)
+            if found.tobytes() != plain.tobytes():
+                return False
     return True

@@ -1,7 +1,7 @@
-"""The three indices in 2,048 that no rectangle stands for: a sampler of what the rectangles leave of the curve.
+"""The three indices in 2,048 that no rectangle stands for: a sampler of what they leave of the curve.
 
-Proposals are compared in float64. Where the comparison is closer than float64 and the exponential function of
-any machine could be wrong, `anechoic.noise.exact` decides: so every machine takes the same ones, exactly.
+Proposals are compared in float64. Where the comparison is closer than float64 and the exponential function
+of any machine could be wrong, `anechoic.noise.exact` decides: so every machine takes the same ones, exactly.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from anechoic.noise.exact import WORDS, Details, accepts, proposal
 from anechoic.noise.layers import PICK_BITS, TAIL_STEP, layers
 
-# Bounds on the error of both sides of a comparison, at least 100 times what IEEE arithmetic and an exponential
-# function within 4 units in the last place can bring.
+# Bounds on the error of both sides of a comparison, at least 100 times what IEEE arithmetic and an
+# exponential function within 4 units in the last place can bring.
 _RELATIVE = 2.0**-42
 _ABSOLUTE = 2.0**-52  # of a height that is known to 53 of its binary digits
 _AT_ONCE = 3  # attempts that are looked at together; of these the first that is accepted counts
@@ -50,8 +50,8 @@ def _tried(
 def _words(details: Details, coordinates: NDArray[np.int64], attempt: int) -> NDArray[np.uint64]:
     """Four words for each coordinate and attempt, shape (coordinates, attempts, 4)."""
     low = np.arange(attempt, attempt + _AT_ONCE)[:, None] << 32 | WORDS << 24 | np.arange(2)
-    high = np.repeat(coordinates, low.size)
-    found = details.stream.at(high, np.tile(low.reshape(-1), len(coordinates)))
+    high = np.repeat(coordinates, low.size).astype(np.uint64)
+    found = details.stream.at(high, np.tile(low.reshape(-1), len(coordinates)).astype(np.uint64))
     return found.reshape(len(coordinates), _AT_ONCE, 4)
 
 

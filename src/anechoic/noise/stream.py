@@ -20,9 +20,9 @@ from anechoic.strategies.base import Strategy
 
 FORMAT = 2
 _OLD_FORMAT = (
-    "the saved noise state has format 1: its rows came from mt19937 or Philox, which this version does not draw "
-    "from, as one release gives their state away. Finish that run with anechoic 0.1.0, or start a new one: a new "
-    "run has its own key and its own guarantee."
+    "the saved noise state has format 1: its rows came from mt19937 or Philox, which this version does not "
+    "draw from, as one release can give their state away. Finish that run with the version that began it, or "
+    "start a new run: it has its own key and its own guarantee."
 )
 
 
@@ -224,7 +224,7 @@ class NoiseStream:
         plan = self.filter.plan(t)
         state._memory = None  # from here on the memory is between two steps, whatever happens
 
-        self.arrays.run(plan, memory, row, _FreshRows(self._key, t, self.offset))
+        self.arrays.run(plan, memory, row, FreshRows(self._key, t, self.offset))
         return row, NoiseState(self, t + 1, memory)
 
     def fresh(self, step: int) -> Any:
@@ -237,7 +237,7 @@ class NoiseStream:
             raise ValueError(f"step={step} must be below n={self.n}.")
         arrays = self.arrays if self.grid is None else self.arrays.floats
         row = arrays.empty(self.length)
-        fresh = _FreshRows(self._key, step, self.offset)
+        fresh = FreshRows(self._key, step, self.offset)
         arrays.run(lambda columns: columns.draw(columns.row, 1.0), arrays.empty(0, 1), row, fresh)
         return row
 
@@ -252,7 +252,7 @@ class NoiseStream:
                 backend or dtype, or by a version of this library whose noise came from another generator.
             CheckpointError: if something is missing or damaged.
         """
-        if saved.get("format") == 1:
+        if type(saved.get("format")) is int and saved["format"] == 1:
             raise MismatchError(_OLD_FORMAT)
         for name, expected in self.identity.items():
             if name not in saved:
@@ -295,7 +295,7 @@ class NoiseStream:
         )
 
 
-class _FreshRows:
+class FreshRows:
     """A stream's slice of the fresh rows up to one step, made from the key into memory of others."""
 
     def __init__(self, key: bytes, step: int, offset: int) -> None:

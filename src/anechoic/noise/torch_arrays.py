@@ -55,6 +55,15 @@ class DeviceColumns:
             self.combine(weights, past, total)
             here.add_(total)
 
+    def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
+        for start in range(0, self.row.shape[0], _CHUNK):
+            here = self.memory[:, start : start + _CHUNK]
+            sums = here.new_empty((len(slots), here.shape[1]))
+            for factors, total in zip(weights, sums, strict=True):
+                self.combine(factors, here[used[0] : used[-1] + 1], total)
+            for slot, total in zip(slots, sums, strict=True):
+                here[slot].copy_(total)
+
     def assign(self, rows: torch.Tensor, row: torch.Tensor) -> None:
         rows.copy_(row)
 

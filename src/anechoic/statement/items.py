@@ -30,6 +30,7 @@ _FLOATS = (
     " depends on the data; with grid_bits (exact_sums=True) they would be covered"
 )
 _NOT_COVERED = (
+    "whoever breaks AES-256 or SHAKE-256, from which noise and batches follow",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
@@ -38,7 +39,7 @@ _NOT_COVERED = (
 
 _OBSERVER = (
     "sees every noisy gradient and every model; knows C, the sampling scheme and all other data, and with them"
-    " the bare noise of other entries; cannot tell AES-256 under an unknown key from random"
+    " the bare noise of other entries"
 )
 
 _DUTIES = (

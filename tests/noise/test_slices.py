@@ -1,0 +1,169 @@
+"""Any slice of any row is that of the whole row, on any number of threads and processes, on both backends."""
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from anechoic.noise import gaussian, numpy_arrays
+from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.numpy_arrays import einsum_is_plain, plain_sum
+from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, emit, make_stream
+
+KINDS = [
+    "identity",
+    "output",
+    "banded-4-signed",
+    "dense",
+    "inverse-4-signed",
+    "blt-4",
+    "recurrent",
+    "tree",
+    "full-tree-wide",
+    "normalised(restarted(blt-4))",
+    "restarted(normalised(banded-2))",
+]
+SLICES = [(0, 1), (0, 63), (1, 64), (7, 65), (63, 2), (100, 200), (255, 45), (299, 1)]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Blocks and chunks of a few columns, so that slices meet all of their boundaries."""
+    monkeypatch.setattr(gaussian, "BLOCK", 96)
+    monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_slice_of_a_row_is_that_of_the_whole(name, precision, small_pieces):
+    strategy = STRATEGIES[name]
+    whole, _ = emit(make_stream(strategy, 300, "numpy", precision=precision, std=0.7))
+    for offset, length in SLICES:
+        stream = make_stream(
+            strategy, 300, "numpy", precision=precision, std=0.7, offset=offset, length=length
+        )
+        rows, state = emit(stream)
+        assert rows.tobytes() == whole[:, offset : offset + length].tobytes()
+        assert state.state_dict()["rows"].shape[1:] == (length,)
+
+
+def test_where_the_pieces_end_leaves_no_trace(monkeypatch):
+    expected = [emit(make_stream(STRATEGIES[name], 300, "numpy"))[0].tobytes() for name in KINDS]
+    monkeypatch.setattr(gaussian, "BLOCK", 96)
+    monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
+    monkeypatch.setattr(gaussian, "_CHUNK", 50)
+    found = [emit(make_stream(STRATEGIES[name], 300, "numpy"))[0].tobytes() for name in KINDS]
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_backends_emit_the_same_bits(name, small_pieces):
+    for precision in ("float32", "float64"):
+        rows = [
+            emit(make_stream(STRATEGIES[name], 300, backend, precision=precision))[0] for backend in BACKENDS
+        ]
+        assert rows[0].tobytes() == rows[1].tobytes()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", KINDS)
+def test_the_number_of_threads_leaves_no_trace(name, backend, small_pieces, monkeypatch):
+    import torch
+
+    rows, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+            torch.set_num_threads(threads)
+            rows.append(emit(make_stream(STRATEGIES[name], 300, backend, precision="float32"))[0])
+    finally:
+        torch.set_num_threads(before)
+    assert rows[0].tobytes() == rows[1].tobytes()
+
+
+def test_fresh_slices_are_those_of_the_row():
+    row, whole = FreshRow(KEY, 2), np.empty(140_000, np.float32)
+    row.fill(whole, 0)
+    for start, count in [(0, 1), (1, 2), (32767, 3), (32768, 70000), (65535, 1), (99999, 40001)]:
+        part = np.empty(count, np.float32)
+        row.fill(part, start)
+        assert part.tobytes() == whole[start : start + count].tobytes()
+
+
+def test_far_coordinates_are_reached_at_once():
+    far, part = np.empty(100), np.empty(10)
+    FreshRow(KEY, 0).fill(far, 2**61)
+    FreshRow(KEY, 0).fill(part, 2**61 + 45)
+    np.testing.assert_array_equal(part, far[45:55])
+    assert np.isfinite(far).all() and 0.5 < far.std() < 1.5
+
+
+def test_another_process_makes_the_same_row():
+    code = (
+        "import hashlib\n"
+        "from tests.noise.catalogue import STRATEGIES, emit, make_stream\n"
+        "stream = make_stream(STRATEGIES['blt-4'], 5000, 'numpy', precision='float32', offset=7)\n"
+        "print(hashlib.sha256(emit(stream)[0].tobytes()).hexdigest())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rows, _ = emit(make_stream(STRATEGIES["blt-4"], 5000, "numpy", precision="float32"))
+    assert done.stdout.strip() == hashlib.sha256(rows[:, 7:].tobytes()).hexdigest()
+
+
+# The arithmetic
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_are_the_same_where_einsum_is_not_plain(name, monkeypatch):
+    expected, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32"))
+    monkeypatch.setattr(numpy_arrays, "einsum_is_plain", lambda _: False)
+    found, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32"))
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_an_einsum_that_fuses_is_noticed(precision, monkeypatch):
+    einsum = np.einsum
+
+    def fused(subscripts, factors, rows, out):  # more digits in between, as with fused operations
+        out[...] = einsum(subscripts, factors.astype(np.longdouble), rows.astype(np.longdouble))
+
+    einsum_is_plain.cache_clear()
+    try:
+        monkeypatch.setattr(np, "einsum", fused)
+        assert not einsum_is_plain(precision)
+    finally:
+        einsum_is_plain.cache_clear()
+
+
+def test_sums_are_from_left_to_right():
+    rows = np.array([[1e8], [1.0], [-1e8], [1.0]], np.float32)
+    out = np.empty(1, np.float32)
+    plain_sum(np.ones(4, np.float32), rows, out)
+    assert out[0] == 1.0
+
+
+# The format: another value is another stream, and needs another number
+
+
+def test_the_bits_of_a_fresh_row():
+    row = np.empty(200_000)
+    FreshRow(KEY, 5).fill(row, 1)
+    assert row[:4].tolist() == GOLDEN_NUMBERS
+    assert hashlib.sha256(row.astype("<f8").tobytes()).hexdigest() == GOLDEN_ROW
+
+
+def test_the_bits_of_streams():
+    found = hashlib.sha256()
+    for name in KINDS:
+        for precision in ("float32", "float64"):
+            rows, _ = emit(make_stream(STRATEGIES[name], 1000, "numpy", precision=precision, std=1.7))
+            found.update(rows.astype("<f8").tobytes())
+    assert found.hexdigest() == GOLDEN_STREAMS
+
+
+GOLDEN_NUMBERS = [0.3058037933807749, 0.3204896470969109, 2.1625106032017207, 0.05961904459200419]
+GOLDEN_ROW = "84a61bd59bad6efb5e6d75b59865a55d1c349e9a2c06da96733376714e351a60"
+GOLDEN_STREAMS = "9e20402b86d927d7068a9ecfa30eff1518101ddcd1b8fc1c84ae33ffcb8ecd71"
