@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import decode, encode
@@ -22,7 +21,7 @@ from anechoic.accounting.accountants import Accountant, Accounting, accountant_o
 from anechoic.accounting.verified import GROWTH
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.noise import NoiseStream
-from anechoic.noise.grid import Integers, checked_bits, spacing, to_grid
+from anechoic.noise.grid import Grid, Integers, checked_bits, spacing
 from anechoic.noise.rounding import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, rounded_filter
 from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
@@ -141,10 +140,9 @@ class Mechanism:
     # -- releases ------------------------------------------------------------------------------
 
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
-        """The noise rows of a sum of clipped contributions.
+        """The noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
 
-        They are noise_std * clip_norm * C^-1 Z; with `grid_bits` they are rounded to integers, in units of
-        the grid, to be added to the sum of what `to_grid` returned.
+        With `grid_bits` they are integers, to be added to the sum of what `to_grid` returned.
 
         Args:
             dimension: m, entries of one row.
@@ -155,54 +153,26 @@ class Mechanism:
         # in clip norms, where both numbers are exact
         return NoiseStream(self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options)
 
-    def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
-        """One unit's contribution to one step, clipped, as integers: see `noise.grid.to_grid`.
+    @property
+    def grid(self) -> Grid:
+        """The integers of contributions and releases.
 
         Raises:
-            MismatchError: if this mechanism has no grid.
+            MismatchError: if this mechanism has none.
         """
-        return to_grid(contribution, self.clip_norm, self._bits(), limit=limit)
-
-    def release(self, total: ArrayLike, row: ArrayLike) -> Array:
-        """The release of one step: what the integers of `total` and `row` stand for, over the divisor.
-
-        Args:
-            total: sum of what `to_grid` returned for the units of the batch; zeros for an empty one.
-            row: the step's row of `stream`, used for this release only.
-
-        Returns:
-            float64, in the shape of `row`.
-
-        Raises:
-            MismatchError: if this mechanism has no grid, or something other than integers is given.
-
-        Example:
-            >>> from anechoic.sampling import FixedOrder
-            >>> from anechoic.strategies import Identity
-            >>> sampling = FixedOrder(examples=4, batch_size=2, steps=2)
-            >>> mechanism = calibrate(Identity(2), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=20)
-            >>> stream = mechanism.stream(3)
-            >>> state = stream.init()
-            >>> total = sum(mechanism.to_grid(gradient) for gradient in ([3.0, 0.0, 4.0], [0.1, 0.2, 0.0]))
-            >>> row, state = stream.next(state)
-            >>> mechanism.release(total, row).shape
-            (3,)
-        """
-        unit = spacing(self.clip_norm, self._bits()) / self.expected_batch_size
-        parts = [np.asarray(part) for part in (total, row)]
-        if any(part.dtype.kind not in "iu" or part.shape != parts[1].shape for part in parts):
-            raise MismatchError(
-                f"total is {parts[0].dtype} of shape {parts[0].shape} and row {parts[1].dtype} of shape"
-                f" {parts[1].shape}: both must be integers in one shape, from to_grid() and stream()."
-            )
-        return np.asarray((parts[0] + parts[1]) * unit)
-
-    def _bits(self) -> int:
         if self.grid_bits is None:
             raise MismatchError(
                 "this mechanism adds up floating-point numbers: give grid_bits to Mechanism or calibrate."
             )
-        return self.grid_bits
+        return Grid(self.clip_norm, self.grid_bits, self.expected_batch_size)
+
+    def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
+        """One unit's contribution to one step, clipped, as integers: see `noise.grid.to_grid`."""
+        return self.grid.to_grid(contribution, limit=limit)
+
+    def release(self, total: ArrayLike, row: ArrayLike) -> Array:
+        """The release of one step, from a sum and a row of integers: see `noise.grid.Grid.release`."""
+        return self.grid.release(total, row)
 
     # -- the guarantee -------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ proof, and what is left of the floating point, are in docs/proofs/float-safe.md.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import positive_float, positive_int
+from anechoic._validate import Array, positive_float, positive_int
+from anechoic.errors import MismatchError
 
 Integers = NDArray[np.int64]
 
@@ -121,13 +123,65 @@ def square_of(integers: Integers, bits: int) -> int:
     return total
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The integers of a mechanism: contributions on their way in, releases on their way out.
+
+    Args:
+        clip_norm: > 0.
+        bits: see `checked_bits`.
+        divisor: of every noisy sum, > 0.
+
+    Example:
+        >>> import anechoic as an
+        >>> sampling = an.sampling.FixedOrder(examples=4, batch_size=2, steps=2)
+        >>> identity = an.strategies.Identity(2)
+        >>> mechanism = an.calibrate(identity, sampling=sampling, epsilon=1, delta=1e-6, grid_bits=20)
+        >>> stream = mechanism.stream(3)
+        >>> state = stream.init()
+        >>> total = sum(mechanism.to_grid(gradient) for gradient in ([3.0, 0.0, 4.0], [0.1, 0.2, 0.0]))
+        >>> row, state = stream.next(state)
+        >>> mechanism.release(total, row).shape
+        (3,)
+    """
+
+    clip_norm: float
+    bits: int
+    divisor: float
+
+    def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
+        """See `to_grid`."""
+        return to_grid(contribution, self.clip_norm, self.bits, limit=limit)
+
+    def release(self, total: ArrayLike, row: ArrayLike) -> Array:
+        """What the integers of `total` and `row` stand for, over the divisor.
+
+        Args:
+            total: sum of what `to_grid` returned for the units of the batch; zeros for an empty one.
+            row: the step's row of noise, used for this release only.
+
+        Returns:
+            float64, in the shape of `row`.
+
+        Raises:
+            MismatchError: if something other than integers of one shape is given.
+        """
+        one, other = np.asarray(total), np.asarray(row)
+        if one.dtype.kind not in "iu" or other.dtype.kind not in "iu" or one.shape != other.shape:
+            raise MismatchError(
+                f"total is {one.dtype} of shape {one.shape} and row {other.dtype} of shape {other.shape}: both"
+                " must be integers in one shape, from to_grid() and stream()."
+            )
+        return np.asarray((one + other) * (spacing(self.clip_norm, self.bits) / self.divisor))
+
+
 def float_excess(count: float, *, unit: float = 2.0**-24, clipping: float = 2.0**-20) -> float:
     """By how much removing one of `count` contributions may exceed the clip norm where sums are floats.
 
     Added up in any order, fused or not, k products are off by at most k u / (1 - k u) times the sum of their
-    sizes (Higham, Accuracy and Stability of Numerical Algorithms, Section 3.1), in every entry; so the sum of k
-    vectors of norm at most 1 + clipping is off by k (1 + clipping) times that in 2-norm, with the contribution
-    and without it.
+    sizes (Higham, Accuracy and Stability of Numerical Algorithms, Section 3.1), in every entry; so the sum of
+    k vectors of norm at most 1 + clipping is off by k (1 + clipping) times that in 2-norm, with the
+    contribution and without it.
 
     Args:
         count: k, contributions in the batch.

@@ -38,8 +38,8 @@ _NOT_COVERED = (
 )
 
 _OBSERVER = (
-    "sees every noisy gradient and every model; knows C, the sampling scheme and all other data, and with them"
-    " the bare noise of other entries"
+    "sees every noisy gradient and every model; knows C, the sampling scheme and all other data, and with"
+    " them the bare noise of other entries"
 )
 
 _DUTIES = (
@@ -305,12 +305,12 @@ def _arithmetic(m: Mechanism) -> str:
     if m.grid_bits is None:
         excess = round_up(float_excess(m.expected_batch_size))
         return (
-            f"floating point: without one of {m.expected_batch_size} contributions a float32 sum moves by at most"
-            f" 1 + {excess} clip norms; noise is rounded once to the precision of the release"
+            f"floating point: without one of {m.expected_batch_size} contributions a float32 sum moves by at"
+            f" most 1 + {excess} clip norms; noise is rounded once to the precision of the release"
         )
     text = (
-        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{m.grid_bits} and added"
-        " up as integers, and noise is rounded to the same grid as real numbers would be"
+        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{m.grid_bits} and"
+        " added up as integers, and noise is rounded to the same grid as real numbers would be"
     )
     return text if not m.drift else f"{text}; what its memory loses is a part of epsilon and delta"
 

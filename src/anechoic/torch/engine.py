@@ -40,7 +40,8 @@ class PrivacyEngine(Single):
     copied. Where batches are sampled and the model draws random numbers (dropout), torch's generator must be
     as secret as the keys: whether a unit is drawn shifts the masks of the others. Not covered: a loss that
     mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
-    attacks without exact_sums, side channels, and choices made by looking at private data (learning rates, early stopping).
+    attacks without exact_sums, side channels, and choices made by looking at private data (learning rates,
+    early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
@@ -70,8 +71,9 @@ class PrivacyEngine(Single):
             )
         if secure_mode:
             raise UnsupportedError(
-                "secure_mode=True is not supported: noise comes from AES-256 under a key of the operating system"
-                " in any case, and exact_sums=True of make_private covers floating point. Leave it False."
+                "secure_mode=True is not supported: noise comes from AES-256 under a key of the operating"
+                " system in any case, and exact_sums=True of make_private covers floating point. Leave it"
+                " False."
             )
         self._noise_key = new_key() if noise_key is None else checked_key(noise_key, "noise_key")
         self._sampling_key = new_key() if sampling_key is None else checked_key(sampling_key, "sampling_key")
