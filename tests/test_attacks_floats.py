@@ -28,8 +28,8 @@ def releases(mechanism, total, steps):
 def test_the_floats_that_can_be_released_tell_who_is_in():
     """Mironov's attack on a toy: noise with few digits, added to 0 or to 1 / 3.
 
-    Sums of float16 numbers with 0 and with 1 / 3 are other sets: a released number that is in one of them alone
-    gives away which it was. On the grid both sets are all integers.
+    Sums of float16 numbers with 0 and with 1 / 3 are other sets: a released number that is in one of them
+    alone gives away which it was. On the grid both sets are all integers.
     """
     noise = np.random.default_rng(0).standard_normal(200_000).astype(np.float16)
     sets = [set((noise + np.float16(x)).tolist()) for x in (0.0, 1 / 3)]
@@ -50,7 +50,7 @@ def test_the_floats_that_can_be_released_tell_who_is_in():
     "strategy", [BandedToeplitz(12, [1.0, 0.5, 0.3]), Toeplitz.square_root(an.workloads.prefix_sum(12))]
 )
 def test_the_release_is_a_function_of_the_gaussian_mechanism(strategy):
-    """What is released with the data in it follows from C X + Z alone: computed from that, without X and Z."""
+    """What is released with the data in it follows from C X + Z alone: computed from that, without both."""
     system, fresh, n, m, std = strategy.recurrence(), Given(spread=4.0), 12, 3, 2.0**14
     rounded = rounded_filter(system, std)
     memory, total = (
@@ -78,7 +78,7 @@ def test_the_release_is_a_function_of_the_gaussian_mechanism(strategy):
 
 @pytest.mark.parametrize("count", [2, 17, 256, 1000])
 def test_float_sums_move_by_at_most_their_bound(count):
-    """Sequential float32 sums, of contributions that cancel: the rounding of a large sum hides a small one."""
+    """Sequential float32 sums of contributions that cancel: rounding a large sum hides a small one."""
     rng = np.random.default_rng(count)
     rows = rng.standard_normal((count, 6))
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)

@@ -374,7 +374,9 @@ class TestArithmetic:
 
     def test_memory_that_drifts_is_paid_for(self):
         sampling = an.sampling.BallsInBins(80, 4, 8)
-        made = an.calibrate(an.strategies.BLT(8, [0.2], [0.9]), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=24)
+        made = an.calibrate(
+            an.strategies.BLT(8, [0.2], [0.9]), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=24
+        )
         plain = dataclasses.replace(made, grid_bits=None)
         assert made.drift == 2.0**-39 and plain.drift == 0
         assert plain.epsilon() + 2.0**-33 <= made.epsilon() <= 1

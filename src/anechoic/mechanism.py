@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from numpy.typing import ArrayLike
-
 from anechoic._serialize import decode, encode
-from anechoic._validate import Array, fraction, one_of, positive_float
+from anechoic._validate import fraction, one_of, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountants import Accountant, Accounting, accountant_of
 from anechoic.accounting.verified import GROWTH
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.noise import NoiseStream
-from anechoic.noise.grid import Grid, Integers, checked_bits, spacing
-from anechoic.noise.rounding import DRIFT, DRIFT_DELTA, DRIFT_EPSILON, rounded_filter
+from anechoic.noise.grid import Grid, checked_bits, spacing
+from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter
 from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
@@ -142,7 +140,7 @@ class Mechanism:
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
         """The noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
 
-        With `grid_bits` they are integers, to be added to the sum of what `to_grid` returned.
+        With `grid_bits` they are integers, to be added to the sum of what `grid.to_grid` returned.
 
         Args:
             dimension: m, entries of one row.
@@ -155,24 +153,12 @@ class Mechanism:
 
     @property
     def grid(self) -> Grid:
-        """The integers of contributions and releases.
-
-        Raises:
-            MismatchError: if this mechanism has none.
-        """
+        """The integers of contributions and releases; MismatchError if this mechanism has none."""
         if self.grid_bits is None:
             raise MismatchError(
                 "this mechanism adds up floating-point numbers: give grid_bits to Mechanism or calibrate."
             )
         return Grid(self.clip_norm, self.grid_bits, self.expected_batch_size)
-
-    def to_grid(self, contribution: ArrayLike, *, limit: float = 1.0) -> Integers:
-        """One unit's contribution to one step, clipped, as integers: see `noise.grid.to_grid`."""
-        return self.grid.to_grid(contribution, limit=limit)
-
-    def release(self, total: ArrayLike, row: ArrayLike) -> Array:
-        """The release of one step, from a sum and a row of integers: see `noise.grid.Grid.release`."""
-        return self.grid.release(total, row)
 
     # -- the guarantee -------------------------------------------------------------------------
 
@@ -201,22 +187,18 @@ class Mechanism:
 
     def _epsilon(self, delta: float, steps: int) -> float:
         if self.accountant is not None:
-            inner = delta * (1 - DRIFT_DELTA) if self.drift else delta
+            inner, excess = before_drift(delta, self.drift)
             if steps == self.steps:
-                return self.accountant.epsilon(inner, self.noise_std) + self._excess
+                return self.accountant.epsilon(inner, self.noise_std) + excess
             # what was verified are all releases: a leading block has the bound without sampling error
             strategy, sampling = self.strategy.truncate(steps), self.sampling.truncate(steps)
             block = accountant_of(sampling, strategy, self.adjacency, self.accounting)
-            return math.inf if block is None else block.bound(inner, self.noise_std) + self._excess
+            return math.inf if block is None else block.bound(inner, self.noise_std) + excess
         value = self.sensitivity.value
         if steps < self.steps:
             leading = self.sampling.truncate(steps).participation
             value = min(value, sensitivity(self.strategy.truncate(steps), leading).value)
         return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std + self.drift)
-
-    @property
-    def _excess(self) -> float:
-        return DRIFT_EPSILON if self.drift else 0.0
 
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
@@ -400,8 +382,8 @@ def calibrate(
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     accountant = accountant_of(sampling, strategy, adjacency, how)
     if accountant is not None:
-        rest = with_std(1.0)
-        std = accountant.noise_std(epsilon - rest._excess, delta * (1 - DRIFT_DELTA) if rest.drift else delta)
+        inner, excess = before_drift(delta, with_std(1.0).drift)
+        std = accountant.noise_std(epsilon - excess, inner)
     else:
         std = (
             _factor(adjacency)

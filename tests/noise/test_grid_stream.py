@@ -75,7 +75,7 @@ def test_threads_leave_no_trace_in_long_rows(threads, monkeypatch):
 @pytest.mark.parametrize("name", KINDS)
 def test_a_saved_state_goes_on(name, backend):
     stream = stream_of(name, backend=backend)
-    first, state = emit(stream, 17)
+    _, state = emit(stream, 17)
     saved = state.state_dict()
     rest, _ = emit(stream, 23, state)
     other = stream_of(name, backend=backend)
@@ -124,13 +124,13 @@ def test_a_mechanism_releases_integers():
         s.BandedToeplitz(4, [1.0, 0.5]), sampling=sampling, epsilon=1, delta=1e-6, clip_norm=0.5, grid_bits=20
     )
     gradients = np.random.default_rng(0).standard_normal((3, 5))
-    total = sum(mechanism.to_grid(g) for g in gradients)
+    total = sum(mechanism.grid.to_grid(g) for g in gradients)
     stream = mechanism.stream(5, key=KEY)
     row, _ = stream.next(stream.init())
-    release = mechanism.release(total, row)
+    release = mechanism.grid.release(total, row)
     clipped = gradients * np.minimum(1, 0.5 / np.linalg.norm(gradients, axis=1))[:, None]
     noise = mechanism.noise_std * 0.5 * stream.fresh(0)
     assert np.abs(release - (clipped.sum(0) + noise) / 3).max() < 1e-6
     assert np.array_equal(release * 3 / (0.5 * 2.0**-20), total + row)
     with pytest.raises(MismatchError, match="integers"):
-        mechanism.release(total.astype(float), row)
+        mechanism.grid.release(total.astype(float), row)

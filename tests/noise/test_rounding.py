@@ -1,6 +1,7 @@
 """Rows rounded to integers: exactly what rational arithmetic gives, for every kind of recurrence."""
 
 import hashlib
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -44,7 +45,7 @@ def in_slices(*cuts):
 
     def each(work, length):
         ends = [0, *[cut for cut in cuts if cut < length], length]
-        return [work(slice(a, b)) for a, b in reversed(list(zip(ends, ends[1:], strict=False)))]
+        return [work(slice(a, b)) for a, b in reversed(list(itertools.pairwise(ends)))]
 
     return each
 
@@ -111,7 +112,7 @@ def by_definition(system: Recurrence, std, z, emitted):
 def test_every_row_is_the_rounded_one(name):
     """At 2**34 cells float64 is off by up to a thousandth of one, so that some entries need more."""
     recurrence, fresh, std = STRATEGIES[name].recurrence(), Given(), 3.7 * 2.0**32
-    rows, exactly = rows_of(recurrence, std, fresh, m=6)
+    rows, _ = rows_of(recurrence, std, fresh, m=6)
     for i in range(6):
         z = [fresh.exact(t, i) for t in range(recurrence.n)]
         for t in range(recurrence.n):

@@ -93,7 +93,7 @@ def test_micro_batches_and_threads_leave_no_trace():
             torch.set_num_threads(before)
         found.append(made[0])
     for other in found[1:]:
-        # gradients of rows may differ in the last place with the size of a physical batch; sums do not add to it
+        # gradients of rows may differ in the last place with the size of a physical batch
         assert max(float((a - b).abs().max()) for a, b in zip(found[0], other, strict=True)) <= 2.0**-BITS
 
 

@@ -139,9 +139,9 @@ class Grid:
         >>> mechanism = an.calibrate(identity, sampling=sampling, epsilon=1, delta=1e-6, grid_bits=20)
         >>> stream = mechanism.stream(3)
         >>> state = stream.init()
-        >>> total = sum(mechanism.to_grid(gradient) for gradient in ([3.0, 0.0, 4.0], [0.1, 0.2, 0.0]))
+        >>> total = sum(mechanism.grid.to_grid(gradient) for gradient in ([3.0, 0.0, 4.0], [0.1, 0.2, 0.0]))
         >>> row, state = stream.next(state)
-        >>> mechanism.release(total, row).shape
+        >>> mechanism.grid.release(total, row).shape
         (3,)
     """
 
@@ -169,8 +169,8 @@ class Grid:
         one, other = np.asarray(total), np.asarray(row)
         if one.dtype.kind not in "iu" or other.dtype.kind not in "iu" or one.shape != other.shape:
             raise MismatchError(
-                f"total is {one.dtype} of shape {one.shape} and row {other.dtype} of shape {other.shape}: both"
-                " must be integers in one shape, from to_grid() and stream()."
+                f"total is {one.dtype} of shape {one.shape} and row {other.dtype} of shape {other.shape}:"
+                " both must be integers in one shape, from to_grid() and stream()."
             )
         return np.asarray((one + other) * (spacing(self.clip_norm, self.bits) / self.divisor))
 

@@ -10,10 +10,9 @@ from functools import singledispatch
 from anechoic.noise.rounding.base import PAD, Fresh, RoundedFilter, advance
 from anechoic.noise.rounding.fading import (
     DRIFT,
-    DRIFT_DELTA,
-    DRIFT_EPSILON,
     RoundedBuffered,
     RoundedStateSpace,
+    before_drift,
 )
 from anechoic.noise.rounding.nested import RoundedNested
 from anechoic.noise.rounding.rows import IntegerArrays
@@ -29,13 +28,12 @@ from anechoic.strategies.recurrence import (
 
 __all__ = [
     "DRIFT",
-    "DRIFT_DELTA",
-    "DRIFT_EPSILON",
     "PAD",
     "Fresh",
     "IntegerArrays",
     "RoundedFilter",
     "advance",
+    "before_drift",
     "rounded_filter",
 ]
 

@@ -32,6 +32,11 @@ LARGEST_MEMORY = 2.0**24
 MOST_STEPS = 2**17
 
 
+def before_drift(delta: float, drift: float) -> tuple[float, float]:
+    """(delta, excess): where noise without drift is (epsilon, delta)-DP, that with it is (epsilon + excess)."""
+    return (delta * (1 - DRIFT_DELTA), DRIFT_EPSILON) if drift else (delta, 0.0)
+
+
 def checked_drift(local: float, reach: float, steps: int, dimension: int) -> float:
     """Bound on the drift over `steps` rows, where memory is off by `local` a step and counts `reach` times.
 
