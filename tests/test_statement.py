@@ -1,5 +1,6 @@
 """The privacy statement in every format: nothing is missing, nothing can be injected, numbers are in full."""
 
+import dataclasses
 import json
 import math
 import re
@@ -197,6 +198,7 @@ KEYS = {
     "batches": ["scheme", "meaning", "divisor", "participation", "max_participations"],
     "strategy": ["name", "steps", "rows"],
     "sensitivity": ["value", "exact", "method", "unit"],
+    "arithmetic": ["grid_bits", "sum_excess", "drift"],
     "noise": ["std", "std_unit", "clip_norm", "multiplier", "reference_sensitivity", "reference"],
     "assumptions": None,
     "observer": None,
@@ -353,3 +355,30 @@ def test_what_is_not_finite_is_null():
     from anechoic.statement.record import _finite
 
     assert _finite({"a": [math.inf, 1.5], "b": math.nan}) == {"a": [None, 1.5], "b": None}
+
+
+class TestArithmetic:
+    def test_exact_sums_are_covered_and_float_sums_are_bounded(self):
+        sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
+        made = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        text, record = made.report(), json.loads(made.report("json"))["arithmetic"]
+        assert "floating-point attacks" in text and "1 + 0.0078" in text
+        assert record == {"grid_bits": None, "sum_excess": pytest.approx(0.0078136, rel=1e-3), "drift": 0.0}
+        exact = dataclasses.replace(made, grid_bits=24)
+        text, record = exact.report(), json.loads(exact.report("json"))["arithmetic"]
+        assert "floating-point attacks" not in text and "2^-24" in text and "float-safe.md" in text
+        assert record == {"grid_bits": 24, "sum_excess": 0.0, "drift": 0.0}
+        assert exact.fingerprint != made.fingerprint and exact.epsilon() == made.epsilon()
+        assert an.Mechanism.from_json(exact.to_json()) == exact
+        assert "grid_bits" not in json.loads(made.to_json())
+
+    def test_memory_that_drifts_is_paid_for(self):
+        sampling = an.sampling.BallsInBins(80, 4, 8)
+        made = an.calibrate(
+            an.strategies.BLT(8, [0.2], [0.9]), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=24
+        )
+        plain = dataclasses.replace(made, grid_bits=None)
+        assert made.drift == 2.0**-39 and plain.drift == 0
+        assert plain.epsilon() + 2.0**-33 <= made.epsilon() <= 1
+        assert made.gdp() == plain.gdp() + 2.0**-39
+        assert "what its memory loses" in made.report()

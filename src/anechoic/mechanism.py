@@ -18,6 +18,9 @@ from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountants import Accountant, Accounting, accountant_of
 from anechoic.accounting.verified import GROWTH
 from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.noise import NoiseStream
+from anechoic.noise.grid import Grid, checked_bits, spacing
+from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter
 from anechoic.participation import Participation
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
@@ -55,6 +58,9 @@ class Mechanism:
         delta: the delta at which the guarantee is printed, in (0, 1).
         accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
             (`BallsInBins`). The record then holds what was drawn.
+        grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up
+            exactly (docs/proofs/float-safe.md); None for sums and noise in floating point.
+            `noise.grid.default_bits(m)` is enough for m entries.
 
     Raises:
         ValueError: for an argument out of range.
@@ -69,12 +75,16 @@ class Mechanism:
     unit: str = "example"
     delta: float = 1e-6
     accounting: Accounting = "deterministic"
+    grid_bits: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
         object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
         object.__setattr__(self, "delta", fraction("delta", self.delta))
         check_covered(self.strategy, self.sampling, self.adjacency, self.unit, self.accounting)
+        if self.grid_bits is not None:
+            object.__setattr__(self, "grid_bits", checked_bits(self.grid_bits))
+            spacing(self.clip_norm, self.grid_bits)
 
     # -- what is bound -------------------------------------------------------------------------
 
@@ -113,10 +123,42 @@ class Mechanism:
         """What gives epsilon of an amplified run; None for one that is not amplified."""
         return accountant_of(self.sampling, self.strategy, self.adjacency, self.accounting)
 
+    @cached_property
+    def drift(self) -> float:
+        """What rounding in the noise's memory may add to mu: 0, or 2**-39 on a grid where C never forgets."""
+        if self.grid_bits is None or rounded_filter(self.strategy.recurrence(), 1.0).exact:
+            return 0.0
+        return 2 * DRIFT
+
     @property
     def noise_multiplier(self) -> float:
         """sigma = noise_std / reference_sensitivity; unamplified, the release is (1/sigma)-GDP."""
         return self.noise_std / self.reference_sensitivity
+
+    # -- releases ------------------------------------------------------------------------------
+
+    def stream(self, dimension: int, **options: Any) -> NoiseStream:
+        """The noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
+
+        With `grid_bits` they are integers, to be added to the sum of what `grid.to_grid` returned.
+
+        Args:
+            dimension: m, entries of one row.
+            options: of `NoiseStream`: key, backend, device, and so on.
+        """
+        if self.grid_bits is None:
+            return NoiseStream(self.strategy, dimension, std=self.noise_std * self.clip_norm, **options)
+        # in clip norms, where both numbers are exact
+        return NoiseStream(self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options)
+
+    @property
+    def grid(self) -> Grid:
+        """The integers of contributions and releases; MismatchError if this mechanism has none."""
+        if self.grid_bits is None:
+            raise MismatchError(
+                "this mechanism adds up floating-point numbers: give grid_bits to Mechanism or calibrate."
+            )
+        return Grid(self.clip_norm, self.grid_bits, self.expected_batch_size)
 
     # -- the guarantee -------------------------------------------------------------------------
 
@@ -145,21 +187,22 @@ class Mechanism:
 
     def _epsilon(self, delta: float, steps: int) -> float:
         if self.accountant is not None:
+            inner, excess = before_drift(delta, self.drift)
             if steps == self.steps:
-                return self.accountant.epsilon(delta, self.noise_std)
+                return self.accountant.epsilon(inner, self.noise_std) + excess
             # what was verified are all releases: a leading block has the bound without sampling error
             strategy, sampling = self.strategy.truncate(steps), self.sampling.truncate(steps)
             block = accountant_of(sampling, strategy, self.adjacency, self.accounting)
-            return math.inf if block is None else block.bound(delta, self.noise_std)
+            return math.inf if block is None else block.bound(inner, self.noise_std) + excess
         value = self.sensitivity.value
         if steps < self.steps:
             leading = self.sampling.truncate(steps).participation
             value = min(value, sensitivity(self.strategy.truncate(steps), leading).value)
-        return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std)
+        return gaussian_epsilon(delta, _factor(self.adjacency) * value / self.noise_std + self.drift)
 
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
-        return _factor(self.adjacency) * self.sensitivity.value / self.noise_std
+        return _factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
 
     def rho(self) -> float:
         """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
@@ -180,6 +223,8 @@ class Mechanism:
         }
         if self.accounting != "deterministic":  # left out, as in files written before there was a choice
             fields["accounting"] = encode(self.accounting)
+        if self.grid_bits is not None:
+            fields["grid_bits"] = self.grid_bits
         return fields
 
     @cached_property
@@ -228,6 +273,7 @@ class Mechanism:
                 decode(record["sampling"]),
                 **{name: record[name] for name in names},
                 accounting=decode(record.get("accounting", "deterministic")),
+                grid_bits=record.get("grid_bits"),
             )
             stated, fingerprint = record["states"], record["fingerprint"]
             numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
@@ -295,6 +341,7 @@ def calibrate(
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
     accounting: Accounting | Literal["verified"] = "deterministic",
+    grid_bits: int | None = None,
 ) -> Mechanism:
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
@@ -309,6 +356,7 @@ def calibrate(
         noise_multiplier: sigma, in units of the reference sensitivity, > 0.
         accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100,
             which takes minutes.
+        grid_bits: see `Mechanism`.
 
     Raises:
         ValueError: for an argument out of range, where not exactly one of the two is given, or where the
@@ -324,7 +372,7 @@ def calibrate(
     check_covered(strategy, sampling, adjacency, unit, how)
 
     def with_std(std: float) -> Mechanism:
-        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how)
+        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how, grid_bits)
 
     if noise_multiplier is not None:
         unscaled = with_std(1.0)
@@ -334,7 +382,8 @@ def calibrate(
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     accountant = accountant_of(sampling, strategy, adjacency, how)
     if accountant is not None:
-        std = accountant.noise_std(epsilon, delta)
+        inner, excess = before_drift(delta, with_std(1.0).drift)
+        std = accountant.noise_std(epsilon - excess, inner)
     else:
         std = (
             _factor(adjacency)

@@ -135,7 +135,7 @@ def raw_deployed(_: Mechanism | None = None) -> Any:
     def stream(strategy: Any, dimension: int, **options: Any) -> NoiseStream:
         return NoiseStream(strategy.base, dimension, **options)
 
-    return patch("anechoic.torch.release.NoiseStream", stream)
+    return patch("anechoic.mechanism.NoiseStream", stream)
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def divided_twice(mechanism: Mechanism | None = None) -> Any:
         divisor = 1.0 if mechanism is None else mechanism.expected_batch_size
         return NoiseStream(strategy, dimension, std=std / divisor, **options)
 
-    return patch("anechoic.torch.release.NoiseStream", stream)
+    return patch("anechoic.mechanism.NoiseStream", stream)
 
 
 @contextmanager

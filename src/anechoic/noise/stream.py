@@ -15,6 +15,7 @@ from anechoic.noise.arrays import make_arrays
 from anechoic.noise.filters import make_filter
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.keys import checked_key, derive, new_key
+from anechoic.noise.rounding import IntegerArrays, rounded_filter
 from anechoic.strategies.base import Strategy
 
 FORMAT = 2
@@ -99,7 +100,8 @@ class NoiseStream:
 
     Guarantee: the emitted rows are those of std * C^-1 Z up to rounding in `dtype`, each once, none beyond
     n. Their bits are those of NumPy and torch, on any device, with any number of threads, and whether the
-    row is made whole or in slices; a restored stream continues bit for bit.
+    row is made whole or in slices; a restored stream continues bit for bit. With a `grid` rounding is exact:
+    see docs/proofs/float-safe.md.
 
     Args:
         strategy: C.
@@ -116,6 +118,8 @@ class NoiseStream:
         memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
             earlier steps again, block by block in the cache: each row then takes as many fresh rows as
             the inverse has bands. For moving averages (`BandedInverse`, `Output`) only.
+        grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
+            floating point. The memory is then float64, for `BLT`s and states twice as much.
 
     Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
 
@@ -151,6 +155,7 @@ class NoiseStream:
         offset: int = 0,
         length: int | None = None,
         memory: str = "store",
+        grid: float | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
@@ -165,8 +170,18 @@ class NoiseStream:
                 f"offset={self.offset} and length={self.length} go beyond the {self.dimension} entries of a"
                 " row: choose a slice of it."
             )
-        self.arrays = make_arrays(backend, dtype, device)
-        self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
+        self.grid = None if grid is None else positive_float("grid", grid)
+        self.arrays: Any = (
+            make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
+        )
+        self.filter: Any
+        if self.grid is None:
+            self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
+        else:
+            if memory != "store":
+                raise ValueError(f"memory={memory!r}: rows on a grid need memory='store'.")
+            self.filter = rounded_filter(strategy.recurrence(), self.std / self.grid)
+            self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
 
     @property
@@ -177,7 +192,8 @@ class NoiseStream:
     @property
     def memory_bytes(self) -> int:
         """Bytes that a state keeps. Each emitted row is `length` numbers more."""
-        return self.filter.rows * self.length * (4 if self.arrays.precision == "float32" else 8)
+        rows: int = self.filter.rows
+        return rows * self.length * (4 if self.arrays.precision == "float32" else 8)
 
     def init(self) -> NoiseState:
         """The state before row 0. Another call gives the same rows again: release each of them once."""
@@ -219,9 +235,10 @@ class NoiseStream:
         """
         if positive_int("step", step, minimum=0) >= self.n:
             raise ValueError(f"step={step} must be below n={self.n}.")
-        row = self.arrays.empty(self.length)
+        arrays = self.arrays if self.grid is None else self.arrays.floats
+        row = arrays.empty(self.length)
         fresh = FreshRows(self._key, step, self.offset)
-        self.arrays.run(lambda columns: columns.draw(columns.row, 1.0), self.arrays.empty(0, 1), row, fresh)
+        arrays.run(lambda columns: columns.draw(columns.row, 1.0), arrays.empty(0, 1), row, fresh)
         return row
 
     def restore(self, saved: Mapping[str, Any]) -> NoiseState:
@@ -282,7 +299,7 @@ class FreshRows:
     """A stream's slice of the fresh rows up to one step, made from the key into memory of others."""
 
     def __init__(self, key: bytes, step: int, offset: int) -> None:
-        self._key, self._step, self._offset = key, step, offset
+        self._key, self.step, self._offset = key, step, offset
         self._latest = FreshRow(key, step)
 
     def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
@@ -293,8 +310,13 @@ class FreshRows:
             return
         other = np.empty_like(out)
         for j in earlier:
-            FreshRow(self._key, self._step - j).fill(other, self._offset + start, float(weights[j]))
+            FreshRow(self._key, self.step - j).fill(other, self._offset + start, float(weights[j]))
             out += other
+
+    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
+        """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""
+        row = self._latest if step == self.step else FreshRow(self._key, step)
+        return row.enclosure(self._offset + coordinate, bits)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anechoic.accounting import Verified
 from anechoic.accounting.poisson import INTERVALS, UNSAMPLED_FROM
 from anechoic.errors import UnsupportedError
+from anechoic.noise.grid import float_excess
 from anechoic.sampling import External, FixedOrder
 from anechoic.sampling.base import plural
 from anechoic.statement.proofs import Proof, proofs_of, proofs_of_endless
@@ -24,8 +25,11 @@ _ADJACENCY = {
     "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {units} is public",
 }
 
+_FLOATS = (
+    "floating-point attacks: sums and noise are floating-point numbers, and which of them can be released"
+    " depends on the data; with grid_bits (exact_sums=True) they would be covered"
+)
 _NOT_COVERED = (
-    "floating-point attacks: noise and sums are ordinary floating-point numbers, rounded as such",
     "whoever breaks AES-256 or SHAKE-256, from which noise and batches follow",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
@@ -33,7 +37,10 @@ _NOT_COVERED = (
     "a deployment that departs from the assumptions above, or that loses or shares the random keys",
 )
 
-_OBSERVER = "sees every noisy gradient and every model; knows C, the sampling scheme and all other data"
+_OBSERVER = (
+    "sees every noisy gradient and every model; knows C, the sampling scheme and all other data, and with"
+    " them the bare noise of other entries"
+)
 
 _DUTIES = (
     "each {unit}'s contribution is computed from that {unit}'s data and from released models alone",
@@ -117,6 +124,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
         ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
+        ("Arithmetic", _arithmetic(m)),
     )
     record = {
         "guarantee": {
@@ -139,9 +147,16 @@ def statement_of(mechanism: Mechanism) -> Statement:
         },
         "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
         **_noise(m, m.reference_sensitivity, _reference(m)),
+        "arithmetic": {
+            "grid_bits": m.grid_bits,
+            "sum_excess": 0.0 if m.grid_bits else float_excess(m.expected_batch_size),
+            "drift": m.drift,
+        },
     }
     assumptions = (*_access(m), *_ownership(unit))
-    return stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record)
+    return stated(
+        items, assumptions, proofs_of(m), unit, m.fingerprint, record, exact=m.grid_bits is not None
+    )
 
 
 def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
@@ -222,11 +237,24 @@ def stated(
     unit: str,
     fingerprint: str,
     record: dict[str, Any],
+    *,
+    exact: bool = False,
 ) -> Statement:
-    """With what every statement says: duties, what is not covered, and the software."""
+    """With what every statement says: duties, what is not covered, and the software.
+
+    Args:
+        exact: whether sums and noise are integers, so that floating point is covered.
+    """
     duties = tuple(duty.format(unit=unit) for duty in _DUTIES)
     return Statement(
-        items, assumptions, proofs, duties, _NOT_COVERED, software(), fingerprint, {"unit": unit, **record}
+        items,
+        assumptions,
+        proofs,
+        duties,
+        _NOT_COVERED if exact else (_FLOATS, *_NOT_COVERED),
+        software(),
+        fingerprint,
+        {"unit": unit, **record},
     )
 
 
@@ -271,6 +299,20 @@ def _samples(m: Mechanism) -> dict[str, float | int] | None:
 def _also(m: Mechanism) -> str:
     text = f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"
     return f"{text}; both without amplification, so weaker than the line above" if m.amplified else text
+
+
+def _arithmetic(m: Mechanism) -> str:
+    if m.grid_bits is None:
+        excess = round_up(float_excess(m.expected_batch_size))
+        return (
+            f"floating point: without one of {m.expected_batch_size} contributions a float32 sum moves by at"
+            f" most 1 + {excess} clip norms; noise is rounded once to the precision of the release"
+        )
+    text = (
+        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{m.grid_bits} and"
+        " added up as integers, and noise is rounded to the same grid as real numbers would be"
+    )
+    return text if not m.drift else f"{text}; what its memory loses is a part of epsilon and delta"
 
 
 def _sensitivity(m: Mechanism) -> str:

@@ -33,6 +33,7 @@ RECTANGULAR = Proof("Strategies with more rows than steps", "rectangular.md")
 VERIFIED = Proof("Monte Carlo with a confidence bound that is a part of delta", "verified-monte-carlo.md")
 HORIZON_FREE = Proof("Any number of releases at the limiting sensitivity", "horizon-free.md")
 USER_LEVEL = Proof("Units that own several examples", "user-level.md")
+FLOAT_SAFE = Proof("Integer sums and exactly rounded noise", "float-safe.md")
 COMPOSITION = Proof("Several mechanisms on the same data", "composition.md")
 
 #: Accountants, by the name of their class.
@@ -90,6 +91,8 @@ def proofs_of(mechanism: Mechanism) -> tuple[Proof, ...]:
         found.append(RECTANGULAR)
     if m.unit != "example":
         found.append(USER_LEVEL)
+    if m.grid_bits is not None:
+        found.append(FLOAT_SAFE)
     return tuple(proof for proof in found if proof is not None)
 
 

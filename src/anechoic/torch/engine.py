@@ -39,7 +39,8 @@ class PrivacyEngine(Resumable, Single):
     copied. From the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
     functions of the sampling key and t; then they go on where they were. Not covered: a loss that
     mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
-    attacks, side channels, and choices made by looking at private data (learning rates, early stopping).
+    attacks without exact_sums, side channels, and choices made by looking at private data (learning rates,
+    early stopping).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
@@ -76,9 +77,9 @@ class PrivacyEngine(Resumable, Single):
             )
         if secure_mode:
             raise UnsupportedError(
-                "secure_mode=True is not supported: noise comes from 256 bits of the operating system, but"
-                " additions are not hardened against floating-point attacks. Leave it False, and see 'not"
-                " covered' in the report."
+                "secure_mode=True is not supported: noise comes from AES-256 under a key of the operating"
+                " system in any case, and exact_sums=True of make_private covers floating point. Leave it"
+                " False."
             )
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
@@ -114,6 +115,7 @@ class PrivacyEngine(Resumable, Single):
         participation: Participation | None = None,
         memory_budget: int | None = None,
         unit_ids: Any = None,
+        exact_sums: bool | None = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Private counterparts of module, optimizer and loader.
@@ -145,6 +147,9 @@ class PrivacyEngine(Resumable, Single):
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
+            exact_sums: whether contributions and noise are added up as integers, so that a release is what
+                the proof says in spite of floating point (docs/proofs/float-safe.md). None: as the Mechanism
+                has it, and not for a planned one. Not for "ghost".
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
@@ -183,6 +188,7 @@ class PrivacyEngine(Resumable, Single):
                 participation=participation,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
+                exact_sums=exact_sums,
             )
         )
 
@@ -212,6 +218,7 @@ class PrivacyEngine(Resumable, Single):
         participation: Participation | None = None,
         memory_budget: int | None = None,
         unit_ids: Any = None,
+        exact_sums: bool | None = None,
         **unknown: Any,
     ) -> tuple[Any, ...]:
         """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
@@ -252,6 +259,7 @@ class PrivacyEngine(Resumable, Single):
                 participation=participation,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
+                exact_sums=exact_sums,
             )
         )
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError
 from anechoic.noise import NoiseState, NoiseStream
+from anechoic.noise.grid import spacing
 from anechoic.runs import digest_of
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.single import Single
@@ -46,6 +47,7 @@ class Release(Single):
         self.journal: Journal | None = None
         self._mechanism = mechanism
         self._shapes = [p.shape for p in parameters]
+        self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
         wide = any(p.dtype == torch.float64 for p in parameters)
         self._dtype = torch.float64 if wide else torch.float32
@@ -56,14 +58,9 @@ class Release(Single):
 
     def start_noise(self, key: bytes) -> NoiseStream:
         """The stream of this run's noise rows in sum units, under `key`."""
-        return NoiseStream(
-            self._mechanism.strategy,
-            self._dimension,
-            std=self._mechanism.noise_std * self._mechanism.clip_norm,
-            key=key,
-            backend="torch",
-            dtype=self._dtype,
-            device=self._device,
+        dtype = self._dtype if self._mechanism.grid_bits is None else None
+        return self._mechanism.stream(
+            self._dimension, key=key, backend="torch", dtype=dtype, device=self._device
         )
 
     def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
@@ -113,13 +110,21 @@ class Release(Single):
         totals, self._partial = self._partial or [], None
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         rows = self._row.split([shape.numel() for shape in self._shapes])
+        noisy = [total.add_(row.view(total.shape)) for total, row in zip(totals, rows, strict=True)]
         released = [
-            total.add_(row.view(total.shape)).div_(self.divisor).view(shape)
-            for total, row, shape in zip(totals, rows, self._shapes, strict=True)
+            self._scaled(total, dtype).view(shape)
+            for total, dtype, shape in zip(noisy, self._dtypes, self._shapes, strict=True)
         ]
         if self.journal is not None:
             self.journal.record(step, digest(released))
         return released
+
+    def _scaled(self, noisy: Tensor, dtype: torch.dtype) -> Tensor:
+        """A noisy sum over the divisor. Sums on a grid are integers up to here."""
+        bits = self._mechanism.grid_bits
+        if bits is None:
+            return noisy.div_(self.divisor)
+        return noisy.double().mul_(spacing(self._mechanism.clip_norm, bits) / self.divisor).to(dtype)
 
 
 def digest(released: list[Tensor]) -> str:

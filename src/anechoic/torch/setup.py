@@ -19,6 +19,7 @@ from anechoic.sampling import External
 from anechoic.torch import checks, fit
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.exact_sums import check_exact_sums, on_grid
 from anechoic.torch.keys import Keys
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
@@ -30,6 +31,7 @@ from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
@@ -68,6 +70,7 @@ class Setup:
     participation: Participation | None
     memory_budget: int | None
     unit_ids: Any = None
+    exact_sums: bool | None = None
 
     @property
     def examples(self) -> int:
@@ -113,6 +116,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     )
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
+    check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
     checks.check_loader(setup.data_loader)
     check_units(
         setup.units,
@@ -190,7 +194,10 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         noise_multiplier=setup.noise_multiplier,
         delta=delta,
         dimension=sum(p.numel() for p in parameters),
-        memory_budget=setup.memory_budget,
+        # on a grid the memory is float64, which the plan counts as float32
+        memory_budget=setup.memory_budget // 2
+        if setup.exact_sums and setup.memory_budget
+        else setup.memory_budget,
         random_sampling=setup.poisson_sampling,
         participation=setup.participation,
         strategy=setup.mechanism,
@@ -200,7 +207,9 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         drop_last=loader.drop_last,
     )
     logger.info("planned mechanism:\n%s", made)
-    return made.mechanism, made
+    if not setup.exact_sums:
+        return made.mechanism, made
+    return on_grid(made.mechanism, sum(p.numel() for p in parameters), setup.epsilon), made
 
 
 def begin(
@@ -282,7 +291,7 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units:
     asked = SourceSetup(
         module=setup.module,
         parameters=[p for group in groups for p in group["params"] if p.requires_grad],
-        clipping=Clipping(mechanism.clip_norm),
+        clipping=_clipping(mechanism),
         ledger=ledger,
         batch_first=setup.batch_first,
         loss_reduction=setup.loss_reduction,
@@ -291,6 +300,13 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units:
         units=units,
     )
     return source_class(setup.grad_sample_mode)(asked)
+
+
+def _clipping(mechanism: Mechanism) -> Clipping:
+    """How contributions are clipped: as numbers, or as integers on the mechanism's grid."""
+    if mechanism.grid_bits is None:
+        return Clipping(mechanism.clip_norm)
+    return GridClipping(mechanism.clip_norm, mechanism.grid_bits)
 
 
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:

@@ -70,6 +70,8 @@ class GradientSource(ABC):
     mode: ClassVar[str]
     #: Whether it has what a unit of several examples adds, and takes contributions in place of gradients.
     takes_units: ClassVar[bool] = True
+    #: Whether it has single contributions, which can be rounded to a grid before they are added up.
+    takes_grid: ClassVar[bool] = True
 
     module: Any
     criterion: Any = None

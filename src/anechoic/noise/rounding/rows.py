@@ -1,0 +1,137 @@
+"""Rows of integers behind a stream: NumPy's on the CPU, handed to torch as they are."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array, one_of
+from anechoic.noise.arrays import make_arrays
+from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
+from anechoic.noise.rounding.base import PAD, Plan, Work, advance
+
+
+class Addressed(Protocol):
+    """Fresh rows of a stream's slice up to `step`."""
+
+    step: int
+
+    def fill(self, out: Array, start: int, weights: Array) -> None:
+        """out = sum_j weights[j] z_{t-j}, entries from `start` on."""
+
+    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
+        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent."""
+
+
+class IntegerArrays:
+    """In the place of `Arrays`: rows are int64, memory is float64 with PAD columns behind.
+
+    Memory and noise are made on the CPU whatever the device, as float64 is exact there; rows are moved.
+
+    Attributes:
+        exactly: entries of the last row that needed exact arithmetic.
+    """
+
+    precision = "integers"
+
+    def __init__(self, backend: str, dtype: Any, device: Any) -> None:
+        if dtype is not None:
+            raise ValueError(f"dtype={dtype!r}: rows on a grid are int64. Leave dtype out.")
+        self.backend = one_of("backend", backend, ("numpy", "torch"))
+        self.floats = make_arrays(backend, _float64(backend), device)  # refuses devices that there are not
+        self._device = device
+        self.exactly = 0
+
+    def empty(self, *shape: int) -> Any:
+        """A row of integers, or float64 memory for two axes."""
+        if len(shape) == 2:
+            return np.empty((shape[0], shape[1] + PAD))
+        if self.backend == "numpy":
+            return np.empty(shape, np.int64)
+        import torch
+
+        with torch.inference_mode(False):
+            return torch.empty(shape, dtype=torch.int64, device=self._device)
+
+    def check_row(self, row: Any, dimension: int) -> Any:
+        """`row` if a stream may write into it; ValueError otherwise."""
+        expected = self.empty(0)
+        if type(row) is not type(expected) or row.dtype != expected.dtype or tuple(row.shape) != (dimension,):
+            raise ValueError(f"out must hold int64 in shape ({dimension},), of {self.backend}.")
+        if self.backend == "numpy":
+            fits = row.flags.c_contiguous and row.flags.writeable
+        else:
+            fits = row.is_contiguous() and row.device == expected.device and not row.is_inference()
+        if not fits:
+            raise ValueError("out must be contiguous, writeable, and on the device of the stream.")
+        return row
+
+    def run(self, plan: Plan, memory: Array, row: Any, fresh: Addressed) -> None:
+        """Make one row, on the threads that there are."""
+        if self.backend == "numpy":
+            self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), row, self._each)
+            return
+        import torch
+
+        with torch.inference_mode(False), torch.no_grad():
+            on_cpu = row.device.type == "cpu"
+            made: NDArray[np.int64] = row.numpy() if on_cpu else np.empty(len(row), np.int64)
+            self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), made, self._each)
+            if not on_cpu:
+                row.copy_(torch.from_numpy(made))
+
+    def _each(self, work: Work, length: int) -> list[list[dict[int, float]]]:
+        threads = available_threads()
+        if self.backend == "torch":
+            import torch
+
+            threads = torch.get_num_threads()
+        found: list[list[dict[int, float]]] = []
+        in_blocks(lambda part: found.append(work(part)), length, threads)
+        return found
+
+    def export(self, rows: Array, *, copy: bool) -> Any:
+        """Plain array of the backend with the contents of `rows`."""
+        if self.backend == "numpy":
+            return rows.copy() if copy else rows
+        import torch
+
+        with torch.inference_mode(False):
+            return torch.from_numpy(rows.copy() if copy else rows)
+
+    def load(self, exported: Any, rows: Array) -> None:
+        """rows[...] = exported; ValueError where type, shape or precision differ."""
+        given = exported
+        if self.backend == "torch":
+            import torch
+
+            given = exported.detach().cpu().numpy() if isinstance(exported, torch.Tensor) else None
+        if not isinstance(given, np.ndarray) or given.dtype != np.float64 or given.shape != rows.shape:
+            raise ValueError(f"rows is not a float64 array of {self.backend} in shape {rows.shape}.")
+        rows[...] = given
+
+
+def _float64(backend: str) -> Any:
+    if backend == "numpy":
+        return np.float64
+    import torch
+
+    return torch.float64
+
+
+class _Rows:
+    """What `advance` wants of fresh rows."""
+
+    error = ERROR
+
+    def __init__(self, fresh: Addressed) -> None:
+        self._fresh = fresh
+        self.enclosure = fresh.enclosure
+
+    def fill(self, out: Array, step: int, start: int) -> None:
+        self._fresh.fill(out, start, _ONE)
+
+
+_ONE = np.ones(1)

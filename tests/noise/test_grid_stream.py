@@ -1,0 +1,136 @@
+"""Streams on a grid: the same integers whole or in slices, in NumPy and torch, saved or not."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import anechoic as an
+from anechoic import strategies as s
+from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.noise import NoiseStream, gaussian
+from anechoic.noise.rounding.exact import nearest
+from tests.noise.catalogue import KEY, STRATEGIES
+from tests.noise.test_rounding import KINDS, by_definition
+
+GRID = 2.0**-30
+
+
+def emit(stream, count, state=None):
+    state, rows = stream.init() if state is None else state, []
+    for _ in range(count):
+        row, state = stream.next(state)
+        rows.append(np.asarray(row).copy())
+    return np.array(rows), state
+
+
+def stream_of(name, dimension=40, **options):
+    return NoiseStream(KINDS[name], dimension, std=3.0, grid=GRID, key=KEY, **options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "banded-4-signed",
+        "inverse-4-signed",
+        "blt-4",
+        "recurrent",
+        "tree-wide",
+        "normalised(full-tree)",
+        "restarted(normalised(blt-4))",
+        "dense",
+    ],
+)
+def test_rows_are_those_of_the_exact_variates(name):
+    strategy, m = STRATEGIES[name], 5
+    stream = NoiseStream(strategy, m, std=3.0, grid=GRID, key=KEY)
+    rows, _ = emit(stream, strategy.n)
+    assert rows.dtype == np.int64
+    system = strategy.recurrence()
+    for i in range(m):
+        z = [Fraction(gaussian.enclosure(KEY, t, i, 300)[0], 2**300) for t in range(strategy.n)]
+        for t in range(strategy.n):
+            assert rows[t, i] == nearest(by_definition(system, 3.0 * 2.0**30, z[: t + 1], rows[:t, i]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_slices_backends_and_threads_leave_no_trace(name):
+    whole, _ = emit(stream_of(name), 40)
+    sliced = [emit(stream_of(name, offset=a, length=b - a), 40)[0] for a, b in ((0, 7), (7, 8), (8, 40))]
+    assert np.array_equal(np.concatenate(sliced, axis=1), whole)
+    assert np.array_equal(emit(stream_of(name, backend="torch"), 40)[0], whole)
+
+
+@pytest.mark.parametrize("threads", ["2", "5"])
+def test_threads_leave_no_trace_in_long_rows(threads, monkeypatch):
+    monkeypatch.setattr(gaussian, "BLOCK", 1000)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    expected, _ = emit(stream_of("banded", 5500), 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert np.array_equal(emit(stream_of("banded", 5500), 6)[0], expected)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_saved_state_goes_on(name, backend):
+    stream = stream_of(name, backend=backend)
+    _, state = emit(stream, 17)
+    saved = state.state_dict()
+    rest, _ = emit(stream, 23, state)
+    other = stream_of(name, backend=backend)
+    assert np.array_equal(emit(other, 23, other.restore(saved))[0], rest)
+    with pytest.raises(MismatchError, match="kind"):
+        NoiseStream(KINDS[name], 40, std=3.0, key=KEY, backend=backend).restore(saved)
+    with pytest.raises(MismatchError, match="std"):
+        NoiseStream(KINDS[name], 40, std=3.0, grid=2 * GRID, key=KEY, backend=backend).restore(saved)
+
+
+def test_float_rows_and_rounded_ones_are_the_same_noise():
+    for name in ("banded", "inverse", "blt", "tree"):
+        floats, _ = emit(NoiseStream(KINDS[name], 40, std=3.0, key=KEY, dtype=np.float64), 40)
+        rows, _ = emit(stream_of(name), 40)
+        assert np.abs(rows * GRID - floats).max() < 40 * GRID + 1e-12
+
+
+def test_out_is_written_into():
+    stream = stream_of("banded")
+    out = np.zeros(40, np.int64)
+    row, _ = stream.next(stream.init(), out=out)
+    assert row is out and out.any()
+    for bad in (
+        np.zeros(40),
+        np.zeros(39, np.int64),
+        torch.zeros(40, dtype=torch.int64),
+        np.zeros(80, np.int64)[::2],
+    ):
+        with pytest.raises(ValueError, match="out must"):
+            stream.next(stream.init(), out=bad)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="dtype"):
+        stream_of("banded", dtype=np.float32)
+    with pytest.raises(ValueError, match="memory"):
+        stream_of("inverse", memory="regenerate")
+    with pytest.raises(GuaranteeError, match="fades faster"):
+        NoiseStream(s.BLT(2**62, [0.2], [1 - 2.0**-40]), 10**6, grid=1.0)
+
+
+def test_a_mechanism_releases_integers():
+    """A NumPy user's loop: to_grid, a sum, a row, a release."""
+    sampling = an.sampling.FixedOrder(examples=6, batch_size=3, steps=4)
+    mechanism = an.calibrate(
+        s.BandedToeplitz(4, [1.0, 0.5]), sampling=sampling, epsilon=1, delta=1e-6, clip_norm=0.5, grid_bits=20
+    )
+    gradients = np.random.default_rng(0).standard_normal((3, 5))
+    total = sum(mechanism.grid.to_grid(g) for g in gradients)
+    stream = mechanism.stream(5, key=KEY)
+    row, _ = stream.next(stream.init())
+    release = mechanism.grid.release(total, row)
+    clipped = gradients * np.minimum(1, 0.5 / np.linalg.norm(gradients, axis=1))[:, None]
+    noise = mechanism.noise_std * 0.5 * stream.fresh(0)
+    assert np.abs(release - (clipped.sum(0) + noise) / 3).max() < 1e-6
+    assert np.array_equal(release * 3 / (0.5 * 2.0**-20), total + row)
+    with pytest.raises(MismatchError, match="integers"):
+        mechanism.grid.release(total.astype(float), row)

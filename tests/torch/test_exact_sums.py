@@ -1,0 +1,158 @@
+"""Training with exact sums: integers up to the release, the same whatever micro-batches and threads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.noise.grid import default_bits, spacing
+from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
+from tests.torch.units_setting import IDS, scheme, unit_mechanism
+
+BITS = 20
+
+
+def exact(**options):
+    return replace(mechanism(**options), grid_bits=BITS)
+
+
+def released(run, batches=1):
+    """Noisy gradients of the next steps, as vectors."""
+    found = []
+    for batch in run.loader:
+        step(run, batch)
+        found.append(torch.cat([p.grad.flatten() for p in run.model.parameters()]).double().numpy().copy())
+        if len(found) == batches:
+            return found
+    raise AssertionError
+
+
+def test_a_release_is_a_sum_of_integers_and_a_row_of_integers():
+    run = start(mech=exact())
+    (found,) = released(run)
+    unit = spacing(1.0, BITS) / 8
+    row = run.mechanism.stream(len(found), key=NOISE_KEY)
+    noise, _ = row.next(row.init())
+    total = found / unit - noise
+    assert np.abs(total - np.round(total)).max() < 0.26, "float32 keeps integers below 2**24 to a quarter"
+    assert 0 < np.linalg.norm(total) <= 8 * 2**BITS
+
+
+def test_with_little_noise_it_trains_as_float_sums_do():
+    floats = mechanism(noise_std=1e-9)
+    models = [
+        train(start(mech=made, keys=False, shuffle=False)) for made in (floats, replace(floats, grid_bits=25))
+    ]
+    assert float((models[0] - models[1]).abs().max()) < 1e-3
+    assert float((models[0] - weights(start(keys=False).model)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
+    """A row whose gradient is not finite counts as zero, which is what zero-out adjacency makes of it."""
+    sums = []
+    for gone in (None, 0, 3):
+        run = start(mode, mech=exact(clip_norm=1e-5, steps=5), keys=False, shuffle=False)
+        for x, y in run.loader:
+            if gone is not None:
+                x[gone] = float("nan")
+            run.optimizer.zero_grad()
+            backward(run, (x, y))
+            sums.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+            run.optimizer.abandon_batch()
+            break
+    for other in sums[1:]:
+        moved = sum(int((a - b).square().sum()) for a, b in zip(sums[0], other, strict=True))
+        assert 0.99 * 4**BITS < moved < 4**BITS
+
+
+def test_micro_batches_and_threads_leave_no_trace():
+    found = []
+    before = torch.get_num_threads()
+    for size, threads in ((8, 1), (3, 1), (1, 3)):
+        run = start(mech=exact(examples=40, noise_std=1e-9), keys=False, shuffle=False)
+        try:
+            torch.set_num_threads(threads)
+            with BatchMemoryManager(
+                data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
+            ) as loader:
+                made = []
+                run.optimizer.attach_step_hook(
+                    lambda o, made=made: made.append([p.grad.clone() for p in o.params])
+                )
+                for batch in loader:
+                    step(run, batch)
+                    if made:
+                        break
+        finally:
+            torch.set_num_threads(before)
+        found.append(made[0])
+    for other in found[1:]:
+        # gradients of rows may differ in the last place with the size of a physical batch
+        assert max(float((a - b).abs().max()) for a, b in zip(found[0], other, strict=True)) <= 2.0**-BITS
+
+
+def test_contributions_of_units_are_exact_too():
+    made = replace(unit_mechanism(scheme("fixed", 11, 4)), grid_bits=BITS)
+    run = start(mech=made, unit_ids=IDS, keys=False, dataset=data(40))
+    local = run.engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        local((x, y))
+        run.optimizer.step()
+        break
+    assert run.engine.releases == 1
+    assert all(p.grad.dtype == p.dtype for p in run.model.parameters())
+
+
+def test_empty_batches_are_released_as_noise():
+    made = replace(mechanism("poisson", examples=40, batch_size=1), grid_bits=BITS)
+    run = start(mech=made, keys=False, dataset=data(40))
+    empty = 0
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        if len(x):
+            backward(run, (x, y))
+        run.optimizer.step()
+        empty += not len(x)
+    assert empty and run.engine.releases == 15
+
+
+def test_a_planned_mechanism_gets_the_default_grid():
+    engine, model = PrivacyEngine(), nn.Linear(6, 2)
+    engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data(40), batch_size=8),
+        target_epsilon=2.0,
+        target_delta=1e-5,
+        epochs=2,
+        max_grad_norm=1.0,
+        exact_sums=True,
+    )
+    assert engine.mechanism.grid_bits == default_bits(14)
+    assert engine.mechanism.epsilon(1e-5) <= 2.0
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UnsupportedError, match="single example"):
+        start("ghost", mech=exact(), keys=False)
+    with pytest.raises(MismatchError, match="grid_bits=None"):
+        start(mech=mechanism(), exact_sums=True, keys=False)
+    with pytest.raises(MismatchError, match="grid_bits=20"):
+        start(mech=exact(), exact_sums=False, keys=False)
+    with pytest.raises(ValueError, match="exact_sums"):
+        start(exact_sums="yes", keys=False)
+
+
+def test_the_state_of_the_noise_is_that_of_integers():
+    run = start(mech=exact(), keys=False)
+    train(run, 6)
+    state = run.optimizer.release.noise_state.state_dict()
+    assert state["kind"] == "Autoregressive, rounded" and state["rows"].dtype == torch.float64
+    assert torch.equal(state["rows"], state["rows"].round())

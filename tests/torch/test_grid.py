@@ -1,0 +1,138 @@
+"""Integer sums of clipped contributions: exact, bounded for each row, the same in every order."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anechoic.noise.grid import largest_square
+from anechoic.torch.sources import grid
+from anechoic.torch.sources.grid import GridClipping, grid_sums
+
+AWKWARD = [0.0, -0.0, 1e-45, -1e-38, 1e-30, 1e-12, 1.0, -3.5, 1e12, 1e38, -3.4e38, float("inf"), float("nan")]
+NORMS = [1e-30, 1e-12, 1e-6, 0.1, 1.0, 7.0, 1e30]
+
+
+def square(sums):
+    return sum(int(q) ** 2 for total in sums for q in total.flatten().tolist())
+
+
+def rows(count, seed=0, shapes=((30,), (4, 5), (1,), ()), scale=1.0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [scale * torch.randn(count, *shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def without(samples, row):
+    return [torch.cat([s[:row], s[row + 1 :]]) for s in samples]
+
+
+def moved(samples, norm, bits, row, limits=None):
+    """By what removing a row moves the sums."""
+    rest = None if limits is None else np.delete(limits, row)
+    pairs = zip(
+        grid_sums(samples, norm, bits, limits),
+        grid_sums(without(samples, row), norm, bits, rest),
+        strict=True,
+    )
+    return [a - b for a, b in pairs]
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(width=32)), min_size=6, max_size=6),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from(NORMS),
+    st.integers(2, 30),
+)
+def test_removing_any_row_moves_the_sum_by_less_than_the_clip_norm(values, norm, bits):
+    whole = torch.tensor(values, dtype=torch.float32)
+    samples = [whole[:, :4].reshape(-1, 2, 2), whole[:, 4:]]
+    for row in range(len(values)):
+        assert square(moved(samples, norm, bits, row)) <= largest_square(bits)
+
+
+@pytest.mark.parametrize("bits", [4, 15, 22, 25, 30])
+@pytest.mark.parametrize("scale", [1e-36, 1e-20, 1e-3, 1.0, 1e6, 1e36])
+def test_the_sum_is_that_of_the_rows_alone(bits, scale):
+    samples = rows(70, scale=scale)
+    norm = 3.0 * scale
+    alone = [
+        sum(parts)
+        for parts in zip(
+            *(grid_sums([s[i : i + 1] for s in samples], norm, bits) for i in range(70)), strict=True
+        )
+    ]
+    found = grid_sums(samples, norm, bits)
+    assert all(torch.equal(a, b) and a.dtype == torch.int64 for a, b in zip(found, alone, strict=True))
+    assert all(a.shape == s.shape[1:] for a, s in zip(found, samples, strict=True))
+
+
+@pytest.mark.parametrize("norm", [1e-12, 0.5, 4.0, 1e9])
+def test_it_is_the_clipped_sum(norm):
+    samples, bits = rows(50), 25
+    flat = torch.cat([s.reshape(50, -1) for s in samples], dim=1).double()
+    expected = (flat * (norm / flat.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0) / (norm * 2.0**-bits)
+    found = torch.cat([t.flatten() for t in grid_sums(samples, norm, bits)]).double()
+    largest = float(flat.norm(dim=1).clamp(max=norm).sum()) / (norm * 2.0**-bits)
+    assert float((found - expected).norm()) <= 1.3e-4 * largest + 50 * np.sqrt(flat.shape[1])
+
+
+def test_order_threads_and_micro_batches_leave_no_trace():
+    samples, before = rows(200, shapes=((9000,), (3, 7))), torch.get_num_threads()
+    expected = grid_sums(samples, 1.0, 24)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    found = [grid_sums([s[order] for s in samples], 1.0, 24)]
+    chunks = [grid_sums([s[i : i + 37] for s in samples], 1.0, 24) for i in range(0, 200, 37)]
+    found.append([sum(parts) for parts in zip(*chunks, strict=True)])
+    try:
+        torch.set_num_threads(3)
+        found.append(grid_sums(samples, 1.0, 24))
+    finally:
+        torch.set_num_threads(before)
+    for sums in found:
+        assert all(torch.equal(a, b) for a, b in zip(sums, expected, strict=True))
+
+
+def test_limits_and_rows_that_do_not_count():
+    samples = rows(6, scale=100.0)
+    samples[0][1, 3] = float("nan")
+    samples[1][2] = float("inf")
+    samples[0][3] = samples[1][3] = samples[2][3] = samples[3][3] = 0.0
+    limits = np.array([1.0, 1.0, 1.0, 1.0, 0.25, 0.0])
+    for row, part in enumerate([1.0, 0.0, 0.0, 0.0, 0.25, 0.0]):
+        found = square(moved(samples, 1.0, 20, row, limits)) ** 0.5 / 2**20
+        assert part * 0.999 <= found <= part
+
+
+def test_an_empty_batch_is_zero():
+    assert all(not t.any() and t.dtype == torch.int64 for t in grid_sums(rows(0), 1.0, 20))
+    assert grid_sums([], 1.0, 20) == []
+    parameters = [torch.nn.Parameter(torch.ones(2, 3))]
+    assert GridClipping(1.0, 20).nothing(parameters)[0].shape == (2, 3)
+
+
+def test_float64_models():
+    found = grid_sums(rows(5, scale=9.0, dtype=torch.float64), 1.0, 28)
+    assert 0.99 < square(grid_sums(rows(1, scale=9.0, dtype=torch.float64), 1.0, 28)) / 4**28 < 1
+    assert found[0].dtype == torch.int64
+
+
+def test_a_row_that_float32_made_too_long_is_taken_out(monkeypatch):
+    samples = rows(40)
+    monkeypatch.setattr(grid, "MARGIN", -0.01)
+    assert square(grid_sums(samples, 0.1, 24)) == 0, "all are too long, and all are seen"
+    monkeypatch.setattr(grid._Sums, "_check", lambda *_: None)
+    assert square(moved(samples, 0.1, 24, 0)) > 4**24, "without the check it would have passed"
+
+
+def test_the_certificate_is_not_needed_by_honest_rows(monkeypatch):
+    def refuse(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(grid._Sums, "_check", refuse)
+    for shapes in ([(1,)], [(5000,), (3,)], [(512,), (513,)]):
+        grid_sums(rows(64, shapes=shapes, scale=50.0), 1.0, 25)
