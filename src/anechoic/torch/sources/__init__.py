@@ -1,0 +1,1 @@
+"""Where clipped sums come from: one source a mode."""

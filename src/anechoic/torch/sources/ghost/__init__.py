@@ -1,0 +1,1 @@
+"""Ghost clipping, for the layers on its list."""
