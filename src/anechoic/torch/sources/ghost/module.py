@@ -11,7 +11,7 @@ from __future__ import annotations
 from random import SystemRandom
 from types import MethodType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -67,12 +67,18 @@ class _Tap(torch.autograd.Function):
         return backprop, None, None, None
 
 
-_TRACERS: WeakKeyDictionary[nn.Module, Tracer] = WeakKeyDictionary()
+#: Who traces a layer, as long as somebody holds the tracer: a run that is gone leaves a plain model behind.
+_TRACERS: WeakKeyDictionary[nn.Module, ReferenceType[Tracer]] = WeakKeyDictionary()
+
+
+def _tracer(layer: nn.Module) -> Tracer | None:
+    found = _TRACERS.get(layer)
+    return None if found is None else found()
 
 
 def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Stands in the place of the forward() of a traced layer; a copy of the layer is another model."""
-    tracer = _TRACERS.get(layer)
+    tracer = _tracer(layer)
     if tracer is None or not torch.is_grad_enabled() or len(args) + len(kwargs) != 1:
         return type(layer).forward(layer, *args, **kwargs)
     return tracer.visit(layer, args[0] if args else next(iter(kwargs.values())))
@@ -103,13 +109,13 @@ class Tracer:
         self._compare: Trace | None = None
         self._weights = torch.empty(0)
         for layer in self.layers:
-            _TRACERS[layer] = self
+            _TRACERS[layer] = ref(self)
             layer.forward = MethodType(forward, layer)
 
     def detach(self) -> None:
         """Give the layers their own forward() back."""
         for layer in self.layers:
-            if _TRACERS.get(layer) is self:
+            if _tracer(layer) is self:
                 del _TRACERS[layer]
                 layer.__dict__.pop("forward", None)
 

@@ -1,155 +1,93 @@
-"""Ghost clipping: clipped sums from layer inputs and backprops, without a gradient of every row."""
+"""Ghost clipping as a gradient source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from secrets import randbelow
+from typing import Any
 
-
-import torch
 from torch import Tensor, nn
 
-from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.ghost.layers import KINDS, Call
-from anechoic.torch.sources.ghost.module import Trace, Tracer
-from anechoic.torch.sources.ghost.rows import Budget, Outer, RowGradients, excess, norms
-
-#: One backward pass in so many, chosen at random, also shows that no loss depends on another row.
-SPOT_CHECKS = 128
+from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.base import GradientSource, SourceSetup, register
+from anechoic.torch.sources.ghost.gradients import GhostGradients
+from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 
 
-class GhostGradients:
-    """Clipped sums of the gradients of rows, from one backward pass through a traced module.
+class GhostHandle:
+    """What make_private returns under wrap_model=False, in the place of a module.
 
-    Args:
-        module: plain module.
-        parameters: the trainable ones, in the order of the sums.
-        ledger: knows the batch in hand.
-        factors: multiples of the rows' gradients, from upper bounds of their norms.
-        batch_first: whether rows come before positions.
+    Attributes:
+        loss_reduction, batch_first: as given to make_private.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        parameters: list[nn.Parameter],
-        ledger: ReleaseLedger,
-        factors: Callable[[Tensor], Tensor],
-        *,
-        batch_first: bool = True,
-    ) -> None:
-        self._parameters, self._factors = parameters, factors
+    def __init__(self, module: nn.Module, *, loss_reduction: str, batch_first: bool) -> None:
         self._module = module
-        self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
-        self._checked_state: tuple[bool, ...] = ()
-        self.excess = 0.0
-        self.forget()
+        self.loss_reduction, self.batch_first = loss_reduction, batch_first
 
-    def forget(self) -> None:
-        """Drop what backward passes left."""
-        self.passes = self.rows = 0
-        self._trace: Trace | None = None
 
-    # -- the backward pass ---------------------------------------------------------------------
+class GhostModule(nn.Module):
+    """The module under another name: its trainable layers leave what ghost clipping needs.
 
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of the losses of the rows, and keep what it leaves.
+    Args:
+        module: the user's.
+        loss_reduction, batch_first: as given to make_private.
+    """
 
-        Args:
-            loss: shape (rows,).
-        """
-        state = tuple(layer.training for layer in self._module.modules())
-        apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
-        self._trace = None
+    def __init__(self, module: nn.Module, *, loss_reduction: str, batch_first: bool) -> None:
+        super().__init__()
+        self._module = module
+        self.loss_reduction, self.batch_first = loss_reduction, batch_first
+        self.train(module.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
         try:
-            self._trace = self.tracer.run(loss, apart=apart)
-        except BaseException:
-            self.forget()
-            raise
-        if apart and len(loss) > 1:
-            self._checked_state = state
-        self.passes += 1
-        self.rows = len(loss)
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_module"), name)
 
-    # -- the sums ------------------------------------------------------------------------------
+
+@register("ghost")
+class GhostSource(GradientSource):
+    """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
+
+    Guarantee: what one example adds to the sums has norm at most clip norm * (1 + `excess`): it is the same
+    float64 numbers that are measured and summed, and norms count what rounding may have hidden.
+    """
+
+    mode = "ghost"
+    takes_units = False
+
+    def __init__(self, setup: SourceSetup) -> None:
+        super().__init__(setup)
+        self._gradients = GhostGradients(
+            setup.module,
+            setup.parameters,
+            setup.ledger,
+            setup.clipping.factors,
+            batch_first=setup.batch_first,
+        )
+        self.module = (GhostModule if setup.wrap else GhostHandle)(
+            setup.module, loss_reduction=setup.loss_reduction, batch_first=setup.batch_first
+        )
+        self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
+
+    @property
+    def excess(self) -> float:
+        return max(self.clipping.excess, self._gradients.excess)
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
+        return self._gradients.sums(delivery)
 
-        Raises:
-            DesynchronizedError: if they are not those of `delivery`.
-            GuaranteeError: if a layer's forward() was replaced.
-        """
-        self._check(delivery)
-        if delivery.size == 0 or self._trace is None:
-            return self._zeros()
-        calls = self._trace.calls
-        gradients = self._gradients(calls)
-        if not gradients:
-            return self._zeros()
-        lengths = norms(list(gradients.values()))
-        finite = torch.isfinite(lengths)
-        if not bool(finite.all()):
-            calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
-            gradients = self._gradients(calls)
-            lengths = norms(list(gradients.values()))
-        factors = self._factors(lengths)
-        terms = max((part.terms for part in gradients.values() if isinstance(part, Outer)), default=0)
-        self.excess = max(self.excess, excess(len(lengths), terms))
-        return [
-            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
-            for p in self._parameters
-        ]
+    def used(self) -> None:
+        self._gradients.forget()
 
-    def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
-        """Gradients of the rows by the parameter's id; a parameter that the loss does not reach is missing."""
-        budget = Budget()
-        found: dict[int, RowGradients] = {}
-        for layer, made in calls.items():
-            makers = KINDS[type(layer)].gradients(made, budget)
-            for name, identity in self.tracer.layers[layer].items():
-                found[identity] = makers[name]()
-        return found
+    def zero_grad(self) -> None:
+        self._gradients.forget()
 
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(p, dtype=torch.float64) for p in self._parameters]
+    def forget(self) -> None:
+        self._gradients.forget()
 
-    def _check(self, delivery: Delivery) -> None:
-        replaced = self.tracer.replaced()
-        if replaced:
-            raise GuaranteeError(
-                f"forward() of {', '.join(replaced)} was replaced after make_private: ghost clipping measures"
-                " what its own forward() computes. Leave it, or use grad_sample_mode='hooks' or 'vmap'."
-            )
-        if delivery.size == 0 and self.rows == 0:
-            return
-        if self.passes > 1:
-            raise DesynchronizedError(
-                f"{self.passes} backward passes reached release {delivery.step}: accumulating gradients by"
-                " hand would put several batches, or one batch several times, into one release. Call"
-                " backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not"
-                " fit into memory."
-            )
-        if self.passes == 0 or self._trace is None:
-            raise DesynchronizedError(
-                "no clipped gradient reached this step: compute the loss with the criterion that"
-                " make_private returned and call its backward() on the delivered batch."
-            )
-        if self.rows != delivery.size:
-            raise DesynchronizedError(
-                f"gradients of {self.rows} examples reached release {delivery.step}, whose batch has"
-                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
-            )
-        if not all(seen is delivery for seen in self._trace.deliveries):
-            raise DesynchronizedError(
-                f"the forward pass of release {delivery.step} was made before its batch was delivered: feed"
-                " the model with the delivered batch."
-            )
-
-
-def clip_factors(clip_norm: float) -> Callable[[Tensor], Tensor]:
-    """min(1, clip_norm / norm) of every norm."""
-    return lambda lengths: (clip_norm / lengths).clamp(max=1.0)
-
-
+    def detach(self) -> None:
+        self._gradients.tracer.detach()

@@ -1,0 +1,154 @@
+"""Clipped sums from what one backward pass left: layer inputs and backprops, without a gradient of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from secrets import randbelow
+
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.ghost.layers import KINDS, Call
+from anechoic.torch.sources.ghost.module import Trace, Tracer
+from anechoic.torch.sources.ghost.rows import Budget, Outer, RowGradients, excess, norms
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+#: One backward pass in so many, chosen at random, also shows that no loss depends on another row.
+SPOT_CHECKS = 128
+
+
+class GhostGradients:
+    """Clipped sums of the gradients of rows, from one backward pass through a traced module.
+
+    Args:
+        module: plain module.
+        parameters: the trainable ones, in the order of the sums.
+        ledger: knows the batch in hand.
+        factors: multiples of the rows' gradients, from upper bounds of their norms.
+        batch_first: whether rows come before positions.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        ledger: ReleaseLedger,
+        factors: Callable[[Tensor], Tensor],
+        *,
+        batch_first: bool = True,
+    ) -> None:
+        self._parameters, self._factors = parameters, factors
+        self._module = module
+        self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
+        self._checked_state: tuple[bool, ...] = ()
+        self.excess = 0.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what backward passes left."""
+        self.passes = self.rows = 0
+        self._trace: Trace | None = None
+
+    # -- the backward pass ---------------------------------------------------------------------
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of the losses of the rows, and keep what it leaves.
+
+        Args:
+            loss: shape (rows,).
+        """
+        state = tuple(layer.training for layer in self._module.modules())
+        apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
+        self._trace = None
+        try:
+            self._trace = self.tracer.run(loss, apart=apart)
+        except BaseException:
+            self.forget()
+            raise
+        if apart and len(loss) > 1:
+            self._checked_state = state
+        self.passes += 1
+        self.rows = len(loss)
+
+    # -- the sums ------------------------------------------------------------------------------
+
+    def sums(self, delivery: Delivery) -> list[Tensor]:
+        """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
+
+        Raises:
+            DesynchronizedError: if they are not those of `delivery`.
+            GuaranteeError: if a layer's forward() was replaced.
+        """
+        self._check(delivery)
+        if delivery.size == 0 or self._trace is None:
+            return self._zeros()
+        calls = self._trace.calls
+        gradients = self._gradients(calls)
+        if not gradients:
+            return self._zeros()
+        lengths = norms(list(gradients.values()))
+        finite = torch.isfinite(lengths)
+        if not bool(finite.all()):
+            calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
+            gradients = self._gradients(calls)
+            lengths = norms(list(gradients.values()))
+        factors = self._factors(lengths)
+        terms = max((part.terms for part in gradients.values() if isinstance(part, Outer)), default=0)
+        self.excess = max(self.excess, excess(len(lengths), terms))
+        return [
+            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
+            for p in self._parameters
+        ]
+
+    def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
+        """Gradients of the rows by the parameter's id; a parameter that the loss does not reach is missing."""
+        budget = Budget()
+        found: dict[int, RowGradients] = {}
+        for layer, made in calls.items():
+            makers = KINDS[type(layer)].gradients(made, budget)
+            for name, identity in self.tracer.layers[layer].items():
+                found[identity] = makers[name]()
+        return found
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(p, dtype=torch.float64) for p in self._parameters]
+
+    def _check(self, delivery: Delivery) -> None:
+        replaced = self.tracer.replaced()
+        if replaced:
+            raise GuaranteeError(
+                f"forward() of {', '.join(replaced)} was replaced after make_private: ghost clipping measures"
+                " what its own forward() computes. Leave it, or use grad_sample_mode='hooks' or 'vmap'."
+            )
+        if any(getattr(p, name, None) for p in self._parameters for name in _HOOKS):
+            raise GuaranteeError(
+                "a parameter has a gradient hook (register_hook), which ghost clipping, where parameters get no"
+                " gradient before step(), would never call: remove it, or use grad_sample_mode='hooks'."
+            )
+        if delivery.size == 0 and self.rows == 0:
+            return
+        if self.passes > 1:
+            raise DesynchronizedError(
+                f"{self.passes} backward passes reached release {delivery.step}: accumulating gradients by"
+                " hand would put several batches, or one batch several times, into one release. Call"
+                " backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not"
+                " fit into memory."
+            )
+        if self.passes == 0 or self._trace is None:
+            raise DesynchronizedError(
+                "no clipped gradient reached this step: compute the loss with the criterion that"
+                " make_private returned and call its backward() on the delivered batch."
+            )
+        if self.rows != delivery.size:
+            raise DesynchronizedError(
+                f"gradients of {self.rows} examples reached release {delivery.step}, whose batch has"
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+            )
+        if not all(seen is delivery for seen in self._trace.deliveries):
+            raise DesynchronizedError(
+                f"the forward pass of release {delivery.step} was made before its batch was delivered: feed"
+                " the model with the delivered batch."
+            )
