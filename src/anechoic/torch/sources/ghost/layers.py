@@ -75,8 +75,8 @@ class _Linear(Kind):
         backprops = [_positions(call.backprop) for call in calls]
 
         def make(rows: slice) -> tuple[Tensor, Tensor]:
-            x = torch.cat([part[rows] for part in inputs], dim=1)
-            a = torch.cat([part[rows] for part in backprops], dim=1)
+            x = _joined([part[rows] for part in inputs], 1)
+            a = _joined([part[rows] for part in backprops], 1)
             return x.double().unsqueeze(0), a.double().unsqueeze(0)
 
         def weight() -> RowGradients:
@@ -128,7 +128,7 @@ class _Convolution(Kind):
         def make(rows: slice) -> tuple[Tensor, Tensor]:
             x = [_patches(layer, call.given[rows], call.backprop.shape[2:]) for call in calls]
             a = [_channels_last(call.backprop[rows], groups) for call in calls]
-            return torch.cat(x, dim=2), torch.cat(a, dim=2)
+            return _joined(x, 2), _joined(a, 2)
 
         def weight() -> RowGradients:
             factors = Factors(
@@ -210,8 +210,8 @@ class _Embedding(Kind):
 
         def weight() -> RowGradients:
             rows = len(calls[0].given)
-            lines = torch.cat([call.given.reshape(rows, _per_row(call.given)) for call in calls], dim=1)
-            values = torch.cat([_positions(call.backprop) for call in calls], dim=1)
+            lines = _joined([call.given.reshape(rows, _per_row(call.given)) for call in calls], 1)
+            values = _joined([_positions(call.backprop) for call in calls], 1)
             if layer.padding_idx is not None:
                 values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
             return Scattered(lines.long(), values, layer.num_embeddings)
@@ -268,6 +268,10 @@ class _Normalisation(Kind):
 def _positions(tensor: Tensor) -> Tensor:
     """(rows, …, features) as (rows, positions, features)."""
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
+
+
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    return torch.cat(parts, dim=axis) if len(parts) > 1 else parts[0]
 
 
 def _per_row(tensor: Tensor) -> int:

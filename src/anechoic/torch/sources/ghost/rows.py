@@ -174,7 +174,7 @@ class Outer(RowGradients):
     def weighted_sum(self, factors: Tensor) -> Tensor:
         f = self._factors
         if self._keeps:
-            flat = torch.cat(self._kept)
+            flat = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
             return self._restore((factors @ flat).reshape(f.groups, f.outputs, f.inputs))
         total = factors.new_zeros(f.groups, f.outputs, f.inputs)
         for rows, x, a in self._each(first=False):
