@@ -6,17 +6,16 @@ from types import SimpleNamespace
 import torch
 
 from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.rows import norms
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 
 
-def ghost(model, rows, *, clip=1.0, batch_first=True, factors=None):
+def ghost(model, rows, *, clip=1.0, batch_first=True):
     """A source over the trainable parameters of `model`, with a batch of `rows` in hand."""
     ledger = SimpleNamespace(in_hand=Delivery(0, rows))
     parameters = [p for p in model.parameters() if p.requires_grad]
-    source = GhostGradients(
-        model, parameters, ledger, factors or (lambda lengths: (clip / lengths).clamp(max=1.0)), batch_first=batch_first
-    )
+    source = GhostGradients(model, parameters, ledger, Clipping(clip), batch_first=batch_first)
     return source, ledger.in_hand
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from secrets import randbelow
 
 
@@ -11,11 +10,13 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, Call
 from anechoic.torch.sources.ghost.module import Trace, Tracer
 from anechoic.torch.sources.ghost.rows import Budget, Outer, RowGradients, excess, norms
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_SLACK = 1e-9  # of the bound on the sum, for rounding of its own norm
 #: One backward pass in so many, chosen at random, also shows that no loss depends on another row.
 SPOT_CHECKS = 128
 
@@ -27,7 +28,7 @@ class GhostGradients:
         module: plain module.
         parameters: the trainable ones, in the order of the sums.
         ledger: knows the batch in hand.
-        factors: multiples of the rows' gradients, from upper bounds of their norms.
+        clipping: gives multiples of the rows' gradients, from upper bounds of their norms.
         batch_first: whether rows come before positions.
     """
 
@@ -36,11 +37,11 @@ class GhostGradients:
         module: nn.Module,
         parameters: list[nn.Parameter],
         ledger: ReleaseLedger,
-        factors: Callable[[Tensor], Tensor],
+        clipping: Clipping,
         *,
         batch_first: bool = True,
     ) -> None:
-        self._parameters, self._factors = parameters, factors
+        self._parameters, self._clipping = parameters, clipping
         self._module = module
         self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
         self._checked_state: tuple[bool, ...] = ()
@@ -95,13 +96,15 @@ class GhostGradients:
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
             lengths = norms(list(gradients.values()))
-        factors = self._factors(lengths)
+        factors = self._clipping.factors(lengths)
         terms = max((part.terms for part in gradients.values() if isinstance(part, Outer)), default=0)
         self.excess = max(self.excess, excess(len(lengths), terms))
-        return [
+        sums = [
             gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
             for p in self._parameters
         ]
+        self._check_bound(sums, len(lengths))
+        return sums
 
     def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; a parameter that the loss does not reach is missing."""
@@ -112,6 +115,17 @@ class GhostGradients:
             for name, identity in self.tracer.layers[layer].items():
                 found[identity] = makers[name]()
         return found
+
+    def _check_bound(self, sums: list[Tensor], rows: int) -> None:
+        """Refuse a sum that clipped gradients cannot have."""
+        total = float(torch.stack([torch.linalg.vector_norm(part) for part in sums]).norm())
+        bound = rows * self._clipping.clip_norm * (1 + self.excess) * (1 + _SLACK)
+        if not total <= bound:
+            raise GuaranteeError(
+                f"the sum of {rows} clipped gradients has norm {total:.6g}, above {rows} * clip norm ="
+                f" {rows * self._clipping.clip_norm:.6g}: something was not clipped, so nothing is released."
+                " Use grad_sample_mode='hooks' or 'vmap'."
+            )
 
     def _zeros(self) -> list[Tensor]:
         return [torch.zeros_like(p, dtype=torch.float64) for p in self._parameters]

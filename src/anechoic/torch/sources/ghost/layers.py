@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import Tensor, nn
 
 from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, RowGradients, Scattered
@@ -319,3 +319,5 @@ KINDS: dict[type[nn.Module], Kind] = {
     },
     **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},
 }
+#: Classes that hold parameters of layers inside of them under second names.
+HOLDERS = (DPRNN, DPGRU, DPLSTM)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.ghost.layers import KINDS, Call
+from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, Call
 
 OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"
 APART = (
@@ -271,7 +271,7 @@ def trainable_layers(
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
-        if not own:
+        if not own or type(layer) in HOLDERS:
             continue
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
@@ -286,6 +286,11 @@ def trainable_layers(
                 )
             owners[identity] = where
         found[layer] = own
+    if wanted - owners.keys():
+        raise UnsupportedError(
+            f"{len(wanted - owners.keys())} parameters of the optimizer belong to no layer that ghost clipping"
+            f" knows: {OTHERWISE}."
+        )
     return found
 
 

@@ -65,7 +65,7 @@ class GhostSource(GradientSource):
             setup.module,
             setup.parameters,
             setup.ledger,
-            setup.clipping.factors,
+            setup.clipping,
             batch_first=setup.batch_first,
         )
         self.module = (GhostModule if setup.wrap else GhostHandle)(
