@@ -356,9 +356,15 @@ REFUSED = {
     "old weight norm": (lambda: nn.utils.weight_norm(nn.Linear(3, 1)), r"'weight_g', 'weight_v'"),
     "forward of its own": (own_forward, r"with a forward\(\) of its own"),
     "shared": (shared, "0.weight and 1.weight are one parameter"),
-    "padding_mode": (lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"), "padding_mode='circular'"),
+    "padding_mode": (
+        lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"),
+        "padding_mode='circular'",
+    ),
     "embedding bag": (lambda: nn.EmbeddingBag(9, 3), "EmbeddingBag"),
-    "embedding by frequency": (lambda: nn.Embedding(9, 3, scale_grad_by_freq=True), "scale_grad_by_freq=True"),
+    "embedding by frequency": (
+        lambda: nn.Embedding(9, 3, scale_grad_by_freq=True),
+        "scale_grad_by_freq=True",
+    ),
     "bilinear": (lambda: nn.Bilinear(3, 3, 1), "Bilinear"),
     "transposed": (lambda: nn.ConvTranspose1d(3, 3, 1), "ConvTranspose1d"),
     "prelu": (nn.PReLU, "PReLU"),

@@ -7,8 +7,8 @@ import torch
 
 from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.ghost.rows import norms
 from anechoic.torch.sources.ghost.gradients import GhostGradients
+from anechoic.torch.sources.ghost.rows import norms
 
 
 def ghost(model, rows, *, clip=1.0, batch_first=True):

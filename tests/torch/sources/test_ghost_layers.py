@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from anechoic.torch.sources.ghost import layers, rows
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
 
 B = 6
@@ -26,7 +24,9 @@ def weighted(out, rows):
     return ((flat_out.tanh() * weights.to(out.dtype)).sum(dim=1)) * (1.0 + rows.to(out.dtype))
 
 
-REPEATED = torch.tensor([[3] * 7, [1, 1, 2, 2, 3, 3, 3], [0] * 7, [8, 0, 8, 0, 8, 0, 8], [1] * 7, [5, 6, 7, 5, 6, 7, 5]])
+REPEATED = torch.tensor(
+    [[3] * 7, [1, 1, 2, 2, 3, 3, 3], [0] * 7, [8, 0, 8, 0, 8, 0, 8], [1] * 7, [5, 6, 7, 5, 6, 7, 5]]
+)
 CASES = {
     "linear": (lambda: nn.Linear(5, 3), normal(5)),
     "linear without bias": (lambda: nn.Linear(5, 3, bias=False), normal(5)),
@@ -36,7 +36,10 @@ CASES = {
     "linear, no positions": (lambda: nn.Linear(5, 3), normal(0, 5)),
     "conv1d": (lambda: nn.Conv1d(3, 4, 3), normal(3, 9)),
     "conv1d, one place": (lambda: nn.Conv1d(3, 4, 3), normal(3, 3)),
-    "conv1d, stride dilation padding": (lambda: nn.Conv1d(2, 4, 3, stride=2, dilation=2, padding=3), normal(2, 11)),
+    "conv1d, stride dilation padding": (
+        lambda: nn.Conv1d(2, 4, 3, stride=2, dilation=2, padding=3),
+        normal(2, 11),
+    ),
     "conv1d same": (lambda: nn.Conv1d(2, 3, 4, padding="same", dilation=2), normal(2, 7)),
     "conv1d valid": (lambda: nn.Conv1d(2, 3, 4, padding="valid"), normal(2, 7)),
     "conv2d": (lambda: nn.Conv2d(2, 3, 3), normal(2, 6, 5)),

@@ -1,9 +1,8 @@
-"""Clipped sums from what one backward pass left: layer inputs and backprops, without a gradient of every row."""
+"""Clipped sums from what one backward pass left: layer inputs and backprops."""
 
 from __future__ import annotations
 
 from secrets import randbelow
-
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +91,8 @@ class GhostGradients:
             return self._zeros()
         lengths = norms(list(gradients.values()))
         finite = torch.isfinite(lengths)
+        if not bool(finite.any()):
+            return self._zeros()
         if not bool(finite.all()):
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
@@ -107,7 +108,7 @@ class GhostGradients:
         return sums
 
     def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
-        """Gradients of the rows by the parameter's id; a parameter that the loss does not reach is missing."""
+        """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
         budget = Budget()
         found: dict[int, RowGradients] = {}
         for layer, made in calls.items():
@@ -139,8 +140,9 @@ class GhostGradients:
             )
         if any(getattr(p, name, None) for p in self._parameters for name in _HOOKS):
             raise GuaranteeError(
-                "a parameter has a gradient hook (register_hook), which ghost clipping, where parameters get no"
-                " gradient before step(), would never call: remove it, or use grad_sample_mode='hooks'."
+                "a parameter has a gradient hook (register_hook), which would never be called: under ghost"
+                " clipping parameters get no gradient before step(). Remove it, or use"
+                " grad_sample_mode='hooks'."
             )
         if delivery.size == 0 and self.rows == 0:
             return

@@ -256,7 +256,8 @@ class _Normalisation(Kind):
 
     def _summed(self, call: Call, factor: Tensor | None) -> Tensor:
         """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
-        shape = call.layer.weight.shape
+        layer: Any = call.layer
+        shape = layer.weight.shape
         product = call.backprop if factor is None else call.backprop.double() * factor
         rows = len(product)
         if self._channels_first:
@@ -314,7 +315,9 @@ KINDS: dict[type[nn.Module], Kind] = {
     nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),
     nn.GroupNorm: _Normalisation(_group_norm, lambda layer: (2, 99), channels_first=True),
     **{
-        cls: _Normalisation(_instance_norm, partial(lambda axes, layer: (axes, axes), axes), channels_first=True)
+        cls: _Normalisation(
+            _instance_norm, partial(lambda axes, layer: (axes, axes), axes), channels_first=True
+        )
         for cls, axes in _INSTANCE.items()
     },
     **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},

@@ -52,7 +52,7 @@ class _Visit:
 
 
 class _Tap(torch.autograd.Function):
-    """The identity, whose backward pass notes what comes through. `anchor` makes the output need a gradient."""
+    """The identity, whose backward pass notes what comes through; `anchor` makes sure that there is one."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _Visit) -> Tensor:
@@ -133,7 +133,8 @@ class Tracer:
                 f" Leave the model as it is, or {OTHERWISE}."
             )
         weights = {
-            name: p.detach() if p is not None and name in names else p for name, p in layer._parameters.items()
+            name: p.detach() if p is not None and name in names else p
+            for name, p in layer._parameters.items()
         }
         out = KINDS[type(layer)].forward(layer, x, weights)
         return _Tap.apply(out, x, self._anchor, _Visit(self, layer, *self._rows(layer, x)))
@@ -199,9 +200,9 @@ class Tracer:
             for call in calls:
                 if len(call.backprop) != rows or len(call.given) != rows:
                     raise DesynchronizedError(
-                        f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has {rows}:"
-                        " rows of a trainable layer must be the examples, so it cannot be fed with positions"
-                        " (expand them to the batch: positions.repeat(len(x), 1)), with part of the batch, or"
+                        f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has"
+                        f" {rows}: rows of a trainable layer must be the examples, so it cannot be fed with"
+                        " positions (expand them to the batch: positions.repeat(len(x), 1)), with part of the batch, or"
                         f" with examples and positions in one axis; or {OTHERWISE}."
                     )
 
@@ -216,7 +217,7 @@ class Tracer:
             )
 
     def _check_apart(self, call: Call, whole: Call) -> None:
-        """Backprops of the losses of some rows are those of all losses in these rows, and zero in the others."""
+        """Backprops of the losses of some rows are those of all losses there, and zero in the others."""
         rows = len(call.backprop)
         found = call.backprop.reshape(rows, -1).double()
         expected = whole.backprop.reshape(rows, -1).double()
@@ -258,9 +259,7 @@ def _some(rows: int) -> Tensor:
     return chosen
 
 
-def trainable_layers(
-    module: nn.Module, parameters: list[nn.Parameter]
-) -> dict[nn.Module, dict[str, int]]:
+def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[nn.Module, dict[str, int]]:
     """The layers that hold `parameters`: for each the names of its own and their ids.
 
     Raises:
@@ -281,15 +280,15 @@ def trainable_layers(
             where = f"{name}.{key}" if name else key
             if identity in owners:
                 raise UnsupportedError(
-                    f"{owners[identity]} and {where} are one parameter, and ghost clipping does not take shared"
-                    f" parameters: {OTHERWISE}."
+                    f"{owners[identity]} and {where} are one parameter, and ghost clipping does not take"
+                    f" shared parameters: {OTHERWISE}."
                 )
             owners[identity] = where
         found[layer] = own
     if wanted - owners.keys():
         raise UnsupportedError(
-            f"{len(wanted - owners.keys())} parameters of the optimizer belong to no layer that ghost clipping"
-            f" knows: {OTHERWISE}."
+            f"{len(wanted - owners.keys())} parameters of the optimizer belong to no layer that ghost"
+            f" clipping knows: {OTHERWISE}."
         )
     return found
 

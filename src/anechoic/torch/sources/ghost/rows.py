@@ -17,8 +17,9 @@ from torch import Tensor
 
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
-#: Part of `Outer.amplitudes` that counts into a norm where products of several positions are summed with those
-#: of other rows: what cancels within a row is then never more than 1/MARGIN times what the row may contribute.
+#: Part of its amplitude (the norm if nothing cancelled) that counts into a row's norm, where its products are
+#: summed together with those of other rows: what cancels within a row is then at most 1/MARGIN times what it
+#: may contribute.
 MARGIN = 2.0**-17
 #: Products that are summed up in one piece, at most; sums of pieces follow.
 DEPTH = 2**12
