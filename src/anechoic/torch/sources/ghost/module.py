@@ -202,8 +202,8 @@ class Tracer:
                     raise DesynchronizedError(
                         f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has"
                         f" {rows}: rows of a trainable layer must be the examples, so it cannot be fed with"
-                        " positions (expand them to the batch: positions.repeat(len(x), 1)), with part of the batch, or"
-                        f" with examples and positions in one axis; or {OTHERWISE}."
+                        " positions (expand them to the batch: positions.repeat(len(x), 1)), with part of the"
+                        f" batch, or with examples and positions in one axis; or {OTHERWISE}."
                     )
 
     def _check_stray(self) -> None:
