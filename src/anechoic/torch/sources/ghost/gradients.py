@@ -107,6 +107,18 @@ class GhostGradients:
         self._check_bound(sums, len(lengths))
         return sums
 
+    def row(self, index: int) -> list[Tensor]:
+        """The gradient of one row of the last backward pass, unclipped, one tensor a parameter, float64."""
+        one = torch.zeros(self.rows, dtype=torch.float64, device=self._parameters[0].device)
+        one[index] = 1.0
+        found = self._gradients(self._trace.calls if self._trace is not None else {})
+        for part in found.values():
+            part.squared_norms()  # leaves what the sums are made of
+        return [
+            found[id(p)].weighted_sum(one) if id(p) in found else torch.zeros_like(p, dtype=torch.float64)
+            for p in self._parameters
+        ]
+
     def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
         budget = Budget()
