@@ -45,6 +45,7 @@ class GhostGradients:
         self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
         self._checked_state: tuple[bool, ...] = ()
         self.excess = 0.0
+        self._rounding_of, self._rounding = -1, dict[int, float]()
         self.forget()
 
     def forget(self) -> None:
@@ -99,7 +100,7 @@ class GhostGradients:
             lengths = norms(list(gradients.values()))
         factors = self._clipping.factors(lengths)
         terms = max((part.terms for part in gradients.values() if isinstance(part, Outer)), default=0)
-        self.excess = max(self.excess, excess(len(lengths), terms))
+        self._count_rounding(delivery, excess(len(lengths), terms))
         sums = [
             gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
             for p in self._parameters
@@ -128,6 +129,13 @@ class GhostGradients:
             for name, identity in self.tracer.layers[layer].items():
                 found[identity] = makers[name]()
         return found
+
+    def _count_rounding(self, delivery: Delivery, part: float) -> None:
+        """Add up what rounding may do to a release over its micro-batches."""
+        if delivery.step != self._rounding_of:
+            self._rounding_of, self._rounding = delivery.step, {}
+        self._rounding[delivery.chunk] = part
+        self.excess = max(self.excess, sum(self._rounding.values()))
 
     def _check_bound(self, sums: list[Tensor], rows: int) -> None:
         """Refuse a sum that clipped gradients cannot have."""
