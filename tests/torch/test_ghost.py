@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources import Clipping
-from tests.torch.setting import weights
+from tests.torch.setting import start, weights
 
 B, CLIP = 8, 1.0
 
@@ -442,3 +442,27 @@ def test_layers_work(name, wrap):
     for clip in (0.1, 10.0):
         got = clipped_sum(make, x, y, criterion, clip=clip, wrap_model=wrap)
         assert torch.allclose(got, brute_force(make, x, y, criterion, clip=clip), atol=1e-4, rtol=1e-3)
+
+
+class Encoded(nn.Module):
+    """A frozen layer that cannot take an empty batch, and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(4)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.a(self.norm(x))
+        return self.b(F.scaled_dot_product_attention(h, h, h).mean(1))
+
+
+def test_an_empty_batch_goes_through_any_model():
+    run = start("ghost", model=Encoded(), dataset=TensorDataset(torch.randn(40, 5, 4), torch.arange(40) % 3))
+    before = weights(run.model)
+    x, y = next(iter(run.loader))
+    loss = run.criterion(run.module(x[:0]), y[:0])
+    loss.backward()
+    with pytest.raises(DesynchronizedError, match="gradients of 0 examples"):
+        run.optimizer.step()
+    assert torch.equal(weights(run.model), before)

@@ -62,10 +62,6 @@ class Clipping:
         factors = torch.where(norms <= limit, torch.ones_like(norms), scaled)
         return torch.where(torch.isfinite(norms), factors, torch.zeros_like(norms))
 
-    def factors(self, norms: Tensor) -> Tensor:
-        """What contributions with these norms, float64 upper bounds, are multiplied by: min(1, C / norm)."""
-        return (self.clip_norm / norms).clamp(max=1.0)
-
     def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
         """Sums over contributions, each clipped over all parameters together.
 

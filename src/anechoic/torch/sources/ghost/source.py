@@ -10,6 +10,7 @@ from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.base import GradientSource, SourceSetup, register
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
+from anechoic.torch.sources.wrapper import passed
 
 
 class GhostHandle:
@@ -39,7 +40,7 @@ class GhostModule(nn.Module):
         self.train(module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._module(*args, **kwargs)
+        return passed(self._module, args, kwargs, batch_first=self.batch_first)
 
     def __getattr__(self, name: str) -> Any:
         try:
