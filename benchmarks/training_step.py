@@ -1,6 +1,7 @@
 """Cost of a training step with correlated noise, against the same step with Opacus's independent noise.
 
     python benchmarks/training_step.py [--json PATH] [--batch-size 256] [--bands 32] [--repeats 15]
+        [--mode hooks]
 
 Both train the same convolutional network on the same batches in one process, by turns, so that a noisy
 machine disturbs both: forward pass, backward pass with per-example gradients, clipping, noise, update. The
@@ -23,7 +24,9 @@ from typing import Any
 
 import torch
 from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -51,19 +54,33 @@ def network() -> nn.Module:
     )
 
 
-def fill(optimizer: Any, loader: Any, bands: int) -> None:
-    """Make `bands` releases without a gradient, after which the stream's buffer is full."""
+def fill(module: Any, optimizer: Any, criterion: Any, loader: Any, bands: int) -> None:
+    """Make `bands` releases, after which the stream's buffer is full."""
     while optimizer.ledger.releases < bands:
-        for x, _ in loader:
+        for x, y in loader:
             optimizer.zero_grad()
-            for p in optimizer.params:
-                p.grad_sample = p.detach().new_zeros(1).expand(len(x), *p.shape)
+            criterion(module(x), y).backward()
             optimizer.step()
             if optimizer.ledger.releases == bands:
                 break
 
 
-def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
+def opacus(model: nn.Module, batch_size: int, mode: str) -> tuple[Any, Any, Any]:
+    """Opacus's module, optimizer and criterion for a mode."""
+    ghost = mode == "ghost"
+    module: Any = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0) if ghost else None
+    module = module or GradSampleModule(model)
+    optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        noise_multiplier=NOISE_STD,
+        max_grad_norm=1.0,
+        expected_batch_size=batch_size,
+    )
+    criterion: Any = nn.CrossEntropyLoss()
+    return module, optimizer, DPLossFastGradientClipping(module, optimizer, criterion) if ghost else criterion
+
+
+def measure(batch_size: int, bands: int, repeats: int, mode: str = "hooks") -> dict[str, Any]:
     """Seconds of single steps, by turns."""
     steps = bands + repeats + 1
     features = torch.randn(4 * batch_size, 1, 28, 28)
@@ -72,21 +89,17 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
     theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
     strategy = BandedToeplitz(steps, Toeplitz.square_root(prefix_sum(bands)).coefficients)
     mechanism = Mechanism(strategy, FixedOrder(len(dataset), batch_size, steps=steps), NOISE_STD)
-    module, optimizer, loader = PrivacyEngine().make_private(
+    made = PrivacyEngine().make_private(
         module=ours,
         optimizer=torch.optim.SGD(ours.parameters(), lr=0.01),
         data_loader=DataLoader(dataset, batch_size=batch_size, shuffle=True),
         mechanism=mechanism,
+        grad_sample_mode=mode,
     )
-    other = GradSampleModule(theirs)
-    independent = DPOptimizer(
-        torch.optim.SGD(theirs.parameters(), lr=0.01),
-        noise_multiplier=NOISE_STD,
-        max_grad_norm=1.0,
-        expected_batch_size=batch_size,
-    )
-    fill(optimizer, loader, bands)
-    criterion = nn.CrossEntropyLoss()
+    module, optimizer, loader = made[0], made[1], made[-1]
+    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    other, independent, their_criterion = opacus(theirs, batch_size, mode)
+    fill(module, optimizer, criterion, loader, bands)
     seconds: dict[str, list[float]] = {"correlated": [], "independent": [], "delivery": []}
     processor: dict[str, list[float]] = {"correlated": [], "independent": []}
     made = 0
@@ -94,12 +107,15 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
         start = time.perf_counter()
         for x, y in loader:
             seconds["delivery"].append(time.perf_counter() - start)
-            turns = [("correlated", module, optimizer), ("independent", other, independent)]
+            turns = [
+                ("correlated", module, optimizer, criterion),
+                ("independent", other, independent, their_criterion),
+            ]
             # the first of a pair finds other memory than the second: change places
-            for name, model, private in turns if made % 2 else reversed(turns):
+            for name, model, private, judge in turns if made % 2 else reversed(turns):
                 begun, used = time.perf_counter(), time.process_time()
                 private.zero_grad()
-                criterion(model(x), y).backward()
+                judge(model(x), y).backward()
                 private.step()
                 seconds[name].append(time.perf_counter() - begun)
                 processor[name].append(time.process_time() - used)
@@ -112,6 +128,7 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
     used_middle = {name: statistics.median(values[1:]) for name, values in processor.items()}
     return {
         "parameters": sum(p.numel() for p in ours.parameters()),
+        "mode": mode,
         "batch_size": batch_size,
         "bands": bands,
         "repeats": repeats,
@@ -130,6 +147,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--bands", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=15, help="timed steps of each")
     parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--mode", choices=("hooks", "ghost"), default="hooks")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
@@ -139,11 +157,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
-    result = measure(options.batch_size, options.bands, options.repeats)
+    result = measure(options.batch_size, options.bands, options.repeats, options.mode)
     seconds = result["seconds"]
     print(
-        f"Training step, CNN with {result['parameters']:,} parameters, batch {options.batch_size},"
-        f" {options.bands} bands, torch {about['torch']}, {about['torch_threads']} threads; medians of"
+        f"Training step in {options.mode} mode, CNN with {result['parameters']:,} parameters, batch"
+        f" {options.batch_size}, {options.bands} bands, torch {about['torch']}, {about['torch_threads']} threads; medians of"
         f" {options.repeats}"
     )
     used = result["processor_seconds"]

@@ -449,7 +449,7 @@ class Encoded(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm = nn.InstanceNorm1d(4)
+        self.norm = nn.InstanceNorm1d(5)
         self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
 
     def forward(self, x):
