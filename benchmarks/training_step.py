@@ -161,8 +161,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     seconds = result["seconds"]
     print(
         f"Training step in {options.mode} mode, CNN with {result['parameters']:,} parameters, batch"
-        f" {options.batch_size}, {options.bands} bands, torch {about['torch']}, {about['torch_threads']} threads; medians of"
-        f" {options.repeats}"
+        f" {options.batch_size}, {options.bands} bands, torch {about['torch']},"
+        f" {about['torch_threads']} threads; medians of {options.repeats}"
     )
     used = result["processor_seconds"]
     for title, name in (

@@ -229,13 +229,37 @@ def linear_with(weight):
     return layer
 
 
+def linears():
+    first = nn.Linear(6, 6)
+    second = nn.Linear(6, 6)
+    second.weight = first.weight
+    return first, second
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_an_embedding_tied_to_a_linear_layer(scale):
+    order = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, 50, (ROWS, 5), generator=order)
+    tokens[0] = 7
+
+    def make():
+        model = Tied(linear_with)
+        model.norm.weight.data.mul_(scale)
+        return model
+
+    for label in (0, 7):
+        y = labels(classes=50)
+        y[0] = label
+        assert moved(make, tokens, y) <= 1
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
         (lambda: nn.Sequential(Gate(), nn.Linear(6, 3)), "0 .*Gate.* with parameters of its own"),
         (Skipping, "the module .*Skipping.* with parameters of its own"),
         (lambda: Tied(Head), "head .*Head.* with parameters of its own"),
-        (lambda: Tied(linear_with), "words.weight and head.weight are one parameter"),
+        (lambda: nn.Sequential(*linears()), "0.weight and 1.weight are one parameter"),
     ],
     ids=["attribute", "layer drop", "tied head", "tied layers"],
 )

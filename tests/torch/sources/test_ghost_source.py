@@ -288,6 +288,62 @@ def test_models_against_single_rows(name, clip):
     assert torch.allclose(sums, goal, rtol=1e-3, atol=1e-4 * float(goal.norm()))
 
 
+class TiedHead(nn.Module):
+    """A language model whose head has the weight of its words."""
+
+    def __init__(self, *, bias=False, words=9, padding=None):
+        super().__init__()
+        self.words, self.mix = nn.Embedding(words, 4, padding_idx=padding), Heads()
+        self.head = nn.Linear(4, words, bias=bias)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        h = self.words(tokens)
+        return self.head(h + self.mix(h))
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e9])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": True}, {"words": 40}, {"padding": 3}, {"words": 40, "padding": 3}]
+)
+def test_an_embedding_tied_to_a_head_against_single_rows(options, clip):
+    torch.manual_seed(0)
+    model = TiedHead(**options)
+    source, delivery = ghost(model, B, clip=clip)
+    source.backward(spread(model(TOKENS), torch.arange(B)))
+    expected = single_rows(model, TOKENS, spread)
+    assert torch.allclose(row_norms(source), expected.norm(dim=1), rtol=1e-3)
+    goal = clipped(expected, clip)
+    assert torch.allclose(flat(source.sums(delivery)), goal, atol=1e-4 * float(goal.norm()))
+
+
+def tied_parts(seed, positions, words=7):
+    """Rows whose gradients by words and by the head all but cancel: a_s is -e of the word, x_s its value."""
+    lines = torch.randint(0, words, (30, positions), generator=torch.Generator().manual_seed(seed))
+    values = normal(30, positions, 5, seed=seed) * 1e3
+    a = -F.one_hot(lines, words).float()
+    values[:, 0] += 1e-4 * normal(30, 5, seed=seed + 1)
+    return lines, values, normal(30, positions, 5, seed=seed) * 1e3, a
+
+
+@pytest.mark.parametrize("positions", [1, 6, 40])
+def test_what_cancels_between_an_embedding_and_its_head(positions):
+    for seed in range(5):
+        lines, values, x, a = tied_parts(seed, positions)
+        sums = []
+        for first in (0, 1):
+            rows_of = slice(first, None)
+            tied = rows.shared(outer(x[rows_of], a[rows_of]), Scattered(lines[rows_of], values[rows_of], 7))
+            lengths = norms([tied])
+            sums.append(tied.weighted_sum((1 / lengths).clamp(max=1.0)))
+            onehot = F.one_hot(lines[rows_of], 7).double()
+            true = torch.einsum("btv,btd->bvd", onehot, values[rows_of].double())
+            true += torch.einsum("bto,bti->boi", a[rows_of].double(), x[rows_of].double())
+            assert bool((lengths >= true.flatten(1).norm(dim=1)).all())
+        assert float((sums[0] - sums[1]).norm()) <= 1 + excess(30, tied.terms)
+        assert excess(30, tied.terms) < 1e-4
+
+
 class Turned(nn.Module):
     """Positions before rows."""
 

@@ -12,7 +12,7 @@ from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, Call
 from anechoic.torch.sources.ghost.module import Trace, Tracer
-from anechoic.torch.sources.ghost.rows import Budget, Outer, RowGradients, excess, norms
+from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _SLACK = 1e-9  # of the bound on the sum, for rounding of its own norm
@@ -99,7 +99,7 @@ class GhostGradients:
             gradients = self._gradients(calls)
             lengths = norms(list(gradients.values()))
         factors = self._clipping.factors(lengths)
-        terms = max((part.terms for part in gradients.values() if isinstance(part, Outer)), default=0)
+        terms = max(part.terms for part in gradients.values())
         self._count_rounding(delivery, excess(len(lengths), terms))
         sums = [
             gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
@@ -127,7 +127,8 @@ class GhostGradients:
         for layer, made in calls.items():
             makers = KINDS[type(layer)].gradients(made, budget)
             for name, identity in self.tracer.layers[layer].items():
-                found[identity] = makers[name]()
+                made_here = makers[name]()
+                found[identity] = shared(found[identity], made_here) if identity in found else made_here
         return found
 
     def _count_rounding(self, delivery: Delivery, part: float) -> None:

@@ -322,5 +322,7 @@ KINDS: dict[type[nn.Module], Kind] = {
     },
     **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},
 }
+#: Two classes whose layers may share their weight.
+SHARING = {nn.Embedding, nn.Linear}
 #: Classes that hold parameters of layers inside of them under second names.
 HOLDERS = (DPRNN, DPGRU, DPLSTM)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, Call
+from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, Call
 
 OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"
 APART = (
@@ -283,7 +283,7 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         UnsupportedError: if one is not on the list, or a parameter belongs to several.
     """
     wanted = {id(p) for p in parameters}
-    owners: dict[int, str] = {}
+    owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
@@ -295,12 +295,13 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
             raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {OTHERWISE}.")
         for key, identity in own.items():
             where = f"{name}.{key}" if name else key
-            if identity in owners:
+            before = owners.setdefault(identity, [])
+            if before and (len(before) > 1 or {type(layer), type(before[0][1])} != SHARING):
                 raise UnsupportedError(
-                    f"{owners[identity]} and {where} are one parameter, and ghost clipping does not take"
-                    f" shared parameters: {OTHERWISE}."
+                    f"{before[0][0]} and {where} are one parameter, and ghost clipping takes shared"
+                    f" parameters of one Embedding and one Linear only: {OTHERWISE}."
                 )
-            owners[identity] = where
+            before.append((where, layer))
         found[layer] = own
     if wanted - owners.keys():
         raise UnsupportedError(

@@ -58,6 +58,11 @@ class RowGradients(ABC):
     def squared_norms(self) -> Tensor:
         """Squares of upper bounds of the 2-norm of each row's gradient, shape (rows,), float64."""
 
+    @property
+    def terms(self) -> int:
+        """Products in the longest chain of additions of `weighted_sum` that can cancel within a row, or 0."""
+        return 0
+
     @abstractmethod
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Sum of the rows' gradients times `factors`, in the parameter's shape, float64.
@@ -92,6 +97,7 @@ class Scattered(RowGradients):
     """
 
     def __init__(self, lines: Tensor, values: Tensor, count: int) -> None:
+        self.lines, self.values = lines, values
         self._shape = (count, values.shape[-1])
         self._rows, self._positions = lines.shape
         ids = torch.arange(self._rows, device=lines.device).unsqueeze(1) * count + lines
@@ -161,7 +167,6 @@ class Outer(RowGradients):
 
     @property
     def terms(self) -> int:
-        """Products in the longest chain of additions of `weighted_sum` that can cancel within a row, or 0."""
         if self._keeps or self._single:
             return 0
         pieces = -(-self._factors.rows // self._piece())
@@ -178,7 +183,7 @@ class Outer(RowGradients):
             flat = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
             return self._restore((factors @ flat).reshape(f.groups, f.outputs, f.inputs))
         total = factors.new_zeros(f.groups, f.outputs, f.inputs)
-        for rows, x, a in self._each(first=False):
+        for rows, x, a in self.pieces():
             scaled = (a * factors[rows].reshape(-1, 1, 1)).reshape(f.groups, -1, f.outputs)
             total += scaled.transpose(1, 2) @ x.reshape(f.groups, -1, f.inputs)
         return self._restore(total)
@@ -195,15 +200,20 @@ class Outer(RowGradients):
             if self._keeps:
                 self._kept.append(gradients)
                 return norms
-            amplitudes = self._amplitudes(x, a)
+            amplitudes = self.amplitudes(x, a)
             return norms + (rounding(f.positions) + MARGIN) * amplitudes
         products = (x @ x.transpose(-1, -2)).mul_(a @ a.transpose(-1, -2))
         squared = products.sum(dim=-1).sum(dim=-1).sum(dim=0)
-        amplitudes = self._amplitudes(x, a)
+        amplitudes = self.amplitudes(x, a)
         lost = rounding(f.inputs + f.outputs + 2 * f.positions + f.groups) * amplitudes.square()
         return (squared.clamp_(min=0) + lost).sqrt() * (1 + rounding(0)) + MARGIN * amplitudes
 
-    def _amplitudes(self, x: Tensor, a: Tensor) -> Tensor:
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The factors of some rows after the other: (rows, x, a)."""
+        return self._each(first=False)
+
+    @staticmethod
+    def amplitudes(x: Tensor, a: Tensor) -> Tensor:
         """What the norm would be if nothing cancelled: sum_t |x_t| |a_t|, over groups in squares."""
         return (_lengths(x) * _lengths(a)).sum(dim=-1).square().sum(dim=0).sqrt()
 
@@ -228,6 +238,51 @@ class Outer(RowGradients):
             if self._reuses:
                 self._pieces.append((rows, x, a))
             yield rows, x, a
+
+
+class Tied(RowGradients):
+    """A weight that an embedding and a linear layer share: the sum of both gradients.
+
+    |E + L|^2 = |E|^2 + |L|^2 + 2 <E, L>, where <E, L> = sum_ts a_s[word t] <b_t, x_s>.
+
+    Args:
+        words: gradients E of the embedding, with b_t for each position.
+        outer: gradients L of the linear layer, with x_s and a_s for each position.
+    """
+
+    def __init__(self, words: Scattered, outer: Outer) -> None:
+        self._words, self._outer = words, outer
+
+    @property
+    def terms(self) -> int:
+        return max(self._outer.terms, len(self._words.lines))
+
+    def squared_norms(self) -> Tensor:
+        both = self._words.squared_norms() + self._outer.squared_norms()
+        products, amplitudes = torch.zeros_like(both), torch.zeros_like(both)
+        lost = torch.zeros_like(both)
+        for rows, x, a in self._outer.pieces():
+            lines, values = self._words.lines[rows], self._words.values[rows].double()
+            of_words = a[0].gather(2, lines.unsqueeze(1).expand(-1, a.shape[2], -1))
+            products[rows] = ((x[0] @ values.transpose(1, 2)) * of_words).sum(dim=2).sum(dim=1)
+            parts = self._outer.amplitudes(x, a), _lengths(values).sum(dim=1)
+            terms = x.shape[-1] + x.shape[-2] + values.shape[1]
+            lost[rows] = rounding(terms) * parts[0] * parts[1]
+            amplitudes[rows] = parts[0] + parts[1]
+        squared = (both + 2 * (products + lost)).clamp_(min=0) * (1 + rounding(0))
+        # what cancels between the two must stay small too
+        return (squared.sqrt() + MARGIN * amplitudes).square()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return self._words.weighted_sum(factors) + self._outer.weighted_sum(factors)
+
+
+def shared(one: RowGradients, other: RowGradients) -> RowGradients:
+    """Gradients of a parameter that two layers share: an embedding and a linear layer."""
+    words, outer = (one, other) if isinstance(one, Scattered) else (other, one)
+    if not isinstance(words, Scattered) or not isinstance(outer, Outer):
+        raise TypeError("only an embedding and a linear layer can share their weight.")
+    return Tied(words, outer)
 
 
 def _lengths(vectors: Tensor) -> Tensor:
