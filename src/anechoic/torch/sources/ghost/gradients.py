@@ -87,6 +87,7 @@ class GhostGradients:
         if delivery.size == 0 or self._trace is None:
             return self._zeros()
         calls = self._trace.calls
+        self._check_calls(calls)
         gradients = self._gradients(calls)
         if not gradients:
             return self._zeros()
@@ -119,6 +120,15 @@ class GhostGradients:
             found[id(p)].weighted_sum(one) if id(p) in found else torch.zeros_like(p, dtype=torch.float64)
             for p in self._parameters
         ]
+
+    def _check_calls(self, calls: dict[nn.Module, list[Call]]) -> None:
+        """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
+        for layer, made in calls.items():
+            if type(layer) not in KINDS or any(call.changed for call in made):
+                raise GuaranteeError(
+                    f"{self.tracer.describe(layer)}, its input, or the gradient at its output was changed"
+                    " between the backward pass and step(): leave them until then."
+                )
 
     def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""

@@ -31,15 +31,25 @@ class Call:
         layer: what was called.
         given: its input, rows first.
         backprop: the gradient at its output, rows first.
+        options: of the layer, when it was called.
+        versions: of both tensors, when the backward pass came by.
     """
 
     layer: nn.Module
     given: Tensor
     backprop: Tensor
+    options: tuple[Any, ...] = ()
+    versions: tuple[int, int] = (0, 0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether layer or tensors are no longer what they were in the pass."""
+        now = (self.given._version, self.backprop._version)
+        return self.options != KINDS[type(self.layer)].options(self.layer) or self.versions != now
 
     def rows(self, keep: Tensor) -> Call:
         """The same call for some of the rows only."""
-        return Call(self.layer, self.given[keep], self.backprop[keep])
+        return Call(self.layer, self.given[keep], self.backprop[keep], self.options)
 
 
 class Kind(ABC):
@@ -48,6 +58,10 @@ class Kind(ABC):
     def fault(self, layer: Any) -> str:
         """Why the options of `layer` are not on the list, or ""."""
         return ""
+
+    def options(self, layer: Any) -> tuple[Any, ...]:
+        """Attributes that the gradients of the rows are computed by."""
+        return ()
 
     @abstractmethod
     def leading(self, layer: Any) -> tuple[int, int]:
@@ -85,8 +99,8 @@ class _Linear(Kind):
                 rows=len(inputs[0]),
                 groups=1,
                 positions=sum(part.shape[1] for part in inputs),
-                inputs=layer.in_features,
-                outputs=layer.out_features,
+                inputs=layer.weight.shape[1],
+                outputs=layer.weight.shape[0],
             )
             return Outer(factors, lambda total: total.squeeze(0), budget)
 
@@ -105,6 +119,9 @@ class _Convolution(Kind):
             return f"padding_mode={layer.padding_mode!r} (only 'zeros')"
         return "" if not layer.transposed else "transposed=True"
 
+    def options(self, layer: Any) -> tuple[Any, ...]:
+        return layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode
+
     def leading(self, layer: Any) -> tuple[int, int]:
         return self._axes + 2, self._axes + 2
 
@@ -121,9 +138,10 @@ class _Convolution(Kind):
 
     def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
-        groups, kernel = layer.groups, layer.kernel_size
+        groups = layer.groups
+        outputs, per_group, *kernel = layer.weight.shape
         places = [math.prod(call.backprop.shape[2:]) for call in calls]
-        features = (layer.in_channels // groups) * math.prod(kernel)
+        features = per_group * math.prod(kernel)
 
         def make(rows: slice) -> tuple[Tensor, Tensor]:
             x = [_patches(layer, call.given[rows], call.backprop.shape[2:]) for call in calls]
@@ -137,12 +155,12 @@ class _Convolution(Kind):
                 groups=groups,
                 positions=sum(places),
                 inputs=features,
-                outputs=layer.out_channels // groups,
+                outputs=outputs // groups,
             )
             return Outer(factors, restore, budget)
 
         def restore(total: Tensor) -> Tensor:
-            split = total.reshape(layer.out_channels, *kernel, layer.in_channels // groups)
+            split = total.reshape(outputs, *kernel, per_group)
             return split.movedim(-1, 1)
 
         def bias() -> RowGradients:
@@ -162,7 +180,7 @@ def _channels_last(backprop: Tensor, groups: int) -> Tensor:
 def _patches(layer: Any, x: Tensor, places: Sequence[int]) -> Tensor:
     """What each place of the output saw: (groups, rows, places, kernel * channels of a group), float64."""
     rows, channels = x.shape[:2]
-    groups, kernel = layer.groups, layer.kernel_size
+    groups, kernel = layer.groups, layer.weight.shape[2:]
     wide = F.pad(x, _padding(layer)).double().movedim(1, -1).contiguous()
     steps = wide.stride()
     seen = wide.as_strided(
@@ -181,11 +199,12 @@ def _patches(layer: Any, x: Tensor, places: Sequence[int]) -> Tensor:
 def _padding(layer: Any) -> list[int]:
     """Zeros before and after, last axis first, as F.pad takes them."""
     found: list[int] = []
-    for axis in range(len(layer.kernel_size) - 1, -1, -1):
+    kernel = layer.weight.shape[2:]
+    for axis in range(len(kernel) - 1, -1, -1):
         if layer.padding == "valid":
             found += [0, 0]
         elif layer.padding == "same":
-            total = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+            total = layer.dilation[axis] * (kernel[axis] - 1)
             found += [total // 2, total - total // 2]
         else:
             found += [layer.padding[axis]] * 2
@@ -214,7 +233,7 @@ class _Embedding(Kind):
             values = _joined([_positions(call.backprop) for call in calls], 1)
             if layer.padding_idx is not None:
                 values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
-            return Scattered(lines.long(), values, layer.num_embeddings)
+            return Scattered(lines.long(), values, layer.weight.shape[0])
 
         return {"weight": weight}
 

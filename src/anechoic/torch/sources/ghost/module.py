@@ -52,6 +52,7 @@ class _Visit:
     def __init__(self, tracer: Tracer, layer: nn.Module, axis: int, fault: str) -> None:
         self.tracer, self.layer, self.axis, self.fault = tracer, layer, axis, fault
         self.delivery = tracer.ledger.in_hand
+        self.options = KINDS[type(layer)].options(layer)
 
 
 class _Tap(torch.autograd.Function):
@@ -66,6 +67,11 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, backprop: Tensor) -> Any:
         (given,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "create_graph=True under ghost clipping: gradients of gradients are not measured. Use"
+                " grad_sample_mode='vmap'."
+            )
         ctx.visit.tracer.reached(ctx.visit, given.detach(), backprop.detach())
         return backprop, None, None, None
 
@@ -125,6 +131,7 @@ class Tracer:
         self._trace: Trace | None = None
         self._compare: Trace | None = None
         self._weights = torch.empty(0)
+        self._seen: dict[nn.Module, int] = {}
         for layer in self.layers:
             _TRACERS[layer] = ref(self)
             layer.forward = MethodType(forward, layer)
@@ -142,7 +149,11 @@ class Tracer:
         """The layer's output, with a tap behind it."""
         names = self.layers[layer]
         own = {name: p for name, p in layer._parameters.items() if p is not None}
-        if not isinstance(x, Tensor) or any(id(own.get(name)) != key for name, key in names.items()):
+        if (
+            type(layer) not in KINDS
+            or not isinstance(x, Tensor)
+            or any(id(own.get(name)) != key for name, key in names.items())
+        ):
             return type(layer).forward(layer, x)  # other weights for one call: whatever is in them shows
         if torch.compiler.is_compiling():
             raise UnsupportedError(
@@ -174,11 +185,20 @@ class Tracer:
                 f"{self.describe(visit.layer)} was called with {visit.fault}: give it the examples as rows,"
                 f" or {OTHERWISE}."
             )
-        call = Call(visit.layer, given.movedim(visit.axis, 0), backprop.movedim(visit.axis, 0))
+        call = Call(
+            visit.layer,
+            given.movedim(visit.axis, 0),
+            backprop.movedim(visit.axis, 0),
+            visit.options,
+            (given._version, backprop._version),
+        )
         if self._compare is None:
             self._trace.note(visit, call)
-        elif id(visit) in self._compare.made:
-            self._check_apart(call, self._compare.made[id(visit)])
+            return
+        # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
+        order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
+        whole = self._compare.made.get(id(visit)) or self._compare.calls[call.layer][order]
+        self._check_apart(call, whole)
 
     def run(self, loss: Tensor, *, apart: bool) -> Trace:
         """One backward pass from the losses of the rows.
@@ -198,7 +218,7 @@ class Tracer:
             torch.autograd.backward(loss, torch.ones_like(loss), retain_graph=apart)
             self._check_rows(trace, len(loss))
             if apart:
-                self._compare = trace
+                self._compare, self._seen = trace, {}
                 self._weights = _some(len(loss)).to(loss.device)
                 torch.autograd.backward(loss, self._weights.to(loss.dtype))
             self._check_stray()
