@@ -54,15 +54,15 @@ def network() -> nn.Module:
     )
 
 
-def fill(module: Any, optimizer: Any, criterion: Any, loader: Any, bands: int) -> None:
-    """Make `bands` releases, after which the stream's buffer is full."""
+def fill(optimizer: Any, loader: Any, bands: int) -> None:
+    """Make `bands` releases without a gradient, after which the stream's buffer is full."""
+    optimizer.source.sums = lambda _: [torch.zeros_like(p) for p in optimizer.params]
     while optimizer.ledger.releases < bands:
-        for x, y in loader:
-            optimizer.zero_grad()
-            criterion(module(x), y).backward()
+        for _ in loader:
             optimizer.step()
             if optimizer.ledger.releases == bands:
                 break
+    del optimizer.source.sums
 
 
 def opacus(model: nn.Module, batch_size: int, mode: str) -> tuple[Any, Any, Any]:
@@ -99,7 +99,7 @@ def measure(batch_size: int, bands: int, repeats: int, mode: str = "hooks") -> d
     module, optimizer, loader = made[0], made[1], made[-1]
     criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
     other, independent, their_criterion = opacus(theirs, batch_size, mode)
-    fill(module, optimizer, criterion, loader, bands)
+    fill(optimizer, loader, bands)
     seconds: dict[str, list[float]] = {"correlated": [], "independent": [], "delivery": []}
     processor: dict[str, list[float]] = {"correlated": [], "independent": []}
     made = 0
