@@ -1,6 +1,7 @@
 """Cost of a training step with correlated noise, against the same step with Opacus's independent noise.
 
     python benchmarks/training_step.py [--json PATH] [--batch-size 256] [--bands 32] [--repeats 15]
+        [--mode hooks]
 
 Both train the same convolutional network on the same batches in one process, by turns, so that a noisy
 machine disturbs both: forward pass, backward pass with per-example gradients, clipping, noise, update. The
@@ -23,7 +24,9 @@ from typing import Any
 
 import torch
 from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -62,7 +65,22 @@ def fill(optimizer: Any, loader: Any, bands: int) -> None:
     del optimizer.source.sums
 
 
-def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
+def opacus(model: nn.Module, batch_size: int, mode: str) -> tuple[Any, Any, Any]:
+    """Opacus's module, optimizer and criterion for a mode."""
+    ghost = mode == "ghost"
+    module: Any = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0) if ghost else None
+    module = module or GradSampleModule(model)
+    optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        noise_multiplier=NOISE_STD,
+        max_grad_norm=1.0,
+        expected_batch_size=batch_size,
+    )
+    criterion: Any = nn.CrossEntropyLoss()
+    return module, optimizer, DPLossFastGradientClipping(module, optimizer, criterion) if ghost else criterion
+
+
+def measure(batch_size: int, bands: int, repeats: int, mode: str = "hooks") -> dict[str, Any]:
     """Seconds of single steps, by turns."""
     steps = bands + repeats + 1
     features = torch.randn(4 * batch_size, 1, 28, 28)
@@ -71,21 +89,17 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
     theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
     strategy = BandedToeplitz(steps, Toeplitz.square_root(prefix_sum(bands)).coefficients)
     mechanism = Mechanism(strategy, FixedOrder(len(dataset), batch_size, steps=steps), NOISE_STD)
-    module, optimizer, loader = PrivacyEngine().make_private(
+    made = PrivacyEngine().make_private(
         module=ours,
         optimizer=torch.optim.SGD(ours.parameters(), lr=0.01),
         data_loader=DataLoader(dataset, batch_size=batch_size, shuffle=True),
         mechanism=mechanism,
+        grad_sample_mode=mode,
     )
-    other = GradSampleModule(theirs)
-    independent = DPOptimizer(
-        torch.optim.SGD(theirs.parameters(), lr=0.01),
-        noise_multiplier=NOISE_STD,
-        max_grad_norm=1.0,
-        expected_batch_size=batch_size,
-    )
+    module, optimizer, loader = made[0], made[1], made[-1]
+    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    other, independent, their_criterion = opacus(theirs, batch_size, mode)
     fill(optimizer, loader, bands)
-    criterion = nn.CrossEntropyLoss()
     seconds: dict[str, list[float]] = {"correlated": [], "independent": [], "delivery": []}
     processor: dict[str, list[float]] = {"correlated": [], "independent": []}
     made = 0
@@ -93,12 +107,15 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
         start = time.perf_counter()
         for x, y in loader:
             seconds["delivery"].append(time.perf_counter() - start)
-            turns = [("correlated", module, optimizer), ("independent", other, independent)]
+            turns = [
+                ("correlated", module, optimizer, criterion),
+                ("independent", other, independent, their_criterion),
+            ]
             # the first of a pair finds other memory than the second: change places
-            for name, model, private in turns if made % 2 else reversed(turns):
+            for name, model, private, judge in turns if made % 2 else reversed(turns):
                 begun, used = time.perf_counter(), time.process_time()
                 private.zero_grad()
-                criterion(model(x), y).backward()
+                judge(model(x), y).backward()
                 private.step()
                 seconds[name].append(time.perf_counter() - begun)
                 processor[name].append(time.process_time() - used)
@@ -111,6 +128,7 @@ def measure(batch_size: int, bands: int, repeats: int) -> dict[str, Any]:
     used_middle = {name: statistics.median(values[1:]) for name, values in processor.items()}
     return {
         "parameters": sum(p.numel() for p in ours.parameters()),
+        "mode": mode,
         "batch_size": batch_size,
         "bands": bands,
         "repeats": repeats,
@@ -129,6 +147,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--bands", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=15, help="timed steps of each")
     parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--mode", choices=("hooks", "ghost"), default="hooks")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
@@ -138,12 +157,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
-    result = measure(options.batch_size, options.bands, options.repeats)
+    result = measure(options.batch_size, options.bands, options.repeats, options.mode)
     seconds = result["seconds"]
     print(
-        f"Training step, CNN with {result['parameters']:,} parameters, batch {options.batch_size},"
-        f" {options.bands} bands, torch {about['torch']}, {about['torch_threads']} threads; medians of"
-        f" {options.repeats}"
+        f"Training step in {options.mode} mode, CNN with {result['parameters']:,} parameters, batch"
+        f" {options.batch_size}, {options.bands} bands, torch {about['torch']},"
+        f" {about['torch_threads']} threads; medians of {options.repeats}"
     )
     used = result["processor_seconds"]
     for title, name in (

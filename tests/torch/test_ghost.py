@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
-from tests.torch.setting import weights
+from anechoic.torch.sources import Clipping
+from tests.torch.setting import start, weights
 
 B, CLIP = 8, 1.0
 
@@ -59,7 +60,8 @@ def brute_force(make, x, y, criterion, *, clip=CLIP):
     for i in range(len(x)):
         model.zero_grad()
         criterion(model(x[i : i + 1]), y[i : i + 1]).backward()
-        gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        made = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        gradient = torch.cat([part.reshape(-1) for part in made])
         total = total + gradient * (clip / (gradient.norm() + 1e-6)).clamp(max=1)
     return total
 
@@ -211,7 +213,7 @@ def test_a_loss_of_another_length_is_refused_and_the_batch_can_be_done_again():
     module, optimizer, criterion, loader = private(model, inputs(3), inputs(1), nn.MSELoss())
     x, y = next(iter(loader))
     before = weights(model)
-    with pytest.raises(GuaranteeError, match=r"shape \(4,\), but the forward pass had 8 examples"):
+    with pytest.raises(DesynchronizedError, match="was fed with 8 rows, and the loss has 4"):
         criterion(module(x).reshape(4, 2), y.reshape(4, 2)).backward()
     with pytest.raises(DesynchronizedError, match="no clipped gradient"):
         optimizer.step()
@@ -225,12 +227,13 @@ def test_a_sum_above_its_bound_is_refused(monkeypatch):
     model = nn.Linear(3, 1)
     module, optimizer, criterion, loader = private(model, inputs(3), inputs(1), nn.MSELoss())
     x, y = next(iter(loader))
-    true = type(module).get_clipping_coef
-    monkeypatch.setattr(type(module), "get_clipping_coef", lambda self: 1e4 * true(self))
+    before = weights(model)
+    true = Clipping.factors
+    monkeypatch.setattr(Clipping, "factors", lambda self, norms: 1e4 * true(self, norms))
+    criterion(module(x), y).backward()
     with pytest.raises(GuaranteeError, match="something was not clipped"):
-        criterion(module(x), y).backward()
-    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
         optimizer.step()
+    assert torch.equal(weights(model), before)
 
 
 # Parameters used apart from the call of their layer.
@@ -245,20 +248,11 @@ class Net(nn.Module):
         return self.use(self, x)
 
 
-def ctx_leak(net, x):
-    inner = net.a(x)
-    net.a.eval()
-    out = net.b(net.a(inner))
-    net.a.train()
-    return out
-
-
 USES = {
     "functional": lambda net, x: net.b(1e-3 * net.a(x) + F.linear(1e3 * x, net.a.weight)),
     "tied": lambda net, x: net.b(F.linear(net.a(x), net.a.weight)),
     "bias": lambda net, x: net.b(net.a(x)) + net.a.bias.sum(),
     "view": lambda net, x: net.b(net.a(x) * net.a.weight[:1].expand(len(x), 3)),
-    "eval call": ctx_leak,
     "functional alone": lambda net, x: net.b(F.linear(x, net.a.weight, net.a.bias)),
 }
 
@@ -275,63 +269,118 @@ def test_a_penalty_hidden_in_the_outputs_is_refused():
     refused(DesynchronizedError, r"depends on \['weight'\] other than", loss=loss)
 
 
-def test_layers_called_in_a_pass_that_the_loss_leaves_out_are_refused():
-    def use(net, x):
-        net.a(x)
-        return net.b(x)
+def in_eval_mode(net, x):
+    inner = net.a(x)
+    net.a.eval()
+    out = net.b(net.a(inner))
+    net.a.train()
+    return out
 
-    refused(DesynchronizedError, "0 of 1 calls of the layer that holds 'a.", lambda: Net(use))
+
+def left_out(net, x):
+    net.a(x)
+    return net.b(x)
+
+
+def hooked(net, x):
+    if not net.a._forward_hooks:
+        net.a.register_forward_hook(lambda layer, given, out: out * 3)
+    return net.b(net.a(x))
 
 
 def checkpointed(reentrant):
     return lambda net, x: net.b(checkpoint(net.a, x.requires_grad_(), use_reentrant=reentrant))
 
 
-def test_reentrant_checkpointing_is_refused():
-    refused(DesynchronizedError, "gradient checkpointing", lambda: Net(checkpointed(True)))
+MEASURED = {
+    "twice": lambda net, x: net.b(net.a(net.a(x))),
+    "in eval mode": in_eval_mode,
+    "left out of the loss": left_out,
+    "forward hook": hooked,
+    "keyword": lambda net, x: net.b(net.a(input=x)),
+    "checkpointing": checkpointed(False),
+    "reentrant checkpointing": checkpointed(True),
+    "one layer in place": lambda net, x: net.b(net.a(x).mul_(2)),
+}
 
 
-def test_other_checkpointing_is_measured():
+@pytest.mark.parametrize("clip", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("use", MEASURED)
+def test_what_runs_through_layers_is_measured(use, clip):
     x, y = inputs(3), inputs(1, seed=2)
-    got = clipped_sum(lambda: Net(checkpointed(False)), x.clone(), y, nn.MSELoss())
-    plain = brute_force(lambda: Net(lambda net, x: net.b(net.a(x))), x, y, nn.MSELoss())
-    assert torch.allclose(got, plain, atol=1e-4)
+
+    def plain():
+        """Without what would hide the sum from the loop: checkpointing."""
+        straight = lambda net, x: net.b(net.a(x))  # noqa: E731
+        return Net(straight if "checkpointing" in use else MEASURED[use])
+
+    got = clipped_sum(lambda: Net(MEASURED[use]), x.clone(), y, nn.MSELoss(), clip=clip)
+    assert torch.allclose(got, brute_force(plain, x, y, nn.MSELoss(), clip=clip), atol=1e-4, rtol=1e-4)
 
 
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
         self.w = nn.Parameter(torch.ones(3, 3))
-        self.seen = None
 
     def forward(self, x, scale=1.0):
-        self.seen = x @ self.w
-        return self.seen * self.w[0] * scale
+        return x @ self.w * self.w[0] * scale
 
 
-@pytest.mark.parametrize("keyword", [True, False])
-def test_arguments_that_the_norms_leave_out_are_refused(keyword):
-    class Outer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.s = Scaled()
-
-        def forward(self, x):
-            return self.s(x, scale=100.0) if keyword else self.s(x, 100.0)
-
-    refused(GuaranteeError, "keyword arguments|2 arguments", Outer, y=inputs(3))
+def own_forward():
+    layer = nn.Linear(3, 1)
+    layer.forward = lambda x: 3 * F.linear(x, layer.weight, layer.bias)
+    return layer
 
 
-def test_what_a_layer_keeps_of_its_call_is_not_used():
-    class Outer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.s = Scaled()
+def shared():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
 
-        def forward(self, x):
-            return self.s(x) + 100 * self.s.seen
 
-    refused(DesynchronizedError, r"depends on \['s.w'\] other than", Outer, y=inputs(3))
+class Subclass(nn.Linear):
+    pass
+
+
+def compiled():
+    layer = nn.Linear(3, 1)
+    layer.compile()
+    return layer
+
+
+REFUSED = {
+    "parameters of its own": (Scaled, "Scaled.* with parameters of its own"),
+    "a subclass": (lambda: Subclass(3, 1), "Subclass.* with parameters of its own"),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 1)), "ParametrizedLinear"),
+    "old weight norm": (lambda: nn.utils.weight_norm(nn.Linear(3, 1)), r"'weight_g', 'weight_v'"),
+    "forward of its own": (own_forward, r"with a forward\(\) of its own"),
+    "shared": (shared, "0.weight and 1.weight are one parameter"),
+    "padding_mode": (
+        lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"),
+        "padding_mode='circular'",
+    ),
+    "embedding bag": (lambda: nn.EmbeddingBag(9, 3), "EmbeddingBag"),
+    "embedding by frequency": (
+        lambda: nn.Embedding(9, 3, scale_grad_by_freq=True),
+        "scale_grad_by_freq=True",
+    ),
+    "bilinear": (lambda: nn.Bilinear(3, 3, 1), "Bilinear"),
+    "transposed": (lambda: nn.ConvTranspose1d(3, 3, 1), "ConvTranspose1d"),
+    "prelu": (nn.PReLU, "PReLU"),
+    "compiled": (compiled, "compiled"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_not_on_the_list_is_refused_before_anything_changes(kind):
+    make, match = REFUSED[kind]
+    model = make()
+    remedy = "set scale_grad_by_freq to False" if "frequency" in kind else "'hooks' or 'vmap'"
+    with pytest.raises(UnsupportedError, match=match + "(.|\n)*" + remedy):
+        private(model, inputs(3), inputs(1), nn.MSELoss())
+    assert kind == "forward of its own" or not any("forward" in part.__dict__ for part in model.modules())
 
 
 # Models that must work, each against brute force.
@@ -355,15 +404,6 @@ class Attention(nn.Module):
     def forward(self, x):
         h = self.n(self.e(x))
         return self.f((h + self.a(h, h, h, need_weights=False)[0]).mean(1))
-
-
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.s, self.f = Scaled(), nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.f(self.s(self.s(x)))
 
 
 TOKENS = torch.randint(0, 9, (B, 6), generator=torch.Generator().manual_seed(4))
@@ -391,8 +431,6 @@ MODELS = {
     "lstm": (lambda: Recurrent(DPLSTM), TOKENS),
     "gru": (lambda: Recurrent(DPGRU), TOKENS),
     "attention": (Attention, TOKENS),
-    "own layer, twice": (Own, inputs(3)),
-    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), inputs(4)),
 }
 
 
@@ -405,3 +443,27 @@ def test_layers_work(name, wrap):
     for clip in (0.1, 10.0):
         got = clipped_sum(make, x, y, criterion, clip=clip, wrap_model=wrap)
         assert torch.allclose(got, brute_force(make, x, y, criterion, clip=clip), atol=1e-4, rtol=1e-3)
+
+
+class Encoded(nn.Module):
+    """A frozen layer that cannot take an empty batch, and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(5)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.a(self.norm(x))
+        return self.b(F.scaled_dot_product_attention(h, h, h).mean(1))
+
+
+def test_an_empty_batch_goes_through_any_model():
+    run = start("ghost", model=Encoded(), dataset=TensorDataset(torch.randn(40, 5, 4), torch.arange(40) % 3))
+    before = weights(run.model)
+    x, y = next(iter(run.loader))
+    loss = run.criterion(run.module(x[:0]), y[:0])
+    loss.backward()
+    with pytest.raises(DesynchronizedError, match="gradients of 0 examples"):
+        run.optimizer.step()
+    assert torch.equal(weights(run.model), before)

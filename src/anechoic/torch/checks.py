@@ -21,6 +21,7 @@ from anechoic.torch.gradients import check_not_mixing
 from anechoic.torch.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources import source_class
+from anechoic.torch.sources.ghost.source import GhostModule
 
 
 def check_options(
@@ -111,7 +112,8 @@ def check_module(module: Any) -> None:
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
-    if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
+    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule))
+    if wrapped or hasattr(module, "autograd_grad_sample_hooks"):
         raise UnsupportedError("module is wrapped for private training already: pass the plain module.")
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):

@@ -123,7 +123,7 @@ class Release(Single):
         """A noisy sum over the divisor. Sums on a grid are integers up to here."""
         bits = self._mechanism.grid_bits
         if bits is None:
-            return noisy.div_(self.divisor)
+            return noisy.div_(self.divisor).to(dtype)  # sums may be wider
         return noisy.double().mul_(spacing(self._mechanism.clip_norm, bits) / self.divisor).to(dtype)
 
 

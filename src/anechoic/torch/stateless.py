@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.sources.ghost.module import untraced
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -82,7 +83,8 @@ def without_our_hooks(module: nn.Module) -> Iterator[None]:
     try:
         for namespace, name, hooks in kept:
             namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
-        yield
+        with untraced():
+            yield
     finally:
         for namespace, name, hooks in kept:
             namespace[name] = hooks

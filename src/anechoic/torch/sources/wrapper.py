@@ -45,13 +45,18 @@ class PrivateModule(_OurHooks, GradSampleModule):  # type: ignore[misc]
     """The model, wrapped. A batch of no row goes through as one row of zeros, of which nothing is left."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        dimension = 0 if self.batch_first else 1
-        if self.training and torch.is_grad_enabled() and _is_empty((args, kwargs), dimension):
-            args, kwargs = tree_map(lambda value: _one_row(value, dimension), (args, kwargs))
-            with torch.no_grad():
-                output = self._module(*args, **kwargs)
-            return tree_map(lambda value: _no_row(value, dimension), output)
-        return self._module(*args, **kwargs)
+        return passed(self._module, args, kwargs, batch_first=self.batch_first)
+
+
+def passed(module: nn.Module, args: Any, kwargs: Any, *, batch_first: bool) -> Any:
+    """The module's output; in training an empty batch goes through as one row, of which nothing is left."""
+    dimension = 0 if batch_first else 1
+    if module.training and torch.is_grad_enabled() and _is_empty((args, kwargs), dimension):
+        args, kwargs = tree_map(lambda value: _one_row(value, dimension), (args, kwargs))
+        with torch.no_grad():
+            output = module(*args, **kwargs)
+        return tree_map(lambda value: _no_row(value, dimension), output)
+    return module(*args, **kwargs)
 
 
 class PrivateHooks(_OurHooks, GradSampleHooks):  # type: ignore[misc]

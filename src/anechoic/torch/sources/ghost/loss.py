@@ -5,15 +5,10 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-import torch
-from opacus.utils.fast_gradient_clipping_utils import (
-    DPLossFastGradientClipping,
-    DPTensorFastGradientClipping,
-)
 from torch import Tensor
 
 from anechoic.errors import GuaranteeError, MismatchError
-from anechoic.torch.ghost_graph import check_graph
+from anechoic.torch.sources.ghost.gradients import GhostGradients
 
 _CRITERION = (
     "Give make_private a torch criterion (with a `reduction` attribute), which returns one loss an example"
@@ -21,14 +16,13 @@ _CRITERION = (
 )
 
 
-class PerExampleLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
+class PerExampleLoss:
     """One loss an example, whose backward() clips; sums and multiples of it are such losses too.
 
     Args:
-        module: the watched module.
-        optimizer: its private optimizer.
+        gradients: where backward() leaves what is clipped.
         loss_per_sample: shape (examples,).
-        loss_reduction: "mean" or "sum".
+        loss_reduction: "mean" or "sum": what `detach`, `item` and float() give back.
 
     Raises:
         GuaranteeError: if the loss is not of one axis.
@@ -36,9 +30,25 @@ class PerExampleLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
 
     __array_ufunc__ = None  # NumPy leaves arithmetic to this class, which refuses arrays
 
-    def __init__(self, module: Any, optimizer: Any, loss_per_sample: Tensor, loss_reduction: str) -> None:
+    def __init__(self, gradients: GhostGradients, loss_per_sample: Tensor, loss_reduction: str) -> None:
         _check_shape(loss_per_sample)
-        super().__init__(module, optimizer, loss_per_sample, loss_reduction)
+        self._gradients = gradients
+        self.loss_per_sample, self.loss_reduction = loss_per_sample, loss_reduction
+
+    def detach(self) -> Tensor:
+        """The mean (or sum) of the losses, for logging."""
+        losses = self.loss_per_sample.detach()
+        return losses.mean() if self.loss_reduction == "mean" else losses.sum()
+
+    def item(self) -> float:
+        """`detach` as a number."""
+        return float(self.detach().item())
+
+    def __float__(self) -> float:
+        return self.item()
+
+    def __repr__(self) -> str:
+        return f"PerExampleLoss({self.item():.6g}, {self.loss_reduction} of {len(self.loss_per_sample)})"
 
     def __mul__(self, other: Any) -> PerExampleLoss:
         return self._like(self.loss_per_sample * self._factor(other))
@@ -65,39 +75,18 @@ class PerExampleLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
         return self._like(-self.loss_per_sample)
 
     def backward(self) -> None:
-        """Measure the gradient of each example, and leave the sum of the clipped ones in p.grad.
+        """Run the backward pass, from which step() clips the gradient of each example.
 
         Raises:
-            GuaranteeError: if the loss is not one number an example, or something was not clipped.
-            DesynchronizedError: if it depends on parameters other than through the hooked layers.
+            GuaranteeError: if the loss is not one number an example.
+            DesynchronizedError: if it depends on parameters other than by calls of their layers, on rows that
+                are not the examples, or on several examples.
         """
-        loss = self.loss_per_sample
-        try:
-            _check_shape(loss)
-            self._check_hooks()
-            check_graph(loss, self.module._module)
-            (loss.mean() if self.loss_reduction == "mean" else loss.sum()).backward(retain_graph=True)
-            self.optimizer.zero_grad()
-            coefficients = self.module.get_clipping_coef()
-            if coefficients.shape != loss.shape:
-                raise GuaranteeError(
-                    f"the loss has shape {tuple(loss.shape)}, but the forward pass had {len(coefficients)}"
-                    f" examples, whose gradients are scaled one by one. {_CRITERION}."
-                )
-            clipped = torch.sum(coefficients.to(loss.device) * loss)
-            self.module.disable_hooks()
-            clipped.backward()
-            self.module.enable_hooks()
-        except BaseException:
-            self.module.abort()
-            raise
-
-    def _check_hooks(self) -> None:
-        if not self.module.hooks_enabled:
-            self.module.watch.check_fired()
+        _check_shape(self.loss_per_sample)
+        self._gradients.backward(self.loss_per_sample)
 
     def _like(self, loss_per_sample: Tensor) -> PerExampleLoss:
-        return PerExampleLoss(self.module, self.optimizer, loss_per_sample, self.loss_reduction)
+        return PerExampleLoss(self._gradients, loss_per_sample, self.loss_reduction)
 
     def _factor(self, other: Any) -> Any:
         if _is_number(other):
@@ -118,7 +107,7 @@ class PerExampleLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
         if _is_number(other):
             return other
         if isinstance(other, PerExampleLoss):
-            if other.module is not self.module or other.loss_reduction != self.loss_reduction:
+            if other._gradients is not self._gradients or other.loss_reduction != self.loss_reduction:
                 raise MismatchError("losses of two runs, or of two reductions, were added: keep them apart.")
             if other.loss_per_sample.shape == self.loss_per_sample.shape:
                 return other.loss_per_sample
@@ -129,8 +118,18 @@ class PerExampleLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
         )
 
 
-class PerExampleCriterion(DPLossFastGradientClipping):  # type: ignore[misc]
-    """Opacus's criterion for ghost clipping, which returns one loss an example, whatever its shape was."""
+class PerExampleCriterion:
+    """A criterion that returns one loss an example, whatever its shape was.
+
+    Args:
+        gradients: where the backward() of its losses leaves what is clipped.
+        criterion: with an attribute `reduction`.
+        loss_reduction: "mean" or "sum".
+    """
+
+    def __init__(self, gradients: GhostGradients, criterion: Any, loss_reduction: str) -> None:
+        self._gradients = gradients
+        self.criterion, self.loss_reduction = criterion, loss_reduction
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PerExampleLoss:
         """The loss. `shape`: of logits whose examples and positions were flattened, (examples, positions, …).
@@ -154,7 +153,7 @@ class PerExampleCriterion(DPLossFastGradientClipping):  # type: ignore[misc]
             loss = loss.reshape(shape[0], shape[1])
         if loss.dim() > 1:
             loss = self._reduced(loss.flatten(start_dim=1), targets)
-        return PerExampleLoss(self.module, self.optimizer, loss, self.loss_reduction)
+        return PerExampleLoss(self._gradients, loss, self.loss_reduction)
 
     def _reduced(self, loss: Tensor, targets: Any) -> Tensor:
         """Sums or means over all but the first axis; positions of ignore_index do not count in a mean."""
@@ -187,8 +186,3 @@ def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}" + (" with a gradient" if value.requires_grad else "")
     return f"a {type(value).__name__}"
-
-
-def ghost_criterion(module: Any, optimizer: Any, criterion: Any, loss_reduction: str) -> Any:
-    """The criterion whose losses clip in their backward()."""
-    return PerExampleCriterion(module, optimizer, criterion, loss_reduction)

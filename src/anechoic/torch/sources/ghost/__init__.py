@@ -1,0 +1,5 @@
+"""Ghost clipping, for the layers on its list: an upper bound of each row's norm, without its gradient."""
+
+from anechoic.torch.sources.ghost.source import GhostSource
+
+__all__ = ["GhostSource"]

@@ -1,0 +1,201 @@
+"""Clipped sums from what one backward pass left: layer inputs and backprops."""
+
+from __future__ import annotations
+
+from secrets import randbelow
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.ghost.layers import KINDS, Call
+from anechoic.torch.sources.ghost.module import Trace, Tracer
+from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_SLACK = 1e-9  # of the bound on the sum, for rounding of its own norm
+#: One backward pass in so many, chosen at random, also shows that no loss depends on another row.
+SPOT_CHECKS = 128
+
+
+class GhostGradients:
+    """Clipped sums of the gradients of rows, from one backward pass through a traced module.
+
+    Args:
+        module: plain module.
+        parameters: the trainable ones, in the order of the sums.
+        ledger: knows the batch in hand.
+        clipping: gives multiples of the rows' gradients, from upper bounds of their norms.
+        batch_first: whether rows come before positions.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        ledger: ReleaseLedger,
+        clipping: Clipping,
+        *,
+        batch_first: bool = True,
+    ) -> None:
+        self._parameters, self._clipping = parameters, clipping
+        self._module = module
+        self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
+        self._checked_state: tuple[bool, ...] = ()
+        self.excess = 0.0
+        self._rounding_of, self._rounding = -1, dict[int, float]()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what backward passes left."""
+        self.passes = self.rows = 0
+        self._trace: Trace | None = None
+
+    # -- the backward pass ---------------------------------------------------------------------
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of the losses of the rows, and keep what it leaves.
+
+        Args:
+            loss: shape (rows,).
+        """
+        state = tuple(layer.training for layer in self._module.modules())
+        apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
+        self._trace = None
+        try:
+            self._trace = self.tracer.run(loss, apart=apart)
+        except BaseException:
+            self.forget()
+            raise
+        if apart and len(loss) > 1:
+            self._checked_state = state
+        self.passes += 1
+        self.rows = len(loss)
+
+    # -- the sums ------------------------------------------------------------------------------
+
+    def sums(self, delivery: Delivery) -> list[Tensor]:
+        """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
+
+        Raises:
+            DesynchronizedError: if they are not those of `delivery`.
+            GuaranteeError: if a layer's forward() was replaced.
+        """
+        self._check(delivery)
+        if delivery.size == 0 or self._trace is None:
+            return self._zeros()
+        calls = self._trace.calls
+        self._check_calls(calls)
+        gradients = self._gradients(calls)
+        if not gradients:
+            return self._zeros()
+        lengths = norms(list(gradients.values()))
+        finite = torch.isfinite(lengths)
+        if not bool(finite.any()):
+            return self._zeros()
+        if not bool(finite.all()):
+            calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
+            gradients = self._gradients(calls)
+            lengths = norms(list(gradients.values()))
+        factors = self._clipping.factors(lengths)
+        terms = max(part.terms for part in gradients.values())
+        self._count_rounding(delivery, excess(len(lengths), terms))
+        sums = [
+            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
+            for p in self._parameters
+        ]
+        self._check_bound(sums, len(lengths))
+        return sums
+
+    def row(self, index: int) -> list[Tensor]:
+        """The gradient of one row of the last backward pass, unclipped, one tensor a parameter, float64."""
+        one = torch.zeros(self.rows, dtype=torch.float64, device=self._parameters[0].device)
+        one[index] = 1.0
+        found = self._gradients(self._trace.calls if self._trace is not None else {})
+        for part in found.values():
+            part.squared_norms()  # leaves what the sums are made of
+        return [
+            found[id(p)].weighted_sum(one) if id(p) in found else torch.zeros_like(p, dtype=torch.float64)
+            for p in self._parameters
+        ]
+
+    def _check_calls(self, calls: dict[nn.Module, list[Call]]) -> None:
+        """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
+        for layer, made in calls.items():
+            if type(layer) not in KINDS or any(call.changed for call in made):
+                raise GuaranteeError(
+                    f"{self.tracer.describe(layer)}, its input, or the gradient at its output was changed"
+                    " between the backward pass and step(): leave them until then."
+                )
+
+    def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
+        """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
+        budget = Budget()
+        found: dict[int, RowGradients] = {}
+        for layer, made in calls.items():
+            makers = KINDS[type(layer)].gradients(made, budget)
+            for name, identity in self.tracer.layers[layer].items():
+                made_here = makers[name]()
+                found[identity] = shared(found[identity], made_here) if identity in found else made_here
+        return found
+
+    def _count_rounding(self, delivery: Delivery, part: float) -> None:
+        """Add up what rounding may do to a release over its micro-batches."""
+        if delivery.step != self._rounding_of:
+            self._rounding_of, self._rounding = delivery.step, {}
+        self._rounding[delivery.chunk] = part
+        self.excess = max(self.excess, sum(self._rounding.values()))
+
+    def _check_bound(self, sums: list[Tensor], rows: int) -> None:
+        """Refuse a sum that clipped gradients cannot have."""
+        total = float(torch.stack([torch.linalg.vector_norm(part) for part in sums]).norm())
+        bound = rows * self._clipping.clip_norm * (1 + self.excess) * (1 + _SLACK)
+        if not total <= bound:
+            raise GuaranteeError(
+                f"the sum of {rows} clipped gradients has norm {total:.6g}, above {rows} * clip norm ="
+                f" {rows * self._clipping.clip_norm:.6g}: something was not clipped, so nothing is released."
+                " Use grad_sample_mode='hooks' or 'vmap'."
+            )
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(p, dtype=torch.float64) for p in self._parameters]
+
+    def _check(self, delivery: Delivery) -> None:
+        replaced = self.tracer.replaced()
+        if replaced:
+            raise GuaranteeError(
+                f"forward() of {', '.join(replaced)} was replaced after make_private: ghost clipping measures"
+                " what its own forward() computes. Leave it, or use grad_sample_mode='hooks' or 'vmap'."
+            )
+        if any(getattr(p, name, None) for p in self._parameters for name in _HOOKS):
+            raise GuaranteeError(
+                "a parameter has a gradient hook (register_hook), which would never be called: under ghost"
+                " clipping parameters get no gradient before step(). Remove it, or use"
+                " grad_sample_mode='hooks'."
+            )
+        if delivery.size == 0 and self.rows == 0:
+            return
+        if self.passes > 1:
+            raise DesynchronizedError(
+                f"{self.passes} backward passes reached release {delivery.step}: accumulating gradients by"
+                " hand would put several batches, or one batch several times, into one release. Call"
+                " backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not"
+                " fit into memory."
+            )
+        if self.passes == 0 or self._trace is None:
+            raise DesynchronizedError(
+                "no clipped gradient reached this step: compute the loss with the criterion that"
+                " make_private returned and call its backward() on the delivered batch."
+            )
+        if self.rows != delivery.size:
+            raise DesynchronizedError(
+                f"gradients of {self.rows} examples reached release {delivery.step}, whose batch has"
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+            )
+        if not all(seen is delivery for seen in self._trace.deliveries):
+            raise DesynchronizedError(
+                f"the forward pass of release {delivery.step} was made before its batch was delivered: feed"
+                " the model with the delivered batch."
+            )

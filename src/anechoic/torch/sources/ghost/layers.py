@@ -1,0 +1,347 @@
+"""The layers that ghost clipping knows: each with its forward pass and the gradients of its rows.
+
+A layer is on the list by its exact class and its exact options, because each is proved against autograd of
+single rows in a test. Whatever is not on the list is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
+from torch import Tensor, nn
+
+from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, RowGradients, Scattered
+
+Parameters = dict[str, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer in a backward pass.
+
+    Attributes:
+        layer: what was called.
+        given: its input, rows first.
+        backprop: the gradient at its output, rows first.
+        options: of the layer, when it was called.
+        versions: of both tensors, when the backward pass came by.
+    """
+
+    layer: nn.Module
+    given: Tensor
+    backprop: Tensor
+    options: tuple[Any, ...] = ()
+    versions: tuple[int, int] = (0, 0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether layer or tensors are no longer what they were in the pass."""
+        now = (self.given._version, self.backprop._version)
+        return self.options != KINDS[type(self.layer)].options(self.layer) or self.versions != now
+
+    def rows(self, keep: Tensor) -> Call:
+        """The same call for some of the rows only."""
+        return Call(self.layer, self.given[keep], self.backprop[keep], self.options)
+
+
+class Kind(ABC):
+    """What ghost clipping knows of one class of layers."""
+
+    def fault(self, layer: Any) -> str:
+        """Why the options of `layer` are not on the list, or ""."""
+        return ""
+
+    def options(self, layer: Any) -> tuple[Any, ...]:
+        """Attributes that the gradients of the rows are computed by."""
+        return ()
+
+    @abstractmethod
+    def leading(self, layer: Any) -> tuple[int, int]:
+        """Fewest and most axes of an input; with more than the fewest, axis 0 may be time (batch_first)."""
+
+    @abstractmethod
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        """The layer's output for x, from `weights`, differentiable with respect to x."""
+
+    @abstractmethod
+    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        """Makers of the gradients of the rows with respect to each parameter, over all calls of one layer."""
+
+
+class _Linear(Kind):
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return 2, 99
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        return F.linear(x, weights["weight"], weights["bias"])  # type: ignore[arg-type]
+
+    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        layer: Any = calls[0].layer
+        inputs = [_positions(call.given) for call in calls]
+        backprops = [_positions(call.backprop) for call in calls]
+
+        def make(rows: slice) -> tuple[Tensor, Tensor]:
+            x = _joined([part[rows] for part in inputs], 1)
+            a = _joined([part[rows] for part in backprops], 1)
+            return x.double().unsqueeze(0), a.double().unsqueeze(0)
+
+        def weight() -> RowGradients:
+            factors = Factors(
+                make,
+                rows=len(inputs[0]),
+                groups=1,
+                positions=sum(part.shape[1] for part in inputs),
+                inputs=layer.weight.shape[1],
+                outputs=layer.weight.shape[0],
+            )
+            return Outer(factors, lambda total: total.squeeze(0), budget)
+
+        def bias() -> RowGradients:
+            return Direct(_total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
+
+        return {"weight": weight, "bias": bias}
+
+
+class _Convolution(Kind):
+    def __init__(self, axes: int, function: Callable[..., Tensor]) -> None:
+        self._axes, self._function = axes, function
+
+    def fault(self, layer: Any) -> str:
+        if layer.padding_mode != "zeros":
+            return f"padding_mode={layer.padding_mode!r} (only 'zeros')"
+        return "" if not layer.transposed else "transposed=True"
+
+    def options(self, layer: Any) -> tuple[Any, ...]:
+        return layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode
+
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return self._axes + 2, self._axes + 2
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        return self._function(
+            x,
+            weights["weight"],
+            weights["bias"],
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+        )
+
+    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        layer: Any = calls[0].layer
+        groups = layer.groups
+        outputs, per_group, *kernel = layer.weight.shape
+        places = [math.prod(call.backprop.shape[2:]) for call in calls]
+        features = per_group * math.prod(kernel)
+
+        def make(rows: slice) -> tuple[Tensor, Tensor]:
+            x = [_patches(layer, call.given[rows], call.backprop.shape[2:]) for call in calls]
+            a = [_channels_last(call.backprop[rows], groups) for call in calls]
+            return _joined(x, 2), _joined(a, 2)
+
+        def weight() -> RowGradients:
+            factors = Factors(
+                make,
+                rows=len(calls[0].given),
+                groups=groups,
+                positions=sum(places),
+                inputs=features,
+                outputs=outputs // groups,
+            )
+            return Outer(factors, restore, budget)
+
+        def restore(total: Tensor) -> Tensor:
+            split = total.reshape(outputs, *kernel, per_group)
+            return split.movedim(-1, 1)
+
+        def bias() -> RowGradients:
+            flat = [call.backprop.flatten(start_dim=2) for call in calls]
+            return Direct(_total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
+
+        return {"weight": weight, "bias": bias}
+
+
+def _channels_last(backprop: Tensor, groups: int) -> Tensor:
+    """(rows, channels, *places) as (groups, rows, places, channels of a group), float64."""
+    split = backprop.reshape(len(backprop), groups, backprop.shape[1] // groups, -1)
+    moved = split.permute(1, 0, 3, 2)
+    return torch.empty(moved.shape, dtype=torch.float64, device=moved.device).copy_(moved)
+
+
+def _patches(layer: Any, x: Tensor, places: Sequence[int]) -> Tensor:
+    """What each place of the output saw: (groups, rows, places, kernel * channels of a group), float64."""
+    rows, channels = x.shape[:2]
+    groups, kernel = layer.groups, layer.weight.shape[2:]
+    wide = F.pad(x, _padding(layer)).double().movedim(1, -1).contiguous()
+    steps = wide.stride()
+    seen = wide.as_strided(
+        (groups, rows, *places, *kernel, channels // groups),
+        (
+            channels // groups,
+            steps[0],
+            *(s * stride for s, stride in zip(steps[1:-1], layer.stride, strict=True)),
+            *(s * dilation for s, dilation in zip(steps[1:-1], layer.dilation, strict=True)),
+            1,
+        ),
+    )
+    return seen.reshape(groups, rows, math.prod(places), -1)
+
+
+def _padding(layer: Any) -> list[int]:
+    """Zeros before and after, last axis first, as F.pad takes them."""
+    found: list[int] = []
+    kernel = layer.weight.shape[2:]
+    for axis in range(len(kernel) - 1, -1, -1):
+        if layer.padding == "valid":
+            found += [0, 0]
+        elif layer.padding == "same":
+            total = layer.dilation[axis] * (kernel[axis] - 1)
+            found += [total // 2, total - total // 2]
+        else:
+            found += [layer.padding[axis]] * 2
+    return found
+
+
+class _Embedding(Kind):
+    def fault(self, layer: Any) -> str:
+        for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(layer, name):
+                return f"{name}={getattr(layer, name)!r}"
+        return ""
+
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return 1, 99
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
+
+    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        layer: Any = calls[0].layer
+
+        def weight() -> RowGradients:
+            rows = len(calls[0].given)
+            lines = _joined([call.given.reshape(rows, _per_row(call.given)) for call in calls], 1)
+            values = _joined([_positions(call.backprop) for call in calls], 1)
+            if layer.padding_idx is not None:
+                values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
+            return Scattered(lines.long(), values, layer.weight.shape[0])
+
+        return {"weight": weight}
+
+
+class _Normalisation(Kind):
+    """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x."""
+
+    def __init__(
+        self,
+        function: Callable[[Any, Tensor, Tensor | None, Tensor | None], Tensor],
+        axes: Callable[[Any], tuple[int, int]],
+        *,
+        channels_first: bool,
+    ) -> None:
+        self._function, self._axes, self._channels_first = function, axes, channels_first
+
+    def fault(self, layer: Any) -> str:
+        return "track_running_stats=True" if getattr(layer, "track_running_stats", False) else ""
+
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return self._axes(layer)
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        if x.numel() == 0:
+            return x.clone()  # torch refuses to normalise the rows of an empty batch
+        return self._function(layer, x, weights["weight"], weights.get("bias"))
+
+    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        def weight() -> RowGradients:
+            return Direct(_total([self._summed(call, self._normalised(call)) for call in calls]))
+
+        def bias() -> RowGradients:
+            return Direct(_total([self._summed(call, None) for call in calls]))
+
+        return {"weight": weight, "bias": bias}
+
+    def _normalised(self, call: Call) -> Tensor:
+        return self._function(call.layer, call.given, None, None) if call.given.numel() else call.given
+
+    def _summed(self, call: Call, factor: Tensor | None) -> Tensor:
+        """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
+        layer: Any = call.layer
+        shape = layer.weight.shape
+        product = call.backprop if factor is None else call.backprop.double() * factor
+        rows = len(product)
+        if self._channels_first:
+            return product.reshape(rows, shape[0], _per_row(product) // shape[0]).sum(2, dtype=torch.float64)
+        split = product.reshape(rows, _per_row(product) // shape.numel(), *shape)
+        return split.sum(1, dtype=torch.float64)
+
+
+def _positions(tensor: Tensor) -> Tensor:
+    """(rows, …, features) as (rows, positions, features)."""
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
+
+
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    return torch.cat(parts, dim=axis) if len(parts) > 1 else parts[0]
+
+
+def _per_row(tensor: Tensor) -> int:
+    return math.prod(tensor.shape[1:])
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
+
+
+def _layer_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return F.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def _rms_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return F.rms_norm(x, layer.normalized_shape, weight, layer.eps)
+
+
+def _group_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return F.group_norm(x, layer.num_groups, weight, bias, layer.eps)
+
+
+def _instance_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return F.instance_norm(x, None, None, weight, bias, True, 0.0, layer.eps)
+
+
+def _last_axes(layer: Any) -> tuple[int, int]:
+    return len(layer.normalized_shape) + 1, 99
+
+
+_INSTANCE = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+_CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: (3, F.conv3d)}
+
+#: The allow-list. A subclass is another class, whose forward pass may be another.
+KINDS: dict[type[nn.Module], Kind] = {
+    nn.Linear: _Linear(),
+    RNNLinear: _Linear(),  # nn.Linear under another name, of which Opacus's DPRNN, DPGRU and DPLSTM are made
+    nn.Embedding: _Embedding(),
+    nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
+    nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),
+    nn.GroupNorm: _Normalisation(_group_norm, lambda layer: (2, 99), channels_first=True),
+    **{
+        cls: _Normalisation(
+            _instance_norm, partial(lambda axes, layer: (axes, axes), axes), channels_first=True
+        )
+        for cls, axes in _INSTANCE.items()
+    },
+    **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},
+}
+#: Two classes whose layers may share their weight.
+SHARING = {nn.Embedding, nn.Linear}
+#: Classes that hold parameters of layers inside of them under second names.
+HOLDERS = (DPRNN, DPGRU, DPLSTM)

@@ -1,0 +1,348 @@
+"""A module under ghost clipping: its trainable layers compute their outputs by our code, and leave a trace.
+
+In the place of a layer's forward() stands ours, which computes the output from the layer's own parameters
+without making them a part of the graph, and puts a node behind it that notes input and backprop in the
+backward pass. So the gradient of a parameter is, by construction, made of what was noted; whatever else uses
+a parameter shows in its `grad`, which nothing of ours sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from random import SystemRandom
+from types import MethodType
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, Call
+
+OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"
+APART = (
+    "Use each parameter by calling its layer alone (no F.linear(x, layer.weight), no penalty on weights in"
+    f" the loss: use weight_decay), or {OTHERWISE}"
+)
+
+
+class Trace:
+    """What one backward pass left: the calls of layers that it reached, in its order."""
+
+    def __init__(self) -> None:
+        self.calls: dict[nn.Module, list[Call]] = {}
+        self.deliveries: list[Delivery | None] = []
+        self.made: dict[int, Call] = {}
+
+    def note(self, visit: _Visit, call: Call) -> None:
+        """A backward pass came through a call of a layer."""
+        self.calls.setdefault(call.layer, []).append(call)
+        if not any(visit.delivery is known for known in self.deliveries):
+            self.deliveries.append(visit.delivery)
+        self.made[id(visit)] = call
+
+
+class _Visit:
+    """One forward pass through one layer."""
+
+    def __init__(self, tracer: Tracer, layer: nn.Module, axis: int, fault: str) -> None:
+        self.tracer, self.layer, self.axis, self.fault = tracer, layer, axis, fault
+        self.delivery = tracer.ledger.in_hand
+        self.options = KINDS[type(layer)].options(layer)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, whose backward pass notes what comes through; `anchor` makes sure that there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _Visit) -> Tensor:
+        ctx.save_for_backward(given)  # torch refuses to give it back if it was changed in place
+        ctx.visit = visit
+        return out.detach()
+
+    @staticmethod
+    def backward(ctx: Any, backprop: Tensor) -> Any:
+        (given,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "create_graph=True under ghost clipping: gradients of gradients are not measured. Use"
+                " grad_sample_mode='vmap'."
+            )
+        ctx.visit.tracer.reached(ctx.visit, given.detach(), backprop.detach())
+        return backprop, None, None, None
+
+
+#: Who traces a layer, as long as somebody holds the tracer: a run that is gone leaves a plain model behind.
+_TRACERS: WeakKeyDictionary[nn.Module, ReferenceType[Tracer]] = WeakKeyDictionary()
+
+
+_SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Let traced layers be plain ones: what runs inside of this leaves no trace."""
+    token = _SUSPENDED.set(True)
+    try:
+        yield
+    finally:
+        _SUSPENDED.reset(token)
+
+
+def _tracer(layer: nn.Module) -> Tracer | None:
+    found = _TRACERS.get(layer)
+    return None if found is None else found()
+
+
+def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Stands in the place of the forward() of a traced layer; a copy of the layer is another model."""
+    tracer = _tracer(layer)
+    plain = tracer is None or _SUSPENDED.get() or not torch.is_grad_enabled()
+    if plain or tracer is None or len(args) + len(kwargs) != 1:
+        return type(layer).forward(layer, *args, **kwargs)
+    return tracer.visit(layer, args[0] if args else next(iter(kwargs.values())))
+
+
+class Tracer:
+    """Puts our forward() into the trainable layers of a module, and keeps what backward passes leave.
+
+    Args:
+        module: plain module, of which every trainable parameter belongs to one layer on the list.
+        parameters: the trainable ones.
+        ledger: knows the batch in hand.
+        batch_first: whether rows come before positions.
+
+    Raises:
+        UnsupportedError: naming the layer that is not on the list, and why.
+    """
+
+    def __init__(
+        self, module: nn.Module, parameters: list[nn.Parameter], ledger: ReleaseLedger, *, batch_first: bool
+    ) -> None:
+        self.layers = trainable_layers(module, parameters)
+        self.names = {id(p): name for name, p in module.named_parameters()}
+        self._module, self._parameters = module, parameters
+        self.ledger, self._batch_first = ledger, batch_first
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._trace: Trace | None = None
+        self._compare: Trace | None = None
+        self._weights = torch.empty(0)
+        self._seen: dict[nn.Module, int] = {}
+        for layer in self.layers:
+            _TRACERS[layer] = ref(self)
+            layer.forward = MethodType(forward, layer)
+
+    def detach(self) -> None:
+        """Give the layers their own forward() back."""
+        for layer in self.layers:
+            if _tracer(layer) is self:
+                del _TRACERS[layer]
+                layer.__dict__.pop("forward", None)
+
+    # -- forward -------------------------------------------------------------------------------
+
+    def visit(self, layer: nn.Module, x: Any) -> Any:
+        """The layer's output, with a tap behind it."""
+        names = self.layers[layer]
+        own = {name: p for name, p in layer._parameters.items() if p is not None}
+        if (
+            type(layer) not in KINDS
+            or not isinstance(x, Tensor)
+            or any(id(own.get(name)) != key for name, key in names.items())
+        ):
+            return type(layer).forward(layer, x)  # other weights for one call: whatever is in them shows
+        if torch.compiler.is_compiling():
+            raise UnsupportedError(
+                f"torch.compile around {type(layer).__name__}: ghost clipping cannot see into compiled code."
+                f" Leave the model as it is, or {OTHERWISE}."
+            )
+        weights = {
+            name: p.detach() if p is not None and name in names else p
+            for name, p in layer._parameters.items()
+        }
+        out = KINDS[type(layer)].forward(layer, x, weights)
+        return _Tap.apply(out, x, self._anchor, _Visit(self, layer, *self._rows(layer, x)))
+
+    def _rows(self, layer: nn.Module, x: Tensor) -> tuple[int, str]:
+        """The axis of the rows in x, and what is wrong with its shape, or ""."""
+        least, most = KINDS[type(layer)].leading(layer)
+        if not least <= x.dim() <= most:
+            return 0, f"an input of shape {tuple(x.shape)}, which has no axis of rows"
+        return int(not self._batch_first and most > least and x.dim() > least), ""
+
+    # -- backward ------------------------------------------------------------------------------
+
+    def reached(self, visit: _Visit, given: Tensor, backprop: Tensor) -> None:
+        """A backward pass came through `visit`; outside of `run` it is none of ours."""
+        if self._trace is None:
+            return
+        if visit.fault:
+            raise GuaranteeError(
+                f"{self.describe(visit.layer)} was called with {visit.fault}: give it the examples as rows,"
+                f" or {OTHERWISE}."
+            )
+        call = Call(
+            visit.layer,
+            given.movedim(visit.axis, 0),
+            backprop.movedim(visit.axis, 0),
+            visit.options,
+            (given._version, backprop._version),
+        )
+        if self._compare is None:
+            self._trace.note(visit, call)
+            return
+        # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
+        order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
+        whole = self._compare.made.get(id(visit)) or self._compare.calls[call.layer][order]
+        self._check_apart(call, whole)
+
+    def run(self, loss: Tensor, *, apart: bool) -> Trace:
+        """One backward pass from the losses of the rows.
+
+        Args:
+            loss: shape (rows,).
+            apart: also check, by a second pass through the activations, that no loss depends on another row.
+
+        Raises:
+            DesynchronizedError: if the loss uses a parameter other than by calling its layer, or rows mix.
+            GuaranteeError: if a layer was fed with other rows.
+        """
+        self.clear()
+        trace = self._trace = Trace()
+        apart = apart and len(loss) > 1 and loss.requires_grad
+        try:
+            torch.autograd.backward(loss, torch.ones_like(loss), retain_graph=apart)
+            self._check_rows(trace, len(loss))
+            if apart:
+                self._compare, self._seen = trace, {}
+                self._weights = _some(len(loss)).to(loss.device)
+                torch.autograd.backward(loss, self._weights.to(loss.dtype))
+            self._check_stray()
+        finally:
+            self._trace = self._compare = None
+            self.clear()
+        return trace
+
+    def clear(self) -> None:
+        """Drop gradients of parameters: no part of a release."""
+        for p in self._parameters:
+            p.grad = None
+
+    def _check_rows(self, trace: Trace, rows: int) -> None:
+        for layer, calls in trace.calls.items():
+            for call in calls:
+                if len(call.backprop) != rows or len(call.given) != rows:
+                    raise DesynchronizedError(
+                        f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has"
+                        f" {rows}: rows of a trainable layer must be the examples, so it cannot be fed with"
+                        " positions (expand them to the batch: positions.repeat(len(x), 1)), with part of the"
+                        f" batch, or with examples and positions in one axis; or {OTHERWISE}."
+                    )
+
+    def _check_stray(self) -> None:
+        stray = sorted(self.names[id(p)] for p in self._parameters if p.grad is not None)
+        if stray:
+            replaced = self.replaced()
+            why = f" ({', '.join(replaced)}: forward() was replaced)" if replaced else ""
+            raise DesynchronizedError(
+                f"the loss depends on {stray} other than through a call of the layer{why}: that part would"
+                f" not be clipped. {APART}."
+            )
+
+    def _check_apart(self, call: Call, whole: Call) -> None:
+        """Backprops of the losses of some rows are those of all losses there, and zero in the others."""
+        rows = len(call.backprop)
+        found = call.backprop.reshape(rows, -1).double()
+        expected = whole.backprop.reshape(rows, -1).double()
+        finite = torch.isfinite(expected).all(dim=1)
+        off = ~self._weights.to(found.device)
+        mixed = finite & off & (found != 0).any(dim=1)
+        size = expected.abs().amax(dim=1) if found.shape[1] else torch.zeros_like(found[:, 0:1]).sum(1)
+        coarse = torch.finfo(whole.backprop.dtype).bits < 32
+        far = (found - expected).abs() > (0.1 if coarse else 1e-3) * size.unsqueeze(1)
+        mixed |= finite & ~off & far.any(dim=1)
+        if bool(mixed.any()):
+            raise DesynchronizedError(
+                f"in {self.describe(call.layer)} the loss of an example depends on another row of the batch:"
+                " something before the loss mixes examples, moves them to other rows, or feeds the layer with"
+                " positions, so clipping would not bound what one of them changes. Keep every example in its"
+                f" row, or {OTHERWISE}."
+            )
+
+    # -- what must stay ------------------------------------------------------------------------
+
+    def replaced(self) -> list[str]:
+        """Layers whose forward() is no longer ours."""
+        return [
+            self.describe(layer)
+            for layer in self.layers
+            if getattr(layer.__dict__.get("forward"), "__func__", None) is not forward
+        ]
+
+    def describe(self, layer: nn.Module) -> str:
+        """Name and class of a layer."""
+        name = next((name for name, other in self._module.named_modules() if other is layer), "")
+        return f"{name or 'the module'} ({type(layer).__name__})"
+
+
+def _some(rows: int) -> Tensor:
+    """A secret choice of some rows, not all: True for those that count."""
+    chosen = torch.zeros(rows, dtype=torch.bool)
+    chosen[SystemRandom().sample(range(rows), rows // 2)] = True
+    return chosen
+
+
+def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[nn.Module, dict[str, int]]:
+    """The layers that hold `parameters`: for each the names of its own and their ids.
+
+    Raises:
+        UnsupportedError: if one is not on the list, or a parameter belongs to several.
+    """
+    wanted = {id(p) for p in parameters}
+    owners: dict[int, list[tuple[str, nn.Module]]] = {}
+    found: dict[nn.Module, dict[str, int]] = {}
+    for name, layer in module.named_modules():
+        own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
+        if not own or type(layer) in HOLDERS:
+            continue
+        words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
+        fault = _fault(layer)
+        if fault:
+            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {OTHERWISE}.")
+        for key, identity in own.items():
+            where = f"{name}.{key}" if name else key
+            before = owners.setdefault(identity, [])
+            if before and (len(before) > 1 or {type(layer), type(before[0][1])} != SHARING):
+                raise UnsupportedError(
+                    f"{before[0][0]} and {where} are one parameter, and ghost clipping takes shared"
+                    f" parameters of one Embedding and one Linear only: {OTHERWISE}."
+                )
+            before.append((where, layer))
+        found[layer] = own
+    if wanted - owners.keys():
+        raise UnsupportedError(
+            f"{len(wanted - owners.keys())} parameters of the optimizer belong to no layer that ghost"
+            f" clipping knows: {OTHERWISE}."
+        )
+    return found
+
+
+def _fault(layer: nn.Module) -> str:
+    """Why a trainable layer is not on the list, or ""."""
+    kind = KINDS.get(type(layer))
+    if kind is None:
+        return " with parameters of its own"
+    own = layer.__dict__.get("forward")
+    usual = (forward, type(layer).forward)  # a copy of a traced layer carries ours
+    if own is not None and not (isinstance(own, MethodType) and own.__func__ in usual):
+        return " with a forward() of its own"
+    if set(layer._parameters) - {"weight", "bias"} or "weight" not in layer._parameters:
+        return f" with parameters {sorted(layer._parameters)}"
+    if layer._compiled_call_impl is not None:
+        return ", compiled"
+    fault = kind.fault(layer)
+    return f" with {fault}" if fault else ""

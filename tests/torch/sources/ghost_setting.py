@@ -1,0 +1,60 @@
+"""Clipped sums of a model by ghost clipping, beside a loop of single rows in float64."""
+
+import copy
+from types import SimpleNamespace
+
+import torch
+
+from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.ghost.gradients import GhostGradients
+from anechoic.torch.sources.ghost.rows import norms
+
+
+def ghost(model, rows, *, clip=1.0, batch_first=True):
+    """A source over the trainable parameters of `model`, with a batch of `rows` in hand."""
+    ledger = SimpleNamespace(in_hand=Delivery(0, rows))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    source = GhostGradients(model, parameters, ledger, Clipping(clip), batch_first=batch_first)
+    return source, ledger.in_hand
+
+
+def row_norms(source):
+    """The upper bounds of the norms that the source clips by."""
+    return norms(list(source._gradients(source._trace.calls).values()))
+
+
+def plain(model):
+    """A float64 copy without ghost clipping."""
+    twin = copy.deepcopy(model).double()
+    for layer in twin.modules():
+        layer.__dict__.pop("forward", None)
+    return twin
+
+
+def single_rows(model, x, loss, *, rows=None, axis=0):
+    """Gradients of single rows, shape (rows, parameters), float64, by autograd of one row after the other.
+
+    Args:
+        loss: maps (output, indices of its rows) to one loss a row.
+    """
+    twin = plain(model)
+    x = x.double() if x.is_floating_point() else x
+    found = []
+    for i in range(x.shape[axis]) if rows is None else rows:
+        twin.zero_grad()
+        loss(twin(x.narrow(axis, i, 1)), torch.tensor([i])).sum().backward()
+        wanted = [p for p in twin.parameters() if p.requires_grad]
+        flat = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in wanted]
+        found.append(torch.cat(flat))
+    return torch.stack(found) if found else torch.zeros(0, sum(p.numel() for p in twin.parameters()))
+
+
+def clipped(gradients, clip=1.0):
+    """Their sum, each clipped to `clip`."""
+    factors = (clip / gradients.norm(dim=1)).clamp(max=1.0)
+    return factors @ gradients
+
+
+def flat(tensors):
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -1,0 +1,734 @@
+"""Ghost clipping as a source: bounds that hold under rounding, rows apart, and what must not break it."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.ghost import gradients, module, rows
+from anechoic.torch.sources.ghost.loss import PerExampleCriterion
+from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, Scattered, excess, norms
+from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
+
+B = 8
+
+
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def outer(x, a):
+    """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
+    factors = Factors(
+        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
+        rows=len(x),
+        groups=1,
+        positions=x.shape[1],
+        inputs=x.shape[2],
+        outputs=a.shape[2],
+    )
+    return Outer(factors, lambda total: total.squeeze(0), Budget())
+
+
+def exact_norms(x, a):
+    """By integers and fractions: nothing is rounded."""
+    from fractions import Fraction
+
+    found = []
+    for xs, as_ in zip(x.tolist(), a.tolist(), strict=True):
+        squared = Fraction(0)
+        for i in range(x.shape[2]):
+            for o in range(a.shape[2]):
+                entry = sum(
+                    (Fraction(xt[i]) * Fraction(at[o]) for xt, at in zip(xs, as_, strict=True)), Fraction(0)
+                )
+                squared += entry * entry
+        found.append(squared)
+    return found
+
+
+# Norms.
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e7, 1e30])
+@pytest.mark.parametrize("positions", [1, 2, 3, 64])
+def test_norms_never_fall_short_of_exact_ones(positions, scale):
+    x, a = normal(4, positions, 3) * scale, normal(4, positions, 2, seed=2)
+    found = outer(x, a).squared_norms()
+    for upper, exact in zip(found.tolist(), exact_norms(x, a), strict=True):
+        assert upper >= exact
+        assert upper <= float(exact) * 1.01
+
+
+@pytest.mark.parametrize("margin", [0.0, rows.MARGIN])
+def test_norms_of_what_cancels_never_fall_short(monkeypatch, margin):
+    monkeypatch.setattr(rows, "MARGIN", margin)  # the bound of the norm's own rounding is enough for that
+    for seed in range(40):
+        x, a = normal(6, 2, 3, seed=seed) * 1e7, normal(6, 1, 4, seed=seed + 100).expand(6, 2, 4).contiguous()
+        x[:, 1] = -x[:, 0]
+        x[:, 1, 0] += 600  # what is left
+        found = outer(x, a).squared_norms()
+        for upper, exact in zip(found.tolist(), exact_norms(x, a), strict=True):
+            assert upper >= exact
+
+
+def test_a_norm_counts_what_rounding_may_hide_in_the_sum():
+    x = torch.tensor([[[1e7], [-1e7]]])
+    a = torch.ones(1, 2, 1)
+    upper = outer(x.expand(1, 2, 40), a.expand(1, 2, 40)).squared_norms().sqrt()
+    amplitude = 2 * 1e7 * 40
+    assert rows.MARGIN * amplitude <= float(upper) <= 1.03 * rows.MARGIN * amplitude
+
+
+def test_tiny_gradients_are_not_lost():
+    x, a = normal(4, 3, 5) * 1e-30, normal(4, 3, 5, seed=2) * 1e-30
+    found = norms([outer(x, a)])
+    true = torch.einsum("bto,bti->boi", a.double(), x.double()).flatten(1).norm(dim=1)
+    assert torch.allclose(found / true, torch.ones(4, dtype=torch.float64), rtol=1e-4)
+
+
+def test_a_gradient_that_is_not_kept_counts_what_rounding_may_hide_too():
+    x, a = normal(6, 40, 3), normal(6, 40, 4, seed=2)
+    part = outer(x, a)
+    part._keeps = part._reuses = False
+    true = torch.einsum("bto,bti->boi", a.double(), x.double()).flatten(1).norm(dim=1)
+    amplitudes = (x.double().norm(dim=2) * a.double().norm(dim=2)).sum(dim=1)
+    assert bool((part.squared_norms().sqrt() >= true + 0.999 * rows.MARGIN * amplitudes).all())
+
+
+# Sums: removing one row moves them by no more than the clip norm.
+
+
+def gram(seed):
+    """Cases in which the weight's gradient comes from Gram matrices, and products cancel in some rows."""
+    x, a = normal(60, 6, 30, seed=seed), normal(60, 6, 30, seed=seed + 50)
+    x[::3, 1], a[::3, 1] = -x[::3, 0] * 1e7, a[::3, 0]
+    x[::3, 0] *= 1e7
+    return outer(x, a), outer(x[1:], a[1:])
+
+
+def single(seed):
+    x, a = normal(60, 1, 30, seed=seed) * 1e3, normal(60, 1, 30, seed=seed + 50)
+    return outer(x, a), outer(x[1:], a[1:])
+
+
+def whole(seed):
+    x, a = normal(60, 40, 3, seed=seed) * 1e3, normal(60, 40, 4, seed=seed + 50)
+    return outer(x, a), outer(x[1:], a[1:])
+
+
+def unkept(seed):
+    x, a = normal(60, 40, 3, seed=seed) * 1e3, normal(60, 40, 4, seed=seed + 50)
+    parts = outer(x, a), outer(x[1:], a[1:])
+    for part in parts:
+        part._keeps = part._reuses = False
+    return parts
+
+
+def words(seed):
+    lines = torch.randint(0, 5, (60, 7), generator=torch.Generator().manual_seed(seed))
+    values = normal(60, 7, 3, seed=seed)
+    return Scattered(lines, values, 5), Scattered(lines[1:], values[1:], 5)
+
+
+def direct(seed):
+    values = normal(60, 7, 3, seed=seed)
+    return Direct(values), Direct(values[1:])
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1.0])
+@pytest.mark.parametrize("make", [gram, single, whole, unkept, words, direct])
+def test_removing_a_row_moves_the_sum_by_the_clip_norm_at_most(make, clip):
+    for seed in range(10):
+        sums, terms = [], 0
+        for part in make(seed):
+            lengths = norms([part])
+            sums.append(part.weighted_sum((clip / lengths).clamp(max=1.0)))
+            terms = max(terms, getattr(part, "terms", 0))
+        moved = float((sums[0] - sums[1]).norm())
+        assert moved <= clip * (1 + excess(60, terms))
+        assert excess(60, terms) < 1e-4
+        if make in (single, whole, words, direct):
+            assert moved >= clip * (1 - 1e-3)  # nothing is lost where a row is above the clip norm
+
+
+def test_pieces_change_nothing(monkeypatch):
+    x, a = normal(50, 6, 7), normal(50, 6, 8, seed=2)
+    one = outer(x, a)
+    expected = one.squared_norms(), one.weighted_sum(torch.ones(50, dtype=torch.float64))
+    monkeypatch.setattr(rows, "PIECE", 8 * 6 * 15 * 4)
+    many = outer(x, a)
+    assert many._piece() < 4
+    assert torch.allclose(many.squared_norms(), expected[0])
+    assert torch.allclose(many.weighted_sum(torch.ones(50, dtype=torch.float64)), expected[1])
+
+
+@pytest.mark.parametrize("budget", [0, 10**4])
+def test_memory_that_is_not_there_changes_nothing(monkeypatch, budget):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(30, 4))
+    x = normal(B, 2, 12)
+    expected = clipped(single_rows(model, x, spread))
+    monkeypatch.setattr(gradients, "Budget", lambda: Budget(budget))
+    source, delivery = ghost(model, B)
+    source.backward(spread(model(x), torch.arange(B)))
+    assert torch.allclose(flat(source.sums(delivery)), expected, atol=1e-4)
+
+
+def spread(out, which):
+    """One loss a row."""
+    return (out.flatten(start_dim=1) ** 2).sum(dim=1) * (1.0 + which)
+
+
+# Whole models.
+
+
+class Attention(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.words, self.places = nn.Embedding(9, 4), nn.Embedding(6, 4)
+        self.norm, self.attend, self.head = nn.LayerNorm(4), attend, nn.Linear(4, 9)
+
+    def forward(self, tokens):
+        places = torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+        h = self.norm(self.words(tokens) + self.places(places))
+        return self.head(F.gelu(h + self.attend(h)))
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 4, bias=False)
+
+    def forward(self, h):
+        q, k, v = self.qkv(h).chunk(3, dim=-1)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+class Opacus(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = DPMultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, h):
+        return self.inner(h, h, h, need_weights=False)[0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.words, self.inner = nn.Embedding(9, 4, padding_idx=0), kind(4, 5, batch_first=True, num_layers=2)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, tokens):
+        return self.head(self.inner(self.words(tokens))[0][:, -1])
+
+
+class Adapter(nn.Module):
+    """A frozen layer with trainable factors beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(5, 4).requires_grad_(False)
+        self.down, self.up = nn.Linear(5, 2, bias=False), nn.Linear(2, 4, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def only_biases():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    for layer in (model[0], model[2]):
+        layer.weight.requires_grad_(False)
+    return model
+
+
+TOKENS = torch.randint(0, 9, (B, 6), generator=torch.Generator().manual_seed(4))
+TOKENS[0] = 3
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)), normal(B, 5)),
+    "cnn": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, bias=False),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 4, 3, padding=1, groups=4),
+            nn.InstanceNorm2d(4, affine=True),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, 3),
+        ),
+        normal(B, 2, 6, 6),
+    ),
+    "gpt": (lambda: Attention(Heads()), TOKENS),
+    "attention of Opacus": (lambda: Attention(Opacus()), TOKENS),
+    "lstm": (lambda: Recurrent(DPLSTM), TOKENS),
+    "gru": (lambda: Recurrent(DPGRU), TOKENS),
+    "adapter": (Adapter, normal(B, 5)),
+    "only biases": (only_biases, normal(B, 5)),
+    "one example": (lambda: nn.Sequential(nn.Linear(5, 4), nn.RMSNorm(4)), normal(1, 5)),
+    "no example": (
+        lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True)),
+        normal(0, 2, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("clip", [0.05, 1.0, 1e9])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_against_single_rows(name, clip):
+    make, x = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    source, delivery = ghost(model, len(x), clip=clip)
+    source.backward(spread(model(x), torch.arange(len(x))))
+    sums = flat(source.sums(delivery))
+    if len(x) == 0:
+        assert not sums.any()
+        return
+    expected = single_rows(model, x, spread)
+    assert torch.allclose(row_norms(source), expected.norm(dim=1), rtol=1e-3)
+    goal = clipped(expected, clip)
+    assert torch.allclose(sums, goal, rtol=1e-3, atol=1e-4 * float(goal.norm()))
+
+
+class TiedHead(nn.Module):
+    """A language model whose head has the weight of its words."""
+
+    def __init__(self, *, bias=False, words=9, padding=None):
+        super().__init__()
+        self.words, self.mix = nn.Embedding(words, 4, padding_idx=padding), Heads()
+        self.head = nn.Linear(4, words, bias=bias)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        h = self.words(tokens)
+        return self.head(h + self.mix(h))
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e9])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": True}, {"words": 40}, {"padding": 3}, {"words": 40, "padding": 3}]
+)
+def test_an_embedding_tied_to_a_head_against_single_rows(options, clip):
+    torch.manual_seed(0)
+    model = TiedHead(**options)
+    source, delivery = ghost(model, B, clip=clip)
+    source.backward(spread(model(TOKENS), torch.arange(B)))
+    expected = single_rows(model, TOKENS, spread)
+    assert torch.allclose(row_norms(source), expected.norm(dim=1), rtol=1e-3)
+    goal = clipped(expected, clip)
+    assert torch.allclose(flat(source.sums(delivery)), goal, atol=1e-4 * float(goal.norm()))
+
+
+def tied_parts(seed, positions, words=7):
+    """Rows whose gradients by words and by the head cancel up to the rounding of float32."""
+    lines = torch.randint(0, words, (30, positions), generator=torch.Generator().manual_seed(seed))
+    values = normal(30, positions, 5, seed=seed) * 1e3
+    return lines, values, values / 0.7, -0.7 * F.one_hot(lines, words).float()
+
+
+@pytest.mark.parametrize("positions", [1, 6, 40])
+def test_norms_of_what_cancels_between_an_embedding_and_its_head_never_fall_short(monkeypatch, positions):
+    monkeypatch.setattr(rows, "MARGIN", 0.0)
+    for seed in range(5):
+        lines, values, x, a = tied_parts(seed, positions)
+        lengths = norms([rows.shared(Scattered(lines, values, 7), outer(x, a))])
+        assert bool((lengths >= tied_gradients(lines, values, x, a).flatten(1).norm(dim=1)).all())
+
+
+def tied_gradients(lines, values, x, a):
+    """In float64, word by word before the two are added: what cancels, cancels exactly."""
+    onehot = F.one_hot(lines, 7).double()
+    return torch.einsum("btv,btd->bvd", onehot, values.double()) + torch.einsum(
+        "bto,bti->boi", a.double(), x.double()
+    )
+
+
+@pytest.mark.parametrize("positions", [1, 6, 40])
+def test_what_cancels_between_an_embedding_and_its_head(positions):
+    for seed in range(5):
+        lines, values, x, a = tied_parts(seed, positions)
+        sums = []
+        for first in (0, 1):
+            rows_of = slice(first, None)
+            tied = rows.shared(outer(x[rows_of], a[rows_of]), Scattered(lines[rows_of], values[rows_of], 7))
+            lengths = norms([tied])
+            sums.append(tied.weighted_sum((1 / lengths).clamp(max=1.0)))
+        assert float((sums[0] - sums[1]).norm()) <= 1 + excess(30, tied.terms)
+        assert excess(30, tied.terms) < 1e-4
+
+
+class Turned(nn.Module):
+    """Positions before rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.words(tokens))).mean(0)
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e9])
+def test_rows_may_be_the_second_axis(clip):
+    torch.manual_seed(0)
+    model, x = Turned(), TOKENS.T[:5]
+    source, delivery = ghost(model, B, clip=clip, batch_first=False)
+    source.backward(spread(model(x), torch.arange(B)))
+    expected = clipped(single_rows(model, x, spread, axis=1), clip)
+    assert torch.allclose(flat(source.sums(delivery)), expected, atol=1e-4 * float(expected.norm()))
+
+
+def test_a_row_that_is_not_finite_counts_as_zero_and_spoils_no_other():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+    x = normal(B, 2, 5)
+    expected = clipped(single_rows(model, x, spread, rows=[0, 1, 2, 4, 5, 6, 7]))
+    x[3, 0, 1] = float("inf")
+    source, delivery = ghost(model, B)
+    source.backward(spread(model(x), torch.arange(B)))
+    sums = flat(source.sums(delivery))
+    assert torch.allclose(sums, expected, atol=1e-4)
+
+
+def test_no_row_that_is_finite_is_a_sum_of_zero():
+    model = nn.Conv1d(2, 4, 3)
+    source, delivery = ghost(model, 2)
+    source.backward(spread(model(torch.full((2, 2, 5), float("nan"))), torch.arange(2)))
+    assert not flat(source.sums(delivery)).any()
+
+
+def test_bfloat16_parameters_and_activations_are_clipped():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).bfloat16()
+    source, delivery = ghost(model, B, clip=0.1)
+    source.backward(spread(model(normal(B, 5).bfloat16()), torch.arange(B)))
+    assert bool((row_norms(source) > 0.1).all())
+    sums = flat(source.sums(delivery))
+    assert sums.dtype == torch.float64
+    assert 0.1 < float(sums.norm()) <= 0.1 * B
+
+
+# Rows stay apart.
+
+
+class Mixing(nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.a, self.b, self.mix = nn.Linear(5, 4), nn.Linear(4, 3), mix
+
+    def forward(self, x):
+        return self.b(self.mix(self.a(x)))
+
+
+MIXES = {
+    "centred": lambda h: h - h.mean(0),
+    "turned": lambda h: h.roll(1, 0),
+    "sorted": lambda h: h[h[:, 0].argsort()],
+    "scaled by all": lambda h: h / h.norm(),
+    "attention over rows": lambda h: (h @ h.T).softmax(1) @ h,
+}
+
+
+@pytest.mark.parametrize("kind", MIXES)
+def test_a_model_that_mixes_rows_is_refused_at_its_first_pass(monkeypatch, kind):
+    # a chance choice of rows that a permutation maps onto itself would not show it
+    monkeypatch.setattr(module, "_some", lambda rows: torch.arange(rows) < rows // 2)
+    torch.manual_seed(0)
+    model = Mixing(MIXES[kind])
+    source, delivery = ghost(model, B)
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
+        source.sums(delivery)
+
+
+def test_a_loss_that_mixes_rows_is_refused():
+    model = nn.Linear(5, 4)
+    source, _ = ghost(model, B)
+    out = model(normal(B, 5))
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward((out - out.mean(0)).square().sum(1))
+
+
+class Positions(nn.Module):
+    """Feeds an embedding with positions: as many as there are rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(9, 4), nn.Embedding(B, 4), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.words(tokens) + self.places(torch.arange(tokens.shape[1]))).mean(1)
+
+
+@pytest.mark.parametrize("length", [B, B - 1])
+def test_positions_as_rows_are_refused(length):
+    torch.manual_seed(0)
+    model, x = Positions(), torch.randint(0, 9, (B, length))
+    source, _ = ghost(model, B)
+    with pytest.raises(DesynchronizedError, match="depends on another row|was fed with 7 rows"):
+        source.backward(spread(model(x), torch.arange(B)))
+
+
+def test_mixing_that_begins_later_is_found_at_a_change_of_mode_or_by_chance(monkeypatch):
+    torch.manual_seed(0)
+    model = Mixing(lambda h: h)
+    source, _ = ghost(model, B)
+    x, which = normal(B, 5), torch.arange(B)
+    source.backward(spread(model(x), which))
+    model.mix = MIXES["centred"]
+    monkeypatch.setattr(gradients, "randbelow", lambda bound: 1)
+    source.backward(spread(model(x), which))  # the price of a share of the steps alone
+    monkeypatch.setattr(gradients, "randbelow", lambda bound: 0)
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward(spread(model(x), which))
+    monkeypatch.setattr(gradients, "randbelow", lambda bound: 1)
+    model.eval()
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward(spread(model(x), which))
+
+
+def test_saturated_and_masked_rows_are_no_mixing():
+    torch.manual_seed(0)
+    model = Mixing(lambda h: F.relu(h) * torch.arange(B).remainder(2).unsqueeze(1))
+    source, delivery = ghost(model, B)
+    source.backward(spread(model(normal(B, 5) * 1e4), torch.arange(B)))
+    assert source.sums(delivery)[0].any()
+
+
+# What must leave nothing behind.
+
+
+def test_an_interrupted_pass_leaves_nothing():
+    class Stopped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, h):
+            return h.clone()
+
+        @staticmethod
+        def backward(ctx, _):
+            raise KeyboardInterrupt
+
+    model = Mixing(Stopped.apply)
+    source, delivery = ghost(model, B)
+    with pytest.raises(KeyboardInterrupt):
+        source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+    assert source._trace is None
+    assert source.tracer._trace is None
+    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
+        source.sums(delivery)
+    model.mix = lambda h: h
+    source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+    assert source.sums(delivery)[0].any()
+
+
+def test_an_input_that_is_changed_in_place_is_refused():
+    model = Mixing(lambda h: h)
+    source, _ = ghost(model, B)
+    x = normal(B, 5)
+    out = model(x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        source.backward(spread(out, torch.arange(B)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, x: x.zero_(),
+        lambda model, x: setattr(model[0], "stride", (1,)),
+        lambda model, x: setattr(model[0], "padding", (1,)),
+        lambda model, x: setattr(model[0], "dilation", (1,)),
+        lambda model, x: setattr(model[0], "groups", 1),
+        lambda model, x: setattr(model[0], "__class__", nn.Sequential),
+    ],
+    ids=["input", "stride", "padding", "dilation", "groups", "class"],
+)
+def test_what_changes_between_backward_and_step_is_refused(change):
+    model = nn.Sequential(nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2))
+    x = normal(B, 2, 12)
+    source, delivery = ghost(model, B)
+    source.backward(spread(model(x), torch.arange(B)))
+    change(model, x)
+    with pytest.raises(GuaranteeError, match="between the backward pass and step"):
+        source.sums(delivery)
+
+
+def test_sizes_are_those_of_the_weights_whatever_attributes_say():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))
+    model[0].num_embeddings, model[2].in_features = 2, 5
+    source, delivery = ghost(model, B)
+    source.backward(spread(model(TOKENS), torch.arange(B)))
+    expected = clipped(single_rows(model, TOKENS, spread))
+    assert torch.allclose(flat(source.sums(delivery)), expected, atol=1e-4)
+
+
+def test_gradients_of_gradients_are_refused():
+    model = Mixing(torch.tanh)
+    ghost_source, _ = ghost(model, B)
+    x = normal(B, 5).requires_grad_()
+    with pytest.raises(UnsupportedError, match="create_graph=True"):
+        torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    assert torch.autograd.grad(model(x).sum(), x)[0].shape == x.shape
+    assert ghost_source.passes == 0
+
+
+class Segments(nn.Module):
+    """Mixes rows in a segment that is computed anew in the backward pass."""
+
+    def __init__(self, *, reentrant):
+        super().__init__()
+        self.a, self.b, self.reentrant = nn.Linear(5, 4), nn.Linear(4, 3), reentrant
+
+    def inner(self, x):
+        return self.b(self.a(x).roll(1, 0).tanh())
+
+    def forward(self, x):
+        return checkpoint(self.inner, x.requires_grad_(), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_mixing_in_a_checkpointed_segment_is_refused(reentrant):
+    torch.manual_seed(0)
+    model = Segments(reentrant=reentrant)
+    source, _ = ghost(model, B)
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+
+
+def test_a_forward_that_is_replaced_is_refused_even_where_nothing_uses_it():
+    model = Mixing(lambda h: h)
+    source, delivery = ghost(model, B)
+    model.a.forward = lambda x: x[:, :4]
+    source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+    with pytest.raises(GuaranteeError, match=r"forward\(\) of a \(Linear\) was replaced"):
+        source.sums(delivery)
+
+
+def test_a_replaced_forward_with_the_weights_of_the_layer_is_named():
+    model = Mixing(lambda h: h)
+    source, _ = ghost(model, B)
+    layer = model.a
+    layer.forward = lambda x: 3 * F.linear(x, layer.weight, layer.bias)
+    with pytest.raises(
+        DesynchronizedError, match=r"'a.bias', 'a.weight'.*a \(Linear\): forward\(\) was replaced"
+    ):
+        source.backward(spread(model(normal(B, 5)), torch.arange(B)))
+
+
+def test_copies_are_plain_models():
+    torch.manual_seed(0)
+    model = Mixing(torch.tanh)
+    source, _ = ghost(model, B)
+    x = normal(B, 5)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        spread(twin(x), torch.arange(B)).sum().backward()
+        assert all(p.grad is not None for p in twin.parameters())
+        again, _ = ghost(twin, B)
+        again.backward(spread(twin(x), torch.arange(B)))
+    assert source.passes == 0
+    assert torch.equal(twin(x), model(x))
+
+
+def test_the_model_is_plain_again_after_detach():
+    model = Mixing(torch.tanh)
+    source, _ = ghost(model, B)
+    source.tracer.detach()
+    assert "forward" not in model.a.__dict__
+    spread(model(normal(B, 5)), torch.arange(B)).sum().backward()
+    assert model.a.weight.grad is not None
+
+
+def test_the_model_is_plain_again_when_its_run_is_gone():
+    model = Mixing(torch.tanh)
+    source, delivery = ghost(model, B)
+    del source
+    spread(model(normal(B, 5)), torch.arange(B)).sum().backward()
+    assert model.a.weight.grad is not None
+    assert delivery.size == B
+
+
+def test_a_second_run_takes_the_model_over():
+    model = Mixing(torch.tanh)
+    first, _ = ghost(model, B)
+    second, delivery = ghost(model, B)
+    second.backward(spread(model(normal(B, 5)), torch.arange(B)))
+    assert second.sums(delivery)[0].any()
+    assert first.passes == 0
+
+
+def test_functional_calls_with_the_parameters_are_refused_and_with_others_left_alone():
+    model = Mixing(torch.tanh)
+    source, delivery = ghost(model, B)
+    x, which = normal(B, 5), torch.arange(B)
+    inside = {"a.weight": 2 * model.a.weight}
+    with pytest.raises(DesynchronizedError, match=r"'a.weight'\] other than"):
+        source.backward(spread(torch.func.functional_call(model, inside, (x,)), which))
+    foreign = {"a.weight": normal(4, 5), "a.bias": normal(4)}
+    source.backward(spread(torch.func.functional_call(model, foreign, (x,)), which))
+    sums = source.sums(delivery)
+    assert not sums[0].any()
+    assert sums[2].any()
+
+
+def test_vmap_over_the_model_with_other_weights_works():
+    model = Mixing(torch.tanh)
+    source, _ = ghost(model, B)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(weights, row):
+        return torch.func.functional_call(model, weights, (row.unsqueeze(0),)).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, normal(B, 5))
+    assert found["a.weight"].shape == (B, 4, 5)
+    assert source.passes == 0
+
+
+def test_a_penalty_on_weights_inside_the_model_is_refused_with_their_names():
+    model = Mixing(torch.tanh)
+    source, _ = ghost(model, B)
+    with pytest.raises(DesynchronizedError, match=r"\['b.weight'\] other than.*weight_decay"):
+        source.backward(spread(model(normal(B, 5)) + model.b.weight.square().sum(), torch.arange(B)))
+    assert model.b.weight.grad is None
+
+
+def test_losses_of_the_criterion_can_be_logged():
+    model = nn.Linear(5, 3)
+    source, delivery = ghost(model, B)
+    for reduction in ("mean", "sum"):
+        criterion = PerExampleCriterion(source, nn.CrossEntropyLoss(reduction=reduction), reduction)
+        x, y = normal(B, 5), torch.arange(B) % 3
+        loss = criterion(model(x), y)
+        true = float(nn.CrossEntropyLoss(reduction=reduction)(model(x), y).detach())
+        assert loss.item() == float(loss) == pytest.approx(true)
+        assert f"{true:.4g}"[:4] in repr(loss)
+    loss.backward()
+    assert source.sums(delivery)[0].any()
+
+
+def test_parameters_of_no_layer_are_refused():
+    model = nn.Linear(3, 2)
+    with pytest.raises(UnsupportedError, match="1 parameters of the optimizer belong to no layer"):
+        module.trainable_layers(model, [*model.parameters(), nn.Parameter(torch.zeros(1))])
+
+
+def test_two_batches_do_not_meet():
+    model = nn.Linear(5, 3)
+    source, delivery = ghost(model, B)
+    loss = spread(model(normal(B, 5)), torch.arange(B))
+    source.tracer.ledger = SimpleNamespace(in_hand=Delivery(1, B))
+    source.backward(loss)
+    with pytest.raises(DesynchronizedError, match="before its batch was delivered"):
+        source.sums(source.tracer.ledger.in_hand)
+    assert delivery.step == 0
