@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,11 +148,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
         },
         "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
         **_noise(m, m.reference_sensitivity, _reference(m)),
-        "arithmetic": {
-            "grid_bits": m.grid_bits,
-            "sum_excess": 0.0 if m.grid_bits else float_excess(m.expected_batch_size),
-            "drift": m.drift,
-        },
+        "arithmetic": _numbers(m.grid_bits, m.expected_batch_size, m.drift),
     }
     assumptions = (*_access(m), *_ownership(unit))
     return stated(
@@ -201,6 +198,7 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
         },
         "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
+        "arithmetic": _numbers(None, m.batch_size, 0.0),
     }
     try:
         fingerprint = m.fingerprint
@@ -299,6 +297,12 @@ def _samples(m: Mechanism) -> dict[str, float | int] | None:
 def _also(m: Mechanism) -> str:
     text = f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"
     return f"{text}; both without amplification, so weaker than the line above" if m.amplified else text
+
+
+def _numbers(bits: int | None, count: float, drift: float) -> dict[str, Any]:
+    """What floating point may do, as plain data; no bound on sums of 2**24 contributions or more."""
+    excess = 0.0 if bits is not None else float_excess(count)
+    return {"grid_bits": bits, "sum_excess": excess if math.isfinite(excess) else None, "drift": drift}
 
 
 def _arithmetic(m: Mechanism) -> str:

@@ -33,7 +33,7 @@ MOST_STEPS = 2**17
 
 
 def before_drift(delta: float, drift: float) -> tuple[float, float]:
-    """(delta, excess): where noise without drift is (epsilon, delta)-DP, that with it is (epsilon + excess)."""
+    """(inner, excess): (epsilon, inner)-DP without drift is (epsilon + excess, delta)-DP with it."""
     return (delta * (1 - DRIFT_DELTA), DRIFT_EPSILON) if drift else (delta, 0.0)
 
 
