@@ -17,11 +17,16 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-def called(module: nn.Module, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> Any:
-    """module(*inputs) under `weights`, by the names of named_parameters(); tied ones are given once."""
+def called(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any] | None = None,
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once."""
     given = {place: weights[name] for place, name in _names(module).items() if name in weights}
     # torch's own tying would put the given tensors back for good where a module has two names
-    return functional_call(module, given, inputs, tie_weights=False)
+    return functional_call(module, given, inputs, keywords, tie_weights=False)
 
 
 @contextmanager
