@@ -16,7 +16,7 @@ SquareStrategy StateSpace Strategy Structure Toeplitz Tree approximation_error e
 from_factorization rational_blt serializable without_horizon
 """
 TORCH = """
-BatchMemoryManager CorrelatedOptimizer Delivery GhostCorrelatedOptimizer LocalSteps PrivacyEngine
+BatchMemoryManager CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
 PrivateDataLoader PseudoGradients ReleaseLedger pseudo_gradient read_mechanism
 """
 

@@ -135,7 +135,7 @@ def raw_deployed(_: Mechanism | None = None) -> Any:
     def stream(strategy: Any, dimension: int, **options: Any) -> NoiseStream:
         return NoiseStream(strategy.base, dimension, **options)
 
-    return patch("anechoic.torch.optimizer.NoiseStream", stream)
+    return patch("anechoic.torch.release.NoiseStream", stream)
 
 
 @contextmanager
@@ -199,22 +199,22 @@ def divided_twice(mechanism: Mechanism | None = None) -> Any:
         divisor = 1.0 if mechanism is None else mechanism.expected_batch_size
         return NoiseStream(strategy, dimension, std=std / divisor, **options)
 
-    return patch("anechoic.torch.optimizer.NoiseStream", stream)
+    return patch("anechoic.torch.release.NoiseStream", stream)
 
 
 @contextmanager
 def clipped_by_example(_: Mechanism | None = None) -> Iterator[None]:
     """A unit's examples are clipped one by one, and so is nothing that the unit adds in all."""
-    from anechoic.torch import optimizer
+    from anechoic.torch.sources import Clipping, hooks
 
-    clipped = optimizer.clipped_sums
+    clipped = Clipping.sums
 
-    def sums(samples: Any, clip_norm: float, limits: Any = None) -> Any:
-        return clipped(samples, clip_norm)
+    def sums(self: Any, samples: Any, limits: Any = None) -> Any:
+        return clipped(self, samples)
 
     with (
-        patch.object(optimizer, "item_gradients", lambda samples, batch: samples),
-        patch.object(optimizer, "clipped_sums", sums),
+        patch.object(hooks, "item_gradients", lambda samples, batch: samples),
+        patch.object(Clipping, "sums", sums),
     ):
         yield
 

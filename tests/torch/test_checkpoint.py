@@ -366,7 +366,7 @@ def test_another_set_up_is_refused(tmp_path, other_process):
     other_process()
     fresh_and_unharmed(path, MismatchError, "loss_reduction=sum was mean", reduction="sum")
     other_process()
-    fresh_and_unharmed(path, MismatchError, "gradients=WatchedGhostModule", mode="ghost")
+    fresh_and_unharmed(path, MismatchError, "grad_sample_mode=ghost", mode="ghost")
 
 
 def test_objects_of_another_run_are_refused(tmp_path):

@@ -408,7 +408,7 @@ def test_frozen_layers_stay_out_of_the_noise():
     frozen = model[0].weight.clone()
     train(run, 3)
     assert torch.equal(model[0].weight, frozen)
-    assert run.optimizer._stream.dimension == 12
+    assert run.optimizer.release._stream.dimension == 12
 
 
 def test_double_precision_gets_double_noise():
@@ -416,7 +416,7 @@ def test_double_precision_gets_double_noise():
     x, y = data(40).tensors
     run = start(model=model, dataset=TensorDataset(x.double(), y))
     train(run, 2)
-    assert run.optimizer._row.dtype == torch.float64
+    assert run.optimizer.release._row.dtype == torch.float64
     assert model[0].weight.dtype == torch.float64
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from anechoic.torch.gradients import clipped_sums
+from anechoic.torch.sources.clipping import clipped_sums
 
 
 def test_norms_of_large_layers_do_not_fall_short():

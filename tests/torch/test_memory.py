@@ -80,7 +80,7 @@ def test_sums_left_over_are_refused():
     run = start()
     batch = next(iter(run.loader))
     backward(run, batch)
-    run.model[0].weight.summed_grad = torch.ones_like(run.model[0].weight)
+    run.optimizer.release.add([torch.ones_like(p) for p in run.model.parameters()])
     with pytest.raises(DesynchronizedError, match="left over"):
         run.optimizer.step()
 

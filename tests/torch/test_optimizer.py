@@ -10,8 +10,9 @@ from anechoic.errors import (
     HorizonError,
     MismatchError,
 )
-from anechoic.torch import BatchMemoryManager, CorrelatedOptimizer
-from anechoic.torch.gradients import clipped_sums
+from anechoic.torch import BatchMemoryManager
+from anechoic.torch.release import Release
+from anechoic.torch.sources.clipping import clipped_sums
 from tests.torch.setting import MODES, backward, data, mechanism, network, start, step, train, weights
 
 HOOKED = ("hooks", "functorch")
@@ -404,7 +405,7 @@ def test_noise_is_drawn_within_a_release_only():
     run = start()
     backward(run, first(run)[1])
     with pytest.raises(GuaranteeError, match="noise is added by"):
-        run.optimizer._release(0)
+        run.optimizer.release.make(0, [torch.zeros_like(p) for p in run.model.parameters()])
 
 
 def test_an_interrupted_release_ends_the_run():
@@ -439,7 +440,7 @@ def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
         step(run, next(iterator))
         batch = next(iterator)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(CorrelatedOptimizer, "_add", _interrupt)
+            patch.setattr(Release, "add", _interrupt)
             step(run, batch)
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
             step(run, batch)
@@ -455,7 +456,8 @@ def _interrupt(*_):
 
 def test_a_noise_row_out_of_turn_is_refused():
     run = start()
-    _, run.optimizer._noise = run.optimizer._stream.next(run.optimizer._noise)
+    release = run.optimizer.release
+    _, release._noise = release._stream.next(release._noise)
     before = weights(run.model)
     with pytest.raises(DesynchronizedError, match="noise row 1 is next, but release 0 is due"):
         step(run, first(run)[1])

@@ -300,7 +300,7 @@ def test_given_batches_are_used_as_they_are_and_clipped_by_unit():
             expected += clipped(sum(gradient(network_of(module), bx[i], by[i]) for i in mine), CLIP)
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(bx), by).backward()
-        found = optimizer._gradients(optimizer.ledger.in_hand)
+        found = optimizer.source.sums(optimizer.ledger.in_hand)
         assert torch.allclose(torch.cat([g.reshape(-1) for g in found]).double(), expected, atol=1e-5)
         optimizer.step()
     assert engine.releases == 8

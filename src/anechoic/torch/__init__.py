@@ -8,14 +8,13 @@ from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader
 from anechoic.torch.memory import BatchMemoryManager
-from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.pseudo_gradient import LocalSteps, PseudoGradients, pseudo_gradient
 
 __all__ = [
     "BatchMemoryManager",
     "CorrelatedOptimizer",
     "Delivery",
-    "GhostCorrelatedOptimizer",
     "LocalSteps",
     "PrivacyEngine",
     "PrivateDataLoader",

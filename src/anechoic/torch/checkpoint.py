@@ -57,12 +57,12 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
         "fingerprint": run.mechanism.fingerprint,
         "releases": run.ledger.releases,
         "chunking": chunking,
-        "kind": run.optimizer.kind,
+        "kind": run.source.contributions.last_kind,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
         "noise_key": run.noise_key.hex(),
         "sampling_key": run.sampling_key.hex(),
-        "noise": run.optimizer.noise_state.state_dict(copy=False),
+        "noise": run.release.noise_state.state_dict(copy=False),
         "module": run.plain.state_dict(),
         "optimizer": run.optimizer.original_optimizer.state_dict(),
         "rng": rng_state(),
@@ -78,7 +78,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any]) -> None:
         file.seek(len(MAGIC))
         file.write(hashing.digest.hexdigest().encode())
     run.ledger.fix_chunking(chunking)
-    run.optimizer.expect(run.optimizer.kind)
+    run.source.contributions.expect(run.source.contributions.last_kind)
 
 
 def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def load(run: Run, path: str | os.PathLike[str]) -> dict[str, Any]:
     run.optimizer.rewatch()
     run.ledger.before_first = None
     run.ledger.fix_chunking(content["chunking"])
-    run.optimizer.expect(content.get("kind", ""))  # not in files of older versions
+    run.source.contributions.expect(content.get("kind", ""))  # not in files of older versions
     set_rng_state(content["rng"])
     return dict(content["extra"])
 
@@ -199,7 +199,7 @@ def _settings(run: Run) -> dict[str, Any]:
     return {
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
-        "gradients": type(run.module).__name__,
+        "grad_sample_mode": run.source.mode,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
     }
 

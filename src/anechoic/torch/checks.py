@@ -29,9 +29,9 @@ from anechoic.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, External, FixedOrder, RandomAllocation
 from anechoic.torch.gradients import check_not_mixing
 from anechoic.torch.loader import PrivateDataLoader
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.sources import source_class
 from anechoic.units import Units
-
-MODES = ("hooks", "functorch", "ghost")
 
 
 def check_options(
@@ -65,14 +65,7 @@ def check_options(
             " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
             " batches have length 0."
         )
-    if grad_sample_mode in (
-        "ew",
-        "ghost_fsdp",
-        "ghost_tp",
-        "no_op",
-    ):  # "ew" cannot take a batch of no example
-        raise UnsupportedError(f"grad_sample_mode={grad_sample_mode!r} is not supported: use one of {MODES}.")
-    one_of("grad_sample_mode", grad_sample_mode, MODES)
+    source_class(grad_sample_mode)
     one_of("loss_reduction", loss_reduction, ("mean", "sum"))
     if isinstance(max_grad_norm, (list, tuple)):
         raise UnsupportedError(
@@ -192,7 +185,7 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         ValueError: if it is no optimizer, or their parameters differ.
         UnsupportedError: for optimizers and parameters that cannot carry the noise.
     """
-    if isinstance(optimizer, DPOptimizer):
+    if isinstance(optimizer, (CorrelatedOptimizer, DPOptimizer)):
         raise UnsupportedError(
             "optimizer is private already: pass the plain torch optimizer it was made from."
         )

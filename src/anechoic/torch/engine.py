@@ -19,7 +19,6 @@ from anechoic.noise.keys import checked_key
 from anechoic.participation import Participation
 from anechoic.planning import Plan
 from anechoic.torch import checkpoint, checks
-from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of
@@ -408,7 +407,7 @@ class PrivacyEngine(Single):
         """
         run = self._current()
         how = LocalSteps(local_steps, learning_rate, local_batch_size)
-        if self.units is None or not isinstance(run.optimizer, CorrelatedOptimizer):
+        if self.units is None or not run.source.takes_units:
             raise UnsupportedError(NO_UNITS)
         return PseudoGradients(
             run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
 from anechoic.torch.ghost_graph import USES, mark_call
 from anechoic.torch.gradients import clear_hooks
+from anechoic.torch.watch import bits
 
 _SLACK = 1e-3  # of the bound on the sum, for rounding
 
@@ -41,6 +42,7 @@ class GhostWatch:
         self.examples = 0
         self._hooks_fired = False
         self._left: dict[int, tuple[int, int]] = {}
+        self._kept: dict[int, Tensor] = {}
 
     def cleared(self) -> None:
         """zero_grad() was called. Opacus calls it in the middle of each pass, which does not count."""
@@ -87,6 +89,11 @@ class GhostWatch:
                 " is released. Use grad_sample_mode='hooks'."
             )
         self._left = {id(p): _mark(p) for p in parameters}
+        self._kept = {
+            id(p): p.grad.detach().clone(memory_format=torch.contiguous_format)
+            for p in parameters
+            if p.grad is not None
+        }
 
     def aborted(self, parameters: list[nn.Parameter]) -> None:
         """A pass failed halfway: nothing of it may be used."""
@@ -97,8 +104,17 @@ class GhostWatch:
                 del p._norm_sample
 
     def intact(self, parameters: list[nn.Parameter]) -> bool:
-        """Whether the gradients are those that the last pass left."""
-        return all(self._left.get(id(p)) == _mark(p) for p in parameters)
+        """Whether the gradients are those that the last pass left, to the bit."""
+        return all(
+            self._left.get(id(p)) == _mark(p)
+            and p.grad is not None
+            and torch.equal(bits(self._kept[id(p)]), bits(p.grad.detach()))
+            for p in parameters
+        )
+
+    def kept(self, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """The sums that the last pass left, which are none of the user's tensors."""
+        return [self._kept[id(p)] for p in parameters]
 
     def check_fired(self) -> None:
         """Refuse to clip by norms that no hook has just computed."""

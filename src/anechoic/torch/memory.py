@@ -6,7 +6,7 @@ from typing import Any
 
 from anechoic.errors import MismatchError
 from anechoic.torch.loader import PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer
 
 
 class BatchMemoryManager:
@@ -34,9 +34,7 @@ class BatchMemoryManager:
     """
 
     def __init__(self, *, data_loader: Any, max_physical_batch_size: int, optimizer: Any) -> None:
-        if not isinstance(data_loader, PrivateDataLoader) or not isinstance(
-            optimizer, (CorrelatedOptimizer, GhostCorrelatedOptimizer)
-        ):
+        if not isinstance(data_loader, PrivateDataLoader) or not isinstance(optimizer, CorrelatedOptimizer):
             raise MismatchError(
                 f"data_loader is a {type(data_loader).__name__} and optimizer a {type(optimizer).__name__}:"
                 " pass the two that anechoic.torch.PrivacyEngine.make_private returned."

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from opacus.grad_sample import prepare_module
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
@@ -17,15 +16,15 @@ from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
 from anechoic.torch import checks
-from anechoic.torch.ghost import watched_module
-from anechoic.torch.ghost_loss import ghost_criterion
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer, GhostCorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.release import Release
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
-from anechoic.torch.units import OrderWatch, check_units, report_units, units_of
+from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
 logger = logging.getLogger("anechoic")
@@ -203,32 +202,28 @@ def begin(
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(sampling_key)
     feed = Feed(batches, sampling_key, setup.examples)
+    owned = isinstance(batches, UnitBatches)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
         report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
-        order_watch = OrderWatch(setup.module, ledger, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    ghost = setup.grad_sample_mode == "ghost"
-    options: dict[str, Any] = {"batch_first": setup.batch_first, "loss_reduction": setup.loss_reduction}
-    if ghost:
-        options["max_grad_norm"] = mechanism.clip_norm
-        module: Any = watched_module(setup.module, wrap=setup.wrap_model, **options)
-    else:
-        module = prepare_module(setup.module, setup.grad_sample_mode, setup.wrap_model, **options)
-    optimizer: Any = (GhostCorrelatedOptimizer if ghost else CorrelatedOptimizer)(
+    source = _source(setup, mechanism, ledger, units=owned)
+    divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+    release = Release(mechanism, ledger, source.parameters, divisor)
+    optimizer = CorrelatedOptimizer(
+        source,
+        release,
         setup.optimizer,
-        noise_multiplier=mechanism.noise_multiplier,
-        max_grad_norm=mechanism.clip_norm,
-        expected_batch_size=mechanism.expected_batch_size,
+        mechanism=mechanism,
+        module=setup.module,
+        watched=lambda: watched_tensors(setup.module),
         loss_reduction=setup.loss_reduction,
     )
-    optimizer.bind(mechanism, ledger, module, lambda: watched_tensors(setup.module))
-    if isinstance(batches, UnitBatches):
-        optimizer.order_watch = order_watch
     run = Run(
-        mechanism, ledger, setup.module, module, optimizer, loader, batches_under, noise_key, sampling_key
-    )
+        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, noise_key,
+        sampling_key,
+    )  # fmt: skip
     run.start()
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
@@ -236,11 +231,26 @@ def begin(
         mechanism.sampling.describe(mechanism.unit),
         mechanism,
     )
-    if ghost:
-        optimizer.watch = module.watch
-        criterion = ghost_criterion(module, optimizer, setup.criterion, setup.loss_reduction)
-        return run, (module, optimizer, criterion, loader)
-    return run, (module, optimizer, loader)
+    if source.criterion is None:
+        return run, (source.module, optimizer, loader)
+    return run, (source.module, optimizer, source.criterion, loader)
+
+
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:
+    """The gradient source of the run; it attaches itself to the module."""
+    groups = setup.optimizer.param_groups
+    asked = SourceSetup(
+        module=setup.module,
+        parameters=[p for group in groups for p in group["params"] if p.requires_grad],
+        clipping=Clipping(mechanism.clip_norm),
+        ledger=ledger,
+        batch_first=setup.batch_first,
+        loss_reduction=setup.loss_reduction,
+        criterion=setup.criterion,
+        wrap=setup.wrap_model,
+        units=units,
+    )
+    return source_class(setup.grad_sample_mode)(asked)
 
 
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:

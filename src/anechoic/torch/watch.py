@@ -65,7 +65,7 @@ class Watch:
             return kept == (id(tensor), tensor._version)
         if (kept.shape, kept.dtype, kept.device) != (tensor.shape, tensor.dtype, tensor.device):
             return False
-        return torch.equal(_bits(kept), _bits(tensor.detach()))
+        return torch.equal(bits(kept), bits(tensor.detach()))
 
 
 def _kept(tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -80,5 +80,6 @@ def _kept(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return found
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, in one axis."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)  # a NaN equals itself

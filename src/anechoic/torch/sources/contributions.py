@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError
-from anechoic.torch.gradients import clipped_sums
 from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.clipping import Clipping
 
 GRADIENTS = "gradients"
 
@@ -85,13 +83,13 @@ class Contributions:
         if kind:
             self._expected, self.last_kind = "", kind
 
-    def sums(self, delivery: Delivery, samples: list[Any], clip_norm: float) -> list[Tensor] | None:
+    def sums(self, delivery: Delivery, clipping: Clipping, *, others: bool) -> list[Tensor] | None:
         """Their clipped sums, one a parameter; None if nothing was contributed.
 
         Args:
             delivery: what is about to be stepped.
-            samples: p.grad_sample of each parameter, which must hold nothing new.
-            clip_norm: > 0.
+            clipping: how they are clipped.
+            others: whether there are gradients of rows too.
         """
         if self._delivery is None:
             return None
@@ -100,7 +98,7 @@ class Contributions:
                 f"contributions to another batch reached release {delivery.step}: call contribute() once for"
                 " each delivered batch, right before step()."
             )
-        if any(sample is not None and not hasattr(sample, "_processed") for sample in samples):
+        if others:
             raise DesynchronizedError(
                 f"gradients of rows and contributions of units reached release {delivery.step}: only one of"
                 " them can be what the batch adds. Call zero_grad(), then contribute(), then step()."
@@ -108,4 +106,4 @@ class Contributions:
         if delivery.units.count == 0:
             return [p.new_zeros(p.shape) for p in self._parameters]
         cast = [vector.to(p.dtype) for vector, p in zip(self._vectors, self._parameters, strict=True)]
-        return clipped_sums(cast, clip_norm, delivery.units.limits)
+        return clipping.sums(cast, delivery.units.limits)

@@ -1,0 +1,130 @@
+"""A release: from the clipped sums of a batch and its number to noisy gradients, once."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError
+from anechoic.noise import NoiseState, NoiseStream
+from anechoic.torch.ledger import ReleaseLedger
+from anechoic.torch.single import Single
+from anechoic.torch.watch import bits
+
+if TYPE_CHECKING:
+    from anechoic.mechanism import Mechanism
+
+
+class Journal(Protocol):
+    """Where releases are written down before anybody sees them."""
+
+    def record(self, step: int, digest: bytes) -> None:
+        """Note that release `step` has this SHA-256 digest, or refuse it: nothing of it is used then."""
+
+
+class Release(Single):
+    """Adds the noise row of release t to its sums, and divides; knows no optimizer and no model.
+
+    Args:
+        mechanism: what is released.
+        ledger: counts releases, and says when one may be made.
+        parameters: only their shapes, dtypes and device are read, here.
+        divisor: of the noisy sum, > 0.
+
+    Attributes:
+        journal: told of every release before it is returned, or None.
+    """
+
+    def __init__(
+        self, mechanism: Mechanism, ledger: ReleaseLedger, parameters: list[nn.Parameter], divisor: float
+    ) -> None:
+        self.ledger = ledger
+        self.divisor = divisor
+        self.journal: Journal | None = None
+        self._mechanism = mechanism
+        self._shapes = [p.shape for p in parameters]
+        self._dimension = sum(p.numel() for p in parameters)
+        wide = any(p.dtype == torch.float64 for p in parameters)
+        self._dtype = torch.float64 if wide else torch.float32
+        self._device = parameters[0].device
+        self._partial: list[Tensor] | None = None
+
+    # -- noise ---------------------------------------------------------------------------------
+
+    def start_noise(self, key: bytes) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`."""
+        return NoiseStream(
+            self._mechanism.strategy,
+            self._dimension,
+            std=self._mechanism.noise_std * self._mechanism.clip_norm,
+            key=key,
+            backend="torch",
+            dtype=self._dtype,
+            device=self._device,
+        )
+
+    def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
+        """Add the rows of `stream` from `state` on."""
+        self._stream, self._noise = stream, state
+        self._row: Tensor | None = None  # one piece of memory for all rows
+
+    @property
+    def noise_state(self) -> NoiseState:
+        """Where the noise stream stands; it holds secrets."""
+        return self._noise
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    @property
+    def left_over(self) -> bool:
+        """Whether sums of micro-batches wait for the rest of their batch."""
+        return self._partial is not None
+
+    def add(self, sums: list[Tensor]) -> None:
+        """Add the sums of a micro-batch to the partial sum; they are kept."""
+        if self._partial is None:
+            self._partial = list(sums)
+            return
+        for total, part in zip(self._partial, sums, strict=True):
+            total += part
+
+    def forget(self) -> None:
+        """Drop the partial sum."""
+        self._partial = None
+
+    def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
+        """Release `step`: noisy gradients, in the shapes of the parameters, made in place of the sums.
+
+        Args:
+            step: t, which the ledger is releasing.
+            sums: of the last (or only) micro-batch; the partial sum is added.
+
+        Raises:
+            GuaranteeError: outside of `ledger.releasing()`, or from the journal.
+            DesynchronizedError: if another noise row is next.
+        """
+        self.ledger.check_releasing()
+        if self._noise.step != step:
+            raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
+        self.add(sums)
+        totals, self._partial = self._partial or [], None
+        self._row, self._noise = self._stream.next(self._noise, out=self._row)
+        rows = self._row.split([shape.numel() for shape in self._shapes])
+        released = [
+            total.add_(row.view(total.shape)).div_(self.divisor).view(shape)
+            for total, row, shape in zip(totals, rows, self._shapes, strict=True)
+        ]
+        if self.journal is not None:
+            self.journal.record(step, digest(released))
+        return released
+
+
+def digest(released: list[Tensor]) -> bytes:
+    """SHA-256 of the bits of a release."""
+    found = hashlib.sha256()
+    for tensor in released:
+        found.update(bits(tensor.detach()).cpu().numpy().data)
+    return found.digest()

@@ -1,0 +1,174 @@
+"""Gradient sources, from a delivered batch to one clipped sum: what each offers, and their registry."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from anechoic._validate import one_of
+from anechoic.errors import UnsupportedError
+from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.contributions import Contributions
+from anechoic.torch.units import OrderWatch
+
+#: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
+_OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
+NOT_CLEARED = (
+    "Gradients haven't been cleared since the last optimizer step: call optimizer.zero_grad() before the next"
+)
+BY_HAND = (
+    "accumulating gradients by hand would put several batches, or one batch several times, into one release."
+    " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"
+    " into memory"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSetup:
+    """What a source is made from.
+
+    Attributes:
+        module: the user's, plain.
+        parameters: the trainable ones, in the order of the optimizer: the order of every sum.
+        clipping: to what each contribution is clipped, and how sums are taken.
+        ledger: knows the batch in hand.
+        batch_first, loss_reduction, criterion: as given to make_private.
+        wrap: whether the training loop calls a wrapper, or the plain module with hooks on it.
+        units: whether rows of one unit are clipped together.
+    """
+
+    module: nn.Module
+    parameters: list[nn.Parameter]
+    clipping: Clipping
+    ledger: ReleaseLedger
+    batch_first: bool = True
+    loss_reduction: str = "mean"
+    criterion: Any = None
+    wrap: bool = True
+    units: bool = False
+
+
+class GradientSource(ABC):
+    """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
+
+    Guarantee: what one example (or unit) adds to `sums` has norm at most clip norm * (1 + `excess`), up to
+    the rounding of the sum itself.
+
+    Args:
+        setup: what it is made from. Making a source may put hooks on the module; `detach` takes them off.
+
+    Attributes:
+        module: what the training loop calls, and what make_private returns.
+        criterion: what the training loop computes its loss with, where that is not the user's own; else None.
+    """
+
+    mode: ClassVar[str]
+    #: Whether it has what a unit of several examples adds, and takes contributions in place of gradients.
+    takes_units: ClassVar[bool] = True
+
+    module: Any
+    criterion: Any = None
+
+    def __init__(self, setup: SourceSetup) -> None:
+        self.setup = setup
+        self.parameters = setup.parameters
+        self.clipping = setup.clipping
+        self.ledger = setup.ledger
+        self.contributions = Contributions(setup.parameters)
+        self.order_watch: OrderWatch | None = None
+        if setup.units:
+            self.order_watch = OrderWatch(setup.module, setup.ledger, setup.batch_first)
+
+    @property
+    def excess(self) -> float:
+        """By what part of the clip norm the norm of one contribution may exceed it, at most."""
+        return self.clipping.excess
+
+    # -- a step --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sums(self, delivery: Delivery) -> list[Tensor]:
+        """The clipped sum of `delivery`, one tensor a parameter in its shape and dtype, on its device.
+
+        The tensors are the caller's to change. Nothing is used up: `used` says so.
+
+        Raises:
+            DesynchronizedError: if what was computed does not belong to the delivery.
+            GuaranteeError: if something could not be clipped.
+        """
+
+    @abstractmethod
+    def used(self) -> None:
+        """The last sums were released, or added to a partial sum: they must not be used again."""
+
+    @abstractmethod
+    def zero_grad(self) -> None:
+        """The user clears gradients (p.grad is none of the source's business)."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop everything that was computed, a pass that was interrupted too."""
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Values that must stay as they are during a run, by what the user calls them."""
+        return {
+            "module.loss_reduction": self.module.loss_reduction,
+            "module.batch_first": self.module.batch_first,
+        }
+
+    def check_ready(self) -> None:  # noqa: B027 - most have nothing to check
+        """Refuse a step if the source is not what it was when the run began.
+
+        Raises:
+            GuaranteeError: naming what changed.
+        """
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Take everything off the module that making the source put there."""
+
+    # -- contributions in place of gradients -----------------------------------------------------
+
+    def contribute(self, delivery: Delivery, vectors: list[Tensor], kind: str) -> None:
+        """Take one vector an item of `delivery` in place of gradients; see `CorrelatedOptimizer`."""
+        if not self.takes_units:
+            raise UnsupportedError(
+                f"grad_sample_mode={self.mode!r} has no contributions of units: use 'hooks' or 'functorch'."
+            )
+        self.contributions.check(delivery, vectors)
+        self.forget()
+        self.contributions.take(delivery, vectors, kind)
+
+
+#: Sources by grad_sample_mode. A new mode is a new file that registers itself, imported by this package.
+SOURCES: dict[str, type[GradientSource]] = {}
+
+
+def register(mode: str) -> Callable[[type[GradientSource]], type[GradientSource]]:
+    """Class decorator: make a source available as grad_sample_mode=`mode`."""
+
+    def enter(source: type[GradientSource]) -> type[GradientSource]:
+        SOURCES[mode] = source
+        return source
+
+    return enter
+
+
+def source_class(mode: Any) -> type[GradientSource]:
+    """The source of a grad_sample_mode.
+
+    Raises:
+        UnsupportedError: for a mode that only Opacus has.
+        ValueError: for a word that neither knows.
+    """
+    modes = tuple(SOURCES)
+    if mode in _OF_OPACUS:
+        raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
+    return SOURCES[one_of("grad_sample_mode", mode, modes)]
