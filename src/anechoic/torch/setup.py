@@ -115,7 +115,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
         promised=setup.participation is not None,
         mode=setup.grad_sample_mode,
     )
-    checks.check_module(setup.module)
+    checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     return checks.check_optimizer(setup.optimizer, setup.module)
 
 

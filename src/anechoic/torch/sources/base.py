@@ -70,6 +70,8 @@ class GradientSource(ABC):
     mode: ClassVar[str]
     #: Whether it has what a unit of several examples adds, and takes contributions in place of gradients.
     takes_units: ClassVar[bool] = True
+    #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
+    by_layers: ClassVar[bool] = True
 
     module: Any
     criterion: Any = None

@@ -80,7 +80,9 @@ class RowCall:
 
     Attributes:
         rows: how many there are.
-        outputs: shape (rows, …) each, of tensors without a gradient; see `joined`.
+        outputs: shape (rows, …) each, without a gradient; see `joined`.
+        axes: where the axis of the batch is in each of them, for a batch; None for those without dimension.
+        coarse: whether autocast was on.
     """
 
     def __init__(self, model: RowModel, arguments: Any, keywords: dict[str, Any], seed: int) -> None:
@@ -100,9 +102,10 @@ class RowCall:
         self._seed = seed
         self._random: list[int] | None = None
         self._context = _Context(self._inputs[0].device.type)
+        self.coarse = self._context.enabled
         self._start = Generators()
         self._template: Any = None
-        self._axes: list[int | None] = []
+        self.axes: list[int | None] = []
         with torch.no_grad(), without_our_hooks(model.module):
             self.outputs = self._outputs()
         self._drew = not self._start.same(Generators())
@@ -115,13 +118,13 @@ class RowCall:
             (output.mean(0) if reduction == "mean" else output.sum(0))
             if axis is None
             else output.movedim(0, axis)
-            for output, axis in zip(outputs, self._axes, strict=True)
+            for output, axis in zip(outputs, self.axes, strict=True)
         ]
 
     def apart(self, cotangents: list[Tensor], reduction: str) -> list[Tensor]:
         """Gradients with respect to what `joined` made, as those of each row's outputs, shape (rows, …)."""
         found = []
-        for gradient, axis in zip(cotangents, self._axes, strict=True):
+        for gradient, axis in zip(cotangents, self.axes, strict=True):
             if axis is None:
                 whole = gradient / self.rows if reduction == "mean" else gradient
                 found.append(whole.expand(self.rows))
@@ -273,8 +276,8 @@ class RowCall:
         if not tensors:
             raise TypeError(f"the model returned a {type(output).__name__} without a tensor.")
         self._template = mapped(output, lambda _: _PLACE)
-        self._axes = [_output_axis(t, self._model.dimension) for t in tensors]
-        return [t if axis is None else t.squeeze(axis) for t, axis in zip(tensors, self._axes, strict=True)]
+        self.axes = [_output_axis(t, self._model.dimension) for t in tensors]
+        return [t if axis is None else t.squeeze(axis) for t, axis in zip(tensors, self.axes, strict=True)]
 
     @contextmanager
     def _again(self) -> Iterator[None]:
@@ -302,13 +305,13 @@ class _Context:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._enabled = torch.is_autocast_enabled(device)
+        self.enabled = torch.is_autocast_enabled(device)
         self._dtype = torch.get_autocast_dtype(device)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         # a cache would keep tensors of one transform for the next
-        with torch.autocast(self._device, dtype=self._dtype, enabled=self._enabled, cache_enabled=False):
+        with torch.autocast(self._device, dtype=self._dtype, enabled=self.enabled, cache_enabled=False):
             yield
 
 
