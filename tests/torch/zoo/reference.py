@@ -11,15 +11,19 @@ def single_rows(shape, model, data):
     for row in range(len(data[-1])):
         *inputs, target = (part[row : row + 1] for part in data)
         loss = criterion(shape.output(model, inputs), target)
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for p in parameters:
+            p.grad = None
+        loss.backward()
         found.append(
             torch.cat(
                 [
-                    (torch.zeros_like(p) if g is None else g).double().flatten()
-                    for p, g in zip(parameters, gradients, strict=True)
+                    (torch.zeros_like(p) if p.grad is None else p.grad).double().flatten()
+                    for p in parameters
                 ]
             )
         )
+    for p in parameters:
+        p.grad = None
     size = sum(p.numel() for p in parameters)
     return torch.stack(found) if found else torch.zeros(0, size, dtype=torch.float64)
 

@@ -25,7 +25,7 @@ def per_token(model, t):
 
 
 def mlp(*between):
-    return lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), *between, nn.Linear(5, 3))
+    return lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), *(make() for make in between), nn.Linear(5, 3))
 
 
 class DpAttending(models.Attending):
@@ -76,10 +76,10 @@ SEQUENCE, WIDE = features(5, 4), features(5, 8)
 SHAPES = {
     "linear": Shape(lambda: nn.Linear(6, 3), features(6)),
     "mlp": Shape(mlp(), features(6)),
-    "mlp, dropout": Shape(mlp(nn.Dropout(0.5)), features(6), random=True),
-    "mlp, alpha dropout": Shape(mlp(nn.AlphaDropout(0.3)), features(6), random=True),
-    "mlp, layer norm": Shape(mlp(nn.LayerNorm(5)), features(6)),
-    "mlp, rms norm": Shape(mlp(nn.RMSNorm(5)), features(6)),
+    "mlp, dropout": Shape(mlp(lambda: nn.Dropout(0.5)), features(6), random=True),
+    "mlp, alpha dropout": Shape(mlp(lambda: nn.AlphaDropout(0.3)), features(6), random=True),
+    "mlp, layer norm": Shape(mlp(lambda: nn.LayerNorm(5)), features(6)),
+    "mlp, rms norm": Shape(mlp(lambda: nn.RMSNorm(5)), features(6)),
     "mlp, float64": Shape(lambda: mlp()().double(), lambda rows: (torch.randn(rows, 6).double(),)),
     "mlp, bf16 autocast": Shape(mlp(), features(6), autocast=torch.bfloat16),
     "sequence of vectors": Shape(mlp(), features(4, 6), call=lambda model, x: model(x).mean(1)),

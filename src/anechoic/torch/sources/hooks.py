@@ -14,6 +14,7 @@ from anechoic.torch.ledger import Delivery
 from anechoic.torch.rows import RowWatch
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.items import item_gradients
+from anechoic.torch.sources.single_rows import CallWatch, SingleRows
 
 
 @register("hooks")
@@ -36,6 +37,10 @@ class HooksSource(GradientSource):
             loss_reduction=setup.loss_reduction,
         )
         self._rows = RowWatch(self.module, setup.ledger)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self._calls = CallWatch(
+            self.single, batch_first=setup.batch_first, reduction=setup.loss_reduction
+        )
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
         samples = self._samples()
@@ -48,18 +53,23 @@ class HooksSource(GradientSource):
         if delivery.size == 0:
             return [torch.zeros_like(p) for p in self.parameters]
         cast = [sample.to(p.dtype) for sample, p in zip(samples, self.parameters, strict=True)]
+        row = self._calls.row(delivery)
+        if row is not None:
+            self.single.compare([sample[row] for sample in cast], self._calls.alone(delivery), row)
         if delivery.units is None:
             return self.clipping.sums(cast)
         return self.clipping.sums(item_gradients(cast, delivery.units), delivery.units.limits)
 
     def used(self) -> None:
         self._rows.forget()
+        self._calls.forget()
         self.contributions.forget()
         for sample in self._samples():
             if isinstance(sample, Tensor):
                 sample._processed = True  # type: ignore[attr-defined]
 
     def zero_grad(self) -> None:
+        self._calls.cleared()
         if any(s is not None and not hasattr(s, "_processed") for s in self._samples()):
             self._rows.forget()  # gradients of the faulty pass go with it; before its backward() they do not
         self.contributions.forget()
@@ -69,9 +79,12 @@ class HooksSource(GradientSource):
     def forget(self) -> None:
         clear_hooks(self.module)
         self._rows.forget()
+        self._calls.forget()
+        self.single.forget()
         self.zero_grad()
 
     def detach(self) -> None:
+        self._calls.detach()
         self.module.cleanup()
 
     def _samples(self) -> list[Any]:

@@ -181,9 +181,7 @@ class RowCall:
             ]
             found: Any = [None] * len(parameters)
             if pairs:
-                found = torch.autograd.grad(
-                    [o for o, _ in pairs], parameters, [c for _, c in pairs], allow_unused=True
-                )
+                found = pulled([o for o, _ in pairs], parameters, [c for _, c in pairs])
         return [
             torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, parameters, strict=True)
         ]
@@ -347,6 +345,31 @@ def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
     else:
         state = hidden
     return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
+
+
+def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
+
+    Raises:
+        UnsupportedError: where autograd cannot.
+    """
+    try:
+        found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, retain_graph=True)
+        return list(found)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+    kept = [p.grad for p in parameters]  # reentrant checkpointing knows backward() alone
+    try:
+        for p in parameters:
+            p.grad = None
+        torch.autograd.backward(outputs, cotangents)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
 
 
 def _axis(tensor: Tensor, dimension: int) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.row_calls import pulled
 from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
 from anechoic.torch.stateless import without_our_hooks
@@ -219,14 +220,23 @@ class CallWatch:
         self._reduction = reduction
         self._open: list[_Call | None] = []
         self._calls: list[_Call] = []
-        self.handles = [
+        self._handles = [
             rows.module.register_forward_pre_hook(_Before(self), with_kwargs=True),
             rows.module.register_forward_hook(_After(self)),
         ]
 
     def forget(self) -> None:
-        """The gradients were used or dropped."""
+        """The gradients were used, or the batch was dropped."""
         self._open, self._calls = [], []
+
+    def cleared(self) -> None:
+        """Gradients were dropped; a call whose backward() is to come stays."""
+        self._calls = [call for call in self._calls if not call.cotangents]
+
+    def detach(self) -> None:
+        """Take the hooks off the module."""
+        for handle in self._handles:
+            handle.remove()
 
     def row(self, delivery: Delivery) -> int | None:
         """The row whose gradient can be compared now; None if there is none."""
@@ -271,20 +281,23 @@ class CallWatch:
         flags = [axis is not None for axis in axes]
         return _Call(delivery, row, filled(given, own), flags, Generators(), autocast)
 
-    def after(self, output: Any) -> None:
-        """The call is over."""
+    def after(self, output: Any) -> Any:
+        """The call is over; returns the output, or one whose gradients can be told apart."""
         call = self._open.pop() if self._open else None
         if call is None:
-            return
+            return output
         call.drew = not call.start.same(Generators())
+        handed = []
         for place, tensor in enumerate(tensors_in(output)):
-            if not tensor.requires_grad:
-                continue
-            axis = self._axis(tensor, call.delivery.size)
-            value = tensor if axis is None else tensor.select(axis, call.row)
-            call.outputs[place] = (axis, value.detach().clone())
-            tensor.register_hook(_Taking(call, place, axis))
+            # one output may be made from another: the gradient of this view is that of the loss's own use
+            handed.append(tensor.view_as(tensor) if tensor.requires_grad else tensor)
+            if tensor.requires_grad:
+                axis = self._axis(tensor, call.delivery.size)
+                value = tensor if axis is None else tensor.select(axis, call.row)
+                call.outputs[place] = (axis, value.detach().clone())
+                handed[-1].register_hook(_Taking(call, place, axis))
         self._calls.append(call)
+        return filled(output, handed)
 
     def _axis(self, tensor: Tensor, size: int) -> int | None:
         for axis in (self._dimension, 0):
@@ -322,9 +335,7 @@ class CallWatch:
                 own = own.select(axis, place)
                 rows.compare_output(value, own.detach(), call.row)
             pairs.append((own, cotangent.to(own.dtype) * scale))
-        found = torch.autograd.grad(
-            [own for own, _ in pairs], rows.parameters, [c for _, c in pairs], allow_unused=True
-        )
+        found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
 
 
@@ -348,9 +359,8 @@ class _After:
     def __init__(self, watch: CallWatch) -> None:
         self._watch = watch
 
-    def __call__(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if module is self._watch.rows.module:
-            self._watch.after(output)
+    def __call__(self, module: nn.Module, arguments: Any, output: Any) -> Any:
+        return self._watch.after(output) if module is self._watch.rows.module else None
 
     def __reduce__(self) -> Any:
         return _idle, ()

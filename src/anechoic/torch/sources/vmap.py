@@ -122,11 +122,17 @@ class VmapSource(GradientSource):
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
         self._stale = False
+        self._drop()
+
+    def _drop(self) -> None:
+        """Nothing of a batch is left."""
+        self._made = 0
         self._clear()
 
     def _clear(self) -> None:
+        """No gradient is left; the model may have been called already."""
         self._calls: list[Pending] = []
-        self._passes, self._made = 0, 0
+        self._passes = 0
         self._queued = False
         self._fault: AnechoicError | None = None
         self._sums: list[Tensor] | None = None
@@ -186,7 +192,9 @@ class VmapSource(GradientSource):
                     f"gradients of {call.rows.rows} examples reached release {delivery.step}, whose batch has"
                     f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
                 )
-            if call.marks != self.marks():
+            if call.marks != self.marks() and any(
+                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
+            ):
                 raise GuaranteeError(
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
                     " does: what it adds is not that of single examples. Use the optimizer's weight_decay,"
@@ -293,7 +301,7 @@ class VmapSource(GradientSource):
         return [total.clone() for total in self._sums]
 
     def used(self) -> None:
-        self._clear()
+        self._drop()
         self._stale = True
         self.contributions.forget()
 
@@ -304,6 +312,7 @@ class VmapSource(GradientSource):
 
     def forget(self) -> None:
         self.single.forget()
+        self._drop()
         self.zero_grad()
 
     def detach(self) -> None:

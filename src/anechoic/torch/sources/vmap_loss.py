@@ -40,8 +40,8 @@ class VmapLossSource(VmapSource):
             )
         self.criterion = RowCriterion(self, setup.criterion)
 
-    def _clear(self) -> None:
-        super()._clear()
+    def _drop(self) -> None:
+        super()._drop()
         #: outputs that were handed out, by identity, with their call and place
         self.handed: dict[int, tuple[Tensor, Pending, int]] = {}
 
