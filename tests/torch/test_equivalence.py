@@ -190,11 +190,9 @@ def test_a_step_divides_by_the_expected_batch_size_whatever_a_batch_holds():
         seen.add(len(x))
         if len(x):
             (1e6 * nn.functional.cross_entropy(run.forward(x), y)).backward()  # every example is clipped
-            norms = sum(p.grad_sample.flatten(1).norm(dim=1) ** 2 for p in run.model.parameters()).sqrt()
-            total = sum(
-                ((p.grad_sample.flatten(1) / norms[:, None]).sum(0) ** 2).sum()
-                for p in run.model.parameters()
-            ).sqrt()
+            samples = [sample.flatten(1) for sample in run.optimizer.source.samples]
+            norms = sum(sample.norm(dim=1) ** 2 for sample in samples).sqrt()
+            total = sum(((sample / norms[:, None]).sum(0) ** 2).sum() for sample in samples).sqrt()
         else:
             total = torch.tensor(0.0)
         run.optimizer.step()

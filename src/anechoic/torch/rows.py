@@ -46,13 +46,7 @@ class RowWatch:
         Raises:
             DesynchronizedError: naming the layer.
         """
-        if self.fault:
-            raise DesynchronizedError(
-                f"{self.fault} while release {delivery.step}'s batch has {delivery.size}: rows of a trainable"
-                " layer must be the examples, so it cannot be fed with positions (expand them to the batch:"
-                " positions.repeat(len(x), 1)) or with part of the batch (apply it to all rows and mask its"
-                " output). Call optimizer.abandon_batch() to go on."
-            )
+        check_fault(self.fault, delivery)
 
     def forget(self) -> None:
         """The gradients were used or dropped."""
@@ -72,12 +66,8 @@ class _Hook:
         delivery = self._watch.ledger.in_hand
         if isinstance(given, PackedSequence):
             check_packed(self._name, given, delivery)
-            rows = int(given.batch_sizes[0])
-        elif isinstance(layer, nn.EmbeddingBag) and (bags := _offsets(args, kwargs)) is not None:
-            rows = len(bags)
-        elif isinstance(given, Tensor) and given.dim() > self._dimension:
-            rows = given.shape[self._dimension]
-        else:
+        rows = rows_fed(layer, args, kwargs, self._dimension)
+        if rows is None:
             return
         if delivery is not None and rows != delivery.size and not self._watch.fault:
             self._watch.fault = f"{self._name} ({type(layer).__name__}) was fed with {rows} rows"
@@ -95,9 +85,43 @@ def _idle() -> _Idle:
     return _Idle()
 
 
-def _offsets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
-    return offsets if isinstance(offsets, Tensor) else None
+def rows_fed(
+    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dimension: int
+) -> int | None:
+    """With how many rows a layer is fed: examples, where it is fed as it should be; None if nothing says so.
+
+    Args:
+        args, kwargs: of its call.
+        dimension: the axis of the rows.
+    """
+    given = args[0] if args else next(iter(kwargs.values()), None)
+    if isinstance(given, PackedSequence):
+        return int(given.batch_sizes[0])
+    if isinstance(layer, nn.EmbeddingBag):
+        offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+        if isinstance(offsets, Tensor):
+            return len(offsets) - int(layer.include_last_offset)
+    if isinstance(given, Tensor) and given.dim() > dimension:
+        return given.shape[dimension]
+    return None
+
+
+def check_fault(fault: str, delivery: Delivery) -> None:
+    """Refuse the gradients of a pass in which a layer was fed with something else than the examples.
+
+    Args:
+        fault: which layer, and with what; "" for none.
+
+    Raises:
+        DesynchronizedError: naming the layer.
+    """
+    if fault:
+        raise DesynchronizedError(
+            f"{fault} while release {delivery.step}'s batch has {delivery.size}: rows of a trainable"
+            " layer must be the examples, so it cannot be fed with positions (expand them to the batch:"
+            " positions.repeat(len(x), 1)) or with part of the batch (apply it to all rows and mask its"
+            " output). Call optimizer.abandon_batch() to go on."
+        )
 
 
 def check_packed(name: str, packed: PackedSequence, delivery: Delivery | None) -> None:

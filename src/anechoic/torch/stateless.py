@@ -113,4 +113,5 @@ def _copy(tensor: Tensor) -> Tensor | None:
 def _is_ours(hook: Any) -> bool:
     function = hook.func if isinstance(hook, partial) else hook
     owner = getattr(function, "__self__", None)
-    return type(hook).__module__.startswith("anechoic.torch") or hasattr(owner, "capture_backprops_hook")
+    ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))
+    return ours or hasattr(owner, "capture_backprops_hook")
