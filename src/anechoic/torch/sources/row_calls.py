@@ -88,8 +88,9 @@ class RowCall:
     def __init__(self, model: RowModel, arguments: Any, keywords: dict[str, Any], seed: int) -> None:
         self._model = model
         self._given = (arguments, keywords)
+        _check_not_packed(self._given)
         tensors = tensors_in(self._given)
-        _check_inputs(self._given, tensors)
+        _check_detached(tensors)
         self._inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
         lengths = {len(t) for t in self._inputs if t.dim()}
         if len(lengths) != 1:
@@ -362,7 +363,11 @@ def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: li
         if "use_reentrant" not in str(error):
             raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
     kept = [p.grad for p in parameters]  # reentrant checkpointing knows backward() alone
+    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+    hooks = [dict(table) for table in tables]
     try:
+        for table in tables:
+            table.clear()
         for p in parameters:
             p.grad = None
         torch.autograd.backward(outputs, cotangents)
@@ -370,6 +375,8 @@ def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: li
     finally:
         for p, gradient in zip(parameters, kept, strict=True):
             p.grad = gradient
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)
 
 
 def _axis(tensor: Tensor, dimension: int) -> int:
@@ -399,21 +406,20 @@ def _continuous(tensor: Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def _check_inputs(given: Any, tensors: list[Tensor]) -> None:
-    if _holds_packed(given):
+def _check_not_packed(value: Any) -> None:
+    if isinstance(value, PackedSequence):
         raise UnsupportedError(
             "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
             " what lies beyond each length."
         )
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    for part in parts:
+        _check_not_packed(part)
+
+
+def _check_detached(tensors: list[Tensor]) -> None:
     if any(t.requires_grad for t in tensors):
         raise UnsupportedError(
             "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
             " detach() it, or put the module that made it into the model."
         )
-
-
-def _holds_packed(value: Any) -> bool:
-    if isinstance(value, PackedSequence):
-        return True
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return any(_holds_packed(part) for part in parts)
