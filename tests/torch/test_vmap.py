@@ -83,7 +83,8 @@ def test_units_are_clipped_together_whatever_the_chunks(rows, monkeypatch):
 def rowwise(model, x, seed=7):
     parameters = [p for p in model.parameters() if p.requires_grad]
     call = RowCall(RowModel(model, parameters, batch_first=True), (x,), {}, seed)
-    return call, torch.cat([g.flatten(1) for g in call.gradients([torch.ones_like(call.outputs[0])], rows(x))], 1)
+    found = call.gradients([torch.ones_like(call.outputs[0])], rows(x))
+    return call, torch.cat([g.flatten(1) for g in found], 1)
 
 
 def rows(x):
@@ -125,8 +126,8 @@ def test_what_all_rows_share_is_drawn_once_for_all_chunks():
     random.seed(3)
     call, gradients = rowwise(model, x)
     state = random.getstate()
-    assert torch.allclose(call.gradients([torch.ones(5, 3)], torch.tensor([4]))[0][0].flatten(),
-                          gradients[4, :18])  # fmt: skip
+    last = call.gradients([torch.ones(5, 3)], torch.tensor([4]))[0][0]
+    assert torch.allclose(last.flatten(), gradients[4, :18])
     assert random.getstate() == state
     random.seed(3)
     assert torch.allclose(call.outputs[0], model(x), atol=1e-6)
@@ -346,7 +347,8 @@ def test_class_weights_do_not_mix_in_vmap_loss():
     for keep in (range(8), range(1, 8)):
         keep = list(keep)
         mech = Mechanism(Identity(1), FixedOrder(len(keep), len(keep), steps=1), 1e-9, 1e3)
-        run = start("vmap_loss", mech=mech, dataset=torch.utils.data.TensorDataset(x[keep], y[keep]), shuffle=False)
+        dataset = torch.utils.data.TensorDataset(x[keep], y[keep])
+        run = start("vmap_loss", mech=mech, dataset=dataset, shuffle=False)
         run.criterion._criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 30.0]))
         sums.append(released(run, next(iter(run.loader))))
     model = network()

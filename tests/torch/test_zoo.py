@@ -1,4 +1,4 @@
-"""Every shape of the zoo in every mode: the released sum is that of a loop over single rows, or is refused."""
+"""Every shape of the zoo in every mode: the released sum is that of a loop over single rows, or refused."""
 
 import random
 
@@ -73,7 +73,14 @@ REFUSED = {"batch norm"}
 #: Refused where buffers may not grow in a run, which is not for a gradient source to say.
 GROWING = {"growing buffer"}
 #: Shapes whose loop takes something from the outputs before the criterion, which "vmap_loss" refuses.
-BETWEEN = {"sequence of vectors", "gpt, tied", "gpt, tied, positions", "gpt", "gpt, bf16 autocast", "time first"}
+BETWEEN = {
+    "sequence of vectors",
+    "gpt, tied",
+    "gpt, tied, positions",
+    "gpt",
+    "gpt, bf16 autocast",
+    "time first",
+}
 
 
 def tolerance(name):

@@ -16,10 +16,7 @@ def single_rows(shape, model, data):
         loss.backward()
         found.append(
             torch.cat(
-                [
-                    (torch.zeros_like(p) if p.grad is None else p.grad).double().flatten()
-                    for p in parameters
-                ]
+                [(torch.zeros_like(p) if p.grad is None else p.grad).double().flatten() for p in parameters]
             )
         )
     for p in parameters:

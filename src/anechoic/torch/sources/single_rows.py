@@ -311,7 +311,9 @@ class CallWatch:
         rows, size = self.rows, call.delivery.size
         copies, place = (size, call.row) if call.drew else (1, 0)
         tensors = [
-            t if not has else t.repeat_interleave(copies, 0 if t.dim() <= self._dimension else self._dimension)
+            t
+            if not has
+            else t.repeat_interleave(copies, 0 if t.dim() <= self._dimension else self._dimension)
             for t, has in zip(tensors_in(call.given), call.rows, strict=True)
         ]
         arguments, keywords = filled(call.given, tensors)

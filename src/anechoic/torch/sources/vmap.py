@@ -114,8 +114,8 @@ class VmapSource(GradientSource):
         super().__init__(setup)
         if not setup.wrap:
             raise UnsupportedError(
-                f"wrap_model=False with grad_sample_mode={self.mode!r}: rows are kept apart by the module that"
-                " make_private returns. Leave it True, or use 'hooks'."
+                f"wrap_model=False with grad_sample_mode={self.mode!r}: rows are kept apart by the module"
+                " that make_private returns. Leave it True, or use 'hooks'."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
@@ -245,9 +245,7 @@ class VmapSource(GradientSource):
             return
         everyone = torch.from_numpy(units.items)
         items, places = torch.unique(everyone[rows], return_inverse=True)
-        sums = [
-            t.new_zeros(len(items), *t.shape[1:]).index_add_(0, places.to(t.device), t) for t in found
-        ]
+        sums = [t.new_zeros(len(items), *t.shape[1:]).index_add_(0, places.to(t.device), t) for t in found]
         if self._carry is not None and self._carry[0] == int(items[0]):
             for total, part in zip(sums, self._carry[1], strict=True):
                 total[0] += part

@@ -35,8 +35,8 @@ class VmapLossSource(VmapSource):
         super().__init__(setup)
         if not callable(setup.criterion):
             raise UnsupportedError(
-                f"criterion={setup.criterion!r} must be callable with (outputs, targets), and is given one row"
-                " at a time."
+                f"criterion={setup.criterion!r} must be callable with (outputs, targets), and is given one"
+                " row at a time."
             )
         self.criterion = RowCriterion(self, setup.criterion)
 
