@@ -3,7 +3,7 @@
     python benchmarks/gradient_modes.py [--json PATH] [--models mlp cnn …] [--modes hooks vmap …] [--repeats 7]
 
 The same batches, weights and mechanism in one process, by turns: forward pass, backward pass, clipping, noise,
-update, with every safeguard of the default. Hooks have no rule for torch's LSTM: they train Opacus's.
+and update, with every safeguard of the default. Hooks have no rule for torch's LSTM: they train Opacus's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """One batch, one backward pass, one step, one release: every way to leave that track, in every mode."""
 
+import os
+import signal
+
 import pytest
 import torch
+from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from anechoic.errors import (
@@ -245,9 +249,23 @@ class Branches(nn.Module):
         return self.left(x) + self.right(x) if self.both else self.left(x)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_parameter_that_the_loss_does_not_reach_is_refused(mode):
-    run = start(mode, model=Branches())
+@pytest.mark.parametrize("mode", HOOKED)
+def test_a_parameter_that_the_loss_does_not_reach_gets_noise_alone(mode):
+    quiet = mechanism(noise_std=1e-12)
+    run, other = start(mode, mech=quiet, model=Branches()), start(mode, mech=quiet, model=Branches())
+    other.model.load_state_dict(run.model.state_dict())
+    run.model.both = other.model.both = False
+    with torch.no_grad():
+        other.model.right.weight.add_(1.0)  # nothing depends on it
+    for each in (run, other):
+        before = each.model.right.weight.clone()
+        train(each, 2)
+        assert torch.allclose(each.model.right.weight, before, atol=1e-9)
+    assert torch.equal(run.model.left.weight, other.model.left.weight)
+
+
+def test_a_parameter_that_the_loss_does_not_reach_is_refused_in_ghost_mode():
+    run = start("ghost", model=Branches())
     batches, batch = first(run)
     step(run, batch)
     run.model.both = False
@@ -579,7 +597,79 @@ def test_norms_are_measured_in_the_precision_of_the_parameters():
     run = start()
     _, (x, y) = first(run)
     backward(run, (x, y))
-    for p in run.model.parameters():
-        p.grad_sample = torch.full((8, *p.shape), 3e4, dtype=torch.float16)
+    (found,) = run.optimizer.source._finished
+    found.samples = {id(p): torch.full((8, *p.shape), 3e4, dtype=torch.float16) for p in run.optimizer.params}
+    found.gradients.clear()  # there is nothing to compare them with
     run.optimizer.step()
     assert torch.isfinite(weights(run.model)).all()
+    assert 0.01 < (weights(run.model) - weights(network())).norm() < 10
+
+
+def test_the_value_of_a_closure_is_that_of_step():
+    run = start()
+    _, (x, y) = first(run)
+
+    def closure():
+        run.optimizer.zero_grad()
+        loss = run.criterion(run.forward(x), y)
+        loss.backward()
+        return loss
+
+    assert run.optimizer.step(closure).item() > 0
+
+
+class Impatient(torch.optim.SGD):
+    """Somebody presses Ctrl-C in the middle of the update."""
+
+    def step(self, closure=None):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().step(closure)
+
+
+def test_ctrl_c_waits_until_the_release_is_whole():
+    run = start(optimizer=lambda parameters: Impatient(parameters, lr=0.1))
+    whole = start()
+    batches = iter(run.loader)
+    for made in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            step(run, next(batches))
+        assert run.engine.releases == made
+    assert torch.equal(weights(run.model), train(whole, 2))
+
+
+class Note:
+    def __init__(self, refuses=()):
+        self.seen, self.refuses = [], refuses
+
+    def record(self, step, digest):
+        if step in self.refuses:
+            raise GuaranteeError("refused")
+        self.seen.append((step, digest))
+
+
+def test_a_journal_is_told_of_a_release_before_anybody_sees_it():
+    run, again, other = start(), start(), start(keys=False)
+    for each in (run, again, other):
+        each.optimizer.release.journal = Note()
+        train(each, 3)
+    first_seen, second_seen, others = (each.optimizer.release.journal.seen for each in (run, again, other))
+    assert [step for step, _ in first_seen] == [0, 1, 2]
+    assert first_seen == second_seen
+    assert not {digest for _, digest in first_seen} & {digest for _, digest in others}
+    refused = start()
+    before = weights(refused.model)
+    refused.optimizer.release.journal = Note(refuses=(0,))
+    with pytest.raises(GuaranteeError, match="refused"):
+        train(refused, 1)
+    assert torch.equal(weights(refused.model), before)
+
+
+def test_the_returned_optimizer_is_a_torch_optimizer_and_none_of_opacus():
+    run = start()
+    assert isinstance(run.optimizer, torch.optim.Optimizer)
+    assert not isinstance(run.optimizer, DPOptimizer)
+    seen = []
+    run.optimizer.register_step_post_hook(lambda *_: seen.append(run.engine.releases))
+    train(run, 2)
+    assert len(seen) == 2
+    assert run.optimizer.state_dict() == run.optimizer.original_optimizer.state_dict()

@@ -15,7 +15,7 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.checks import fitting_batch
+from anechoic.torch.fit import fitting_batch
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.units import Units
 from tests.torch.setting import data, network

@@ -222,7 +222,7 @@ class _CanaryRun:
             inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
             return {"batch_sampler": [inside if t else [] for t in pattern]}
         if isinstance(sampling, (BallsInBins, RandomAllocation)):
-            from anechoic.torch.checks import fitting_batch
+            from anechoic.torch.fit import fitting_batch
 
             fitting = fitting_batch(sampling.examples, sampling.period)
             if fitting is None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
 from anechoic.torch.gradients import MIXING, check_not_mixing
+from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.ledger import Delivery
 from anechoic.torch.release import Release
 from anechoic.torch.single import Single
@@ -134,7 +135,7 @@ class CorrelatedOptimizer(Single, Optimizer):
                 self.release.add(sums)
                 self.source.used()
             return None
-        with self.ledger.releasing() as step:
+        with uninterrupted(), self.ledger.releasing() as step:
             self.source.contributions.released(kind)
             self._update.put(self.release.make(step, sums))
             self.source.used()
@@ -175,6 +176,10 @@ class CorrelatedOptimizer(Single, Optimizer):
         self.ledger.abandon()
         self.forget()
 
+    def detach(self) -> None:
+        """Let go of the user's optimizer, which may be stepped by anyone then."""
+        self._update.detach()
+
     def forget(self) -> None:
         """Drop all gradients and sums, and what was kept of an interrupted pass."""
         self.release.forget()
@@ -193,6 +198,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         }
 
     def _check_unchanged(self) -> None:
+        self.source.check_ready()
         for name, value in self._read_settings().items():
             if value != self._settings[name]:
                 raise MismatchError(
@@ -215,7 +221,6 @@ class CorrelatedOptimizer(Single, Optimizer):
                 )
         self._unchanged.check()
         check_not_mixing(self._mixing)
-        self.source.check_ready()
         if self._step_skip_queue:
             self.signal_skip_step()
 

@@ -85,9 +85,7 @@ def _idle() -> _Idle:
     return _Idle()
 
 
-def rows_fed(
-    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dimension: int
-) -> int | None:
+def rows_fed(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dimension: int) -> int | None:
     """With how many rows a layer is fed: examples, where it is fed as it should be; None if nothing says so.
 
     Args:

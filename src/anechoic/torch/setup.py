@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
-from anechoic.torch import checks
+from anechoic.torch import checks, fit
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
@@ -24,6 +25,7 @@ from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
@@ -123,8 +125,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     """The given mechanism if it fits, or one planned for the setup."""
     if isinstance(setup.mechanism, Mechanism):
         if not isinstance(setup.mechanism.sampling, External):
-            checks.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
-        checks.check_fit(
+            fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
+        fit.check_fit(
             setup.mechanism,
             setup.data_loader,
             examples=setup.count,
@@ -140,7 +142,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             participation=setup.participation,
         )
         if setup.epsilon is not None and setup.delta is not None:
-            checks.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+            fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
         return setup.mechanism, None
     if not isinstance(setup.mechanism, str):
         raise ValueError(
@@ -167,16 +169,16 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta = setup.data_loader, setup.delta
-    size = checks.planned_size(loader, setup.count, setup.participation)
+    size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
-        checks.is_shuffled(loader)
+        fit.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
     made = plan(
         examples=setup.count,
         batch_size=size,
-        steps=checks.planned_steps(setup.period, setup.epochs, setup.steps),
+        steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
         epsilon=setup.epsilon,
         noise_multiplier=setup.noise_multiplier,
         delta=delta,
@@ -202,29 +204,41 @@ def begin(
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(sampling_key)
     feed = Feed(batches, sampling_key, setup.examples)
-    owned = isinstance(batches, UnitBatches)
     if isinstance(batches, UnitBatches):
         secret = mechanism.amplified
         report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    source = _source(setup, mechanism, ledger, units=owned)
-    divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-    release = Release(mechanism, ledger, source.parameters, divisor)
-    optimizer = CorrelatedOptimizer(
-        source,
-        release,
-        setup.optimizer,
-        mechanism=mechanism,
-        module=setup.module,
-        watched=lambda: watched_tensors(setup.module),
-        loss_reduction=setup.loss_reduction,
-    )
-    run = Run(
-        mechanism, ledger, setup.module, source, release, optimizer, loader, batches_under, noise_key,
-        sampling_key,
-    )  # fmt: skip
-    run.start()
+    take_over(setup.module)
+    with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
+        undo.callback(take_over, setup.module)
+        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+        release = Release(mechanism, ledger, source.parameters, divisor)
+        optimizer = CorrelatedOptimizer(
+            source,
+            release,
+            setup.optimizer,
+            mechanism=mechanism,
+            module=setup.module,
+            watched=lambda: watched_tensors(setup.module),
+            loss_reduction=setup.loss_reduction,
+        )
+        undo.callback(optimizer.detach)
+        run = Run(
+            mechanism=mechanism,
+            ledger=ledger,
+            plain=setup.module,
+            source=source,
+            release=release,
+            optimizer=optimizer,
+            loader=loader,
+            batches_under=batches_under,
+            noise_key=noise_key,
+            sampling_key=sampling_key,
+        )
+        run.start()
+        undo.pop_all()
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r",
@@ -264,7 +278,7 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
         found = Owning(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
-    shuffled = checks.is_shuffled(loader)
+    shuffled = fit.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
         inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)

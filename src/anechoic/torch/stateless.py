@@ -82,11 +82,11 @@ def without_our_hooks(module: nn.Module) -> Iterator[None]:
     for layer in module.modules():
         for name in _HOOKS:
             hooks: Mapping[int, Any] = layer.__dict__.get(name) or {}
-            if any(_is_ours(hook) for hook in hooks.values()):
+            if any(is_ours(hook) for hook in hooks.values()):
                 kept.append((layer.__dict__, name, hooks))
     try:
         for namespace, name, hooks in kept:
-            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not _is_ours(hook))
+            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
         yield
     finally:
         for namespace, name, hooks in kept:
@@ -110,7 +110,8 @@ def _copy(tensor: Tensor) -> Tensor | None:
     return None if frozen else tensor.detach().clone()
 
 
-def _is_ours(hook: Any) -> bool:
+def is_ours(hook: Any) -> bool:
+    """Whether a hook is of this library or of Opacus, not of the user."""
     function = hook.func if isinstance(hook, partial) else hook
     owner = getattr(function, "__self__", None)
     ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))

@@ -1,7 +1,7 @@
 """What must stay as it is between two releases: trainable parameters, buffers, frozen parameters.
 
-Tensors are compared by their bits: version counters say nothing of `.data`, of fused optimizers and of code that
-torch does not see.
+Tensors are compared by their bits: version counters say nothing of `.data`, of fused optimizers and of code
+that torch does not see.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from anechoic.errors import GuaranteeError
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000
-#: Entries of buffers and frozen parameters that are compared in every step, the smallest tensors first. Of each
-#: larger one a stretch is, at a secret place, and the version counter.
+#: Entries of buffers and frozen parameters that are compared in every step, the smallest tensors first. Of
+#: each larger one a stretch is, at a secret place, and the version counter.
 COMPARED = 10_000_000
 #: Words of 8 bytes in a row, which has a checksum of its own; rows in a stretch.
 _ROW, _STRETCH = 2**14, 32
@@ -144,8 +144,8 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 def checksum(tensor: Tensor) -> Tensor:
     """Sums of the words of a tensor's memory modulo 2^64, two a row of words, with secret weights.
 
-    A change of a row goes unseen with probability 2^-32 or less, whatever it is: a difference of words that is
-    no multiple of 2^32 is seen by the first sum, any other by that of the upper halves.
+    A change of a row goes unseen with probability 2^-32 or less, whatever it is: a difference of words that
+    is no multiple of 2^32 is seen by the first sum, any other by that of the upper halves.
     """
     found = bits(tensor.detach())
     if len(found) % 8 or found.storage_offset() % 8:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.rows import check_packed, rows_fed
 from anechoic.torch.sources.functional import row_gradients
-from anechoic.torch.sources.samplers import batch_first_inside, rule_of
+from anechoic.torch.sources.samplers import row_axis, rule_of
 
 _ENGINE = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
 
@@ -43,6 +43,13 @@ class Pass:
     reached: set[int] = field(default_factory=set)
     fault: str = ""
     coarse: bool = False
+
+    def join(self, other: Pass) -> None:
+        """Add a pass over other parameters."""
+        self.samples |= other.samples
+        self.gradients |= other.gradients
+        self.reached |= other.reached
+        self.fault, self.coarse = self.fault or other.fault, self.coarse or other.coarse
 
 
 class Capture:
@@ -91,8 +98,8 @@ class Capture:
         """Forward hook of `layer`."""
         if self._busy or not self._module.hooks_enabled or not torch.is_grad_enabled():
             return
-        outputs = [t for t in tree_flatten(output)[0] if isinstance(t, (Tensor, PackedSequence))]
-        outputs = [t.data if isinstance(t, PackedSequence) else t for t in outputs]
+        parts = [part.data if isinstance(part, PackedSequence) else part for part in tree_flatten(output)[0]]
+        outputs = [part for part in parts if isinstance(part, Tensor)]
         wanted = [t for t in outputs if t.requires_grad]
         if wanted:
             call = Call(self, layer, args, kwargs, [t.requires_grad for t in outputs])
@@ -128,10 +135,7 @@ class Call:
     ) -> None:
         self._capture, self._layer, self._wanted = capture, layer, wanted
         self._arguments = (args, kwargs)
-        module = capture._module
-        recurrent = isinstance(layer, DPRNNBase)
-        first = layer.batch_first if recurrent else module.batch_first or batch_first_inside(layer)
-        self._dimension = 0 if first else 1
+        self._dimension = row_axis(layer, capture._module.batch_first)
         given = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(given, PackedSequence):
             check_packed(capture.names.get(id(layer), "module"), given, capture._ledger.in_hand)
@@ -174,9 +178,10 @@ class Call:
             whole = max(rows, self._packed or 0) if delivery is None else delivery.size
         scale = whole if self._capture._module.loss_reduction == "mean" else 1
         with torch.no_grad():
-            for p, sample in self._gradients(backprops, rows).items():
+            scaled = [None if b is None else b.detach() * scale for b in backprops]
+            for p, sample in self._gradients(scaled, rows).items():
                 if p.requires_grad:
-                    _add_rows(found.samples, id(p), sample * scale if scale != 1 else sample, whole)
+                    _add_rows(found.samples, id(p), sample, whole)
 
     def _gradients(self, backprops: list[Tensor | None], rows: int) -> dict[nn.Parameter, Tensor]:
         layer, (args, kwargs) = self._layer, self._arguments
@@ -188,22 +193,23 @@ class Call:
             return row_gradients(
                 layer,
                 (args, kwargs),
-                [None if b is None else b.detach() for b in filled],
+                filled,
                 rows=rows,
                 dimension=dimension,
                 autocast=self._autocast,
             )
-        values = list(signature(layer.forward).bind(*args, **kwargs).arguments.values())
+        bound = signature(layer.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
         inputs: list[Any] = []
         kind = next(p for p in layer.parameters(recurse=False) if p.requires_grad).dtype
-        for value in values:
+        for value in bound.arguments.values():
             if isinstance(value, Tensor):
                 value = value.detach().movedim(dimension, 0) if value.dim() > dimension else value.detach()
                 value = value.to(kind) if value.is_floating_point() else value
             inputs.append(value)
         (backprop,) = (b for b in backprops if b is not None)
         with torch.autocast(backprop.device.type, enabled=False):
-            return rule(layer, inputs, backprop.detach().movedim(dimension, 0).to(kind))
+            return rule(layer, inputs, backprop.movedim(dimension, 0).to(kind))
 
 
 class CallHook:

@@ -1,12 +1,12 @@
 """Clipping, the one place: min(1, limit / norm) by norms that never fall short, at every clip norm.
 
-A norm is a float32 norm over short parts, put together in float64, and enlarged by a bound on what rounding can
-have lost. Where float32 could over- or underflow, everything is float64. A factor is rounded towards zero.
+A norm is a float32 norm over short parts, put together in float64, and enlarged by a bound on what rounding
+can have lost. Where float32 could over- or underflow, all is float64. Factors are rounded towards zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,6 +47,10 @@ class Clipping:
         unit = torch.finfo(dtype).eps / 2
         count = contributions + 1  # the products round too
         return count * unit / (1 - count * unit) * contributions
+
+    def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of no contribution."""
+        return [torch.zeros_like(p) for p in parameters]
 
     def factors(self, norms: Tensor, limits: NDArray[np.float64] | None = None) -> Tensor:
         """What each contribution is multiplied with: in [0, 1], 0 where its norm is not finite.
@@ -124,8 +128,9 @@ def rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
 def _squares(part: Tensor) -> Tensor:
     """Upper bounds on squared norms, float64; not finite where a square overflows.
 
-    A sum of k squares, in any order, falls short by at most k u / (1 - k u) of itself; the root that torch takes
-    and the square that undoes it add four u; what vanishes below the smallest number is at most that a square.
+    A sum of k squares, in any order, falls short by at most k u / (1 - k u) of itself; the root that torch
+    takes and the square that undoes it add four u; what vanishes below the smallest number is at most that a
+    square.
     """
     numbers = torch.finfo(part.dtype)
     entries = part.shape[1]

@@ -104,6 +104,6 @@ class Contributions:
                 " them can be what the batch adds. Call zero_grad(), then contribute(), then step()."
             )
         if delivery.units.count == 0:
-            return [p.new_zeros(p.shape) for p in self._parameters]
+            return clipping.nothing(self._parameters)
         cast = [vector.to(p.dtype) for vector, p in zip(self._vectors, self._parameters, strict=True)]
         return clipping.sums(cast, delivery.units.limits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
@@ -20,8 +19,9 @@ from anechoic.torch.sources.wrapper import PrivateHooks, PrivateModule
 #: Entries of a parameter that are compared with autograd's gradient in every step; all of them in the first
 #: step, in the first after a change of train() or eval(), and in one of `_SELDOM` steps.
 _COMPARED, _SELDOM = 2**14, 32
-#: Difference allowed, over the sum of the norms of the rows: rounding stays below it, wrong rules do not.
-_ROUNDING, _COARSE = 2e-3, 3e-2
+#: Difference allowed over the sum of the norms of the rows, in the parameter and in the whole model: rounding
+#: stays below it, wrong rules do not. Under autocast rounding is coarse.
+_ROUNDING, _COARSE = (2e-3, 1e-5), (3e-2, 4e-3)
 
 
 @register("hooks")
@@ -67,7 +67,7 @@ class HooksSource(GradientSource):
             return contributed
         found = self._pass(delivery)
         if found is None:
-            return [torch.zeros_like(p) for p in self.parameters]
+            return self.clipping.nothing(self.parameters)
         samples = self._whole(found, delivery)
         self._compare(found, samples)
         row = self._calls.row(delivery)
@@ -113,6 +113,11 @@ class HooksSource(GradientSource):
         """The only pass since gradients were cleared; None for an empty batch without one."""
         if self._used and self._finished:
             raise DesynchronizedError(f"{NOT_CLEARED}.")
+        # parts that share no parameter are of one pass: that of a checkpoint within another
+        while len(self._finished) > 1 and self._finished[0].samples.keys().isdisjoint(
+            self._finished[1].samples
+        ):
+            self._finished[0].join(self._finished.pop(1))
         if len(self._finished) > 1:
             raise DesynchronizedError(
                 f"{len(self._finished)} backward passes reached release {delivery.step}: {BY_HAND}."
@@ -130,7 +135,7 @@ class HooksSource(GradientSource):
         )
 
     def _whole(self, found: Pass, delivery: Delivery) -> list[Tensor]:
-        """One tensor a parameter; zeros for one that the loss did not reach, as of a layer that was skipped."""
+        """One tensor a parameter; zeros where the loss did not reach it, as in a layer that was skipped."""
         sizes = {len(sample) for sample in found.samples.values()}
         if sizes - {delivery.size}:
             raise DesynchronizedError(
@@ -153,7 +158,7 @@ class HooksSource(GradientSource):
         """Compare sums of rows with the gradients of autograd, in part or as a whole."""
         modes = tuple(layer.training for layer in self._layers)
         thorough = modes != self._modes or secrets.randbelow(_SELDOM) == 0
-        allowed = _COARSE if found.coarse else _ROUNDING
+        differences: list[tuple[nn.Parameter, float, float]] = []
         for p, sample in zip(self.parameters, samples, strict=True):
             known = found.gradients.get(id(p))
             if known is None or not len(sample):
@@ -164,8 +169,12 @@ class HooksSource(GradientSource):
                 rows, known = rows[:, start : start + _COMPARED], known[start : start + _COMPARED]
             factor = len(rows) if self.setup.loss_reduction == "mean" else 1
             difference = float((rows.sum(0).double() - factor * known.double()).norm())
-            # a row that is not finite makes both so: it counts as zero, and says nothing of the rule
-            if difference > allowed * float(rows.norm(dim=1).double().sum()):
+            differences.append((p, difference, float(rows.norm(dim=1).double().sum())))
+        share, share_of_all = _COARSE if found.coarse else _ROUNDING
+        small = share_of_all * sum(size for _, _, size in differences)
+        for p, difference, size in differences:
+            # a row that is not finite makes all so: it counts as zero, and says nothing of the rule
+            if difference > share * size + small:
                 self._refuse(p, "has gradients of single rows that do not add up to its gradient")
         self._modes = modes
 

@@ -1,7 +1,7 @@
 """Which rule gives the per-example gradients of a layer, and the rules that Opacus does not have right.
 
-A rule is a closed formula for one class of layers under its plain options. Every other layer is differentiated
-row by row (`functional`), which is right whatever the layer computes.
+A rule is a closed formula for one class of layers under its plain options. Every other layer is
+differentiated row by row (`functional`), which is right whatever the layer computes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.dp_multihead_attention import SequenceBias
+from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
 from torch import Tensor, nn
 
-Samples = dict[nn.Parameter, Tensor]
+Samples = dict[Any, Tensor]  # by parameter
 #: (layer, positional tensors with the rows first, gradient of the output) -> per-example gradients
 Rule = Callable[[Any, list[Tensor], Tensor], Samples]
 
@@ -34,15 +35,19 @@ def rule_of(layer: nn.Module, *, functorch: bool) -> Rule | None:
         return _embedding
     if getattr(layer, "padding_mode", "zeros") != "zeros":
         return None  # Opacus unfolds as if it were zeros
-    if isinstance(layer, nn.LayerNorm) and layer.bias is None:
+    if type(layer) is nn.LayerNorm and getattr(layer, "bias", None) is None:
         return None
     rule: Rule = GradSampleModule.GRAD_SAMPLERS[type(layer)]
     return rule
 
 
-def batch_first_inside(layer: nn.Module) -> bool:
-    """Whether the rows of a layer come first whatever the model does."""
-    return type(layer) in (RNNLinear, nn.EmbeddingBag)
+def row_axis(layer: nn.Module, batch_first: bool) -> int:
+    """The axis of the rows in what a layer is fed with, in a model whose batches come first or not."""
+    if type(layer) in (RNNLinear, nn.EmbeddingBag):
+        return 0  # whatever the model does
+    if isinstance(layer, (DPRNNBase, SequenceBias)):
+        batch_first = layer.batch_first
+    return 0 if batch_first else 1
 
 
 def _embedding(layer: nn.Embedding, inputs: list[Tensor], backprops: Tensor) -> Samples:
@@ -72,7 +77,9 @@ def _embedding_bag(layer: nn.EmbeddingBag, inputs: list[Tensor], backprops: Tens
     if layer.padding_idx is not None:
         share = share * (words != layer.padding_idx)
     if layer.mode == "mean":
-        counted = torch.ones_like(share) if layer.padding_idx is None else (words != layer.padding_idx).to(share)
+        counted = (
+            torch.ones_like(share) if layer.padding_idx is None else (words != layer.padding_idx).to(share)
+        )
         sizes = backprops.new_zeros(bags).index_add_(0, bag, counted).clamp(min=1)
         share = share / sizes[bag]
     found = backprops.new_zeros((bags * layer.num_embeddings, layer.embedding_dim))
