@@ -1,8 +1,8 @@
 """Cost of a training step by grad_sample_mode: gradients of single rows by hooks, and by vmap.
 
-    python benchmarks/gradient_modes.py [--json PATH] [--models mlp cnn …] [--modes hooks vmap …] [--repeats 7]
+    python benchmarks/gradient_modes.py [--json PATH] [--models mlp …] [--modes hooks vmap …]
 
-The same batches, weights and mechanism in one process, by turns: forward pass, backward pass, clipping, noise,
+The same batches, weights and mechanism in one process, by turns: forward and backward pass, clipping, noise,
 and update, with every safeguard of the default. Hooks have no rule for torch's LSTM: they train Opacus's.
 """
 
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         parts = [f"{mode} {result['processor_ms'][mode]:8.1f} ({result['ratio'][mode]:.2f})"
                  for mode in options.modes]  # fmt: skip
         print(
-            f"  {result['model']:22}{result['parameters']:>10,} x {result['batch_size']:<5}", "  ".join(parts)
+            f"  {result['model']:22}{result['parameters']:>10,} x {result['batch_size']:<4}", "  ".join(parts)
         )
     about = {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cores": os.cpu_count()}
     figures = {"benchmark": "gradient_modes", "target_ratio": TARGET, "setting": about, "results": results}

@@ -157,8 +157,8 @@ class RowCall:
                 made = self._of_one(inputs, lambda a, k: called(model.module, place, a, k))
                 return [output for output in made if _continuous(output)]
 
-            made, pull = vjp(outputs, weights)
-            found: Any = pull([c.to(o.dtype) for c, o in zip(given, made, strict=True)])
+            made, pull, *_ = vjp(outputs, weights)
+            found = pull([c.to(o.dtype) for c, o in zip(given, made, strict=True)])
             return model.gradients(found[0])
 
         with self._again(), without_our_hooks(model.module):

@@ -1,8 +1,8 @@
 """The comparison with autograd of single rows: what a source found for a row is what the row gives alone.
 
-It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of the
-loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and compares.
-It happens at the first delivery, after each change of the model's attributes (train or eval, options, hooks,
+It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
+the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
+compares. It happens at the first delivery, after each change of the model's attributes (train or eval, options, hooks,
 a replaced forward), and on secret rows: at steps drawn by the run's key at a rate of `RATE`, on one row drawn
 by the key. One row alone costs at most what its whole batch costs, so at most 1/128 of the steps is added.
 """
@@ -175,9 +175,10 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         for layer, own, parameters, tensors in layers:
             layer.__dict__.clear()
             layer.__dict__.update(own)
-            for kept, now in ((parameters, layer._parameters), (tensors, layer._buffers)):
-                now.clear()
-                now.update(kept)
+            layer._parameters.clear()
+            layer._parameters.update(parameters)
+            layer._buffers.clear()
+            layer._buffers.update(tensors)
         for buffer, version, value in buffers:
             if buffer._version != version:
                 with torch.no_grad():
@@ -311,9 +312,7 @@ class CallWatch:
         rows, size = self.rows, call.delivery.size
         copies, place = (size, call.row) if call.drew else (1, 0)
         tensors = [
-            t
-            if not has
-            else t.repeat_interleave(copies, 0 if t.dim() <= self._dimension else self._dimension)
+            t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
             for t, has in zip(tensors_in(call.given), call.rows, strict=True)
         ]
         arguments, keywords = filled(call.given, tensors)

@@ -72,7 +72,7 @@ class Pending:
         self.source, self.rows, self.delivery, self.marks = source, rows, delivery, marks
 
     def pull(self, cotangents: list[Tensor]) -> None:
-        """The gradient of the loss with respect to the rows' outputs, each of its own loss, is `cotangents`."""
+        """Take the gradient of each row's own loss with respect to its outputs."""
         self.cotangents = [c.detach() for c in cotangents]
         self.source.received(self)
 
