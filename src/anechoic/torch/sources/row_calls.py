@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -102,6 +102,7 @@ class RowCall:
         self.rows = lengths.pop()
         self._seed = seed
         self._random: list[int] | None = None
+        self._randomness: RowRandomness | None = None
         self._context = _Context(self._inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
@@ -250,8 +251,12 @@ class RowCall:
                 model.draws = True
                 self._start.restore()
         seeds = self._seeds() if rows is None else [self._seeds()[int(row)] for row in rows]
-        with _quiet(model.module), RowRandomness(seeds, stacked=True):
-            return vmap(one, in_dims=(axes, 0), randomness="different")(inputs, own)
+        self._randomness = RowRandomness(seeds, stacked=True)
+        with _quiet(model.module):
+            try:
+                return vmap(one, in_dims=(axes, 0), randomness="different")(inputs, own)
+            finally:
+                self._randomness = None
 
     def _one_alone(self, row: int) -> list[Tensor]:
         inputs = [t[row] if t.dim() else t for t in self._inputs]
@@ -261,15 +266,18 @@ class RowCall:
                 # what RowRandomness does not know is drawn from the global generator, set for this row
                 stack.callback(torch.set_rng_state, torch.get_rng_state())
                 torch.default_generator.manual_seed(seed)
-                stack.enter_context(RowRandomness([seed], stacked=False))
-            return self._of_one(inputs, lambda a, k: self._model.module(*a, **k))
+                self._randomness = RowRandomness([seed], stacked=False)
+            try:
+                return self._of_one(inputs, lambda a, k: self._model.module(*a, **k))
+            finally:
+                self._randomness = None
 
     def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
         """Outputs of one row, without the axis of the batch."""
         batch = [t.unsqueeze(_axis_of_row(t, self._model.dimension)) for t in inputs]
         originals = [t if not own.dim() else b for t, own, b in zip(inputs, self._inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
-        with self._context.active():
+        with self._context.active(), self._randomness or nullcontext():
             output = run(arguments, keywords)
         tensors = tensors_in(output)
         if not tensors:
