@@ -183,8 +183,9 @@ class HooksSource(GradientSource):
         raise GuaranteeError(
             f"{name!r} {what} (F.linear(x, layer.weight), a penalty on weights in the loss, a hook that"
             " changes an output or a gradient, a layer that draws random numbers or mixes rows): hooks on"
-            f" layers cannot give the gradient of each example. Use each parameter by calling its layer, or"
-            " use grad_sample_mode='vmap', which differentiates the whole model row by row."
+            " layers cannot give the gradient of each example. Use each parameter by calling its layer, and"
+            " weight_decay for a penalty; or use grad_sample_mode='vmap', which differentiates the whole"
+            " model row by row."
         )
 
 
