@@ -2,9 +2,9 @@
 
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
-compares. It happens at the first delivery, after each change of the model's attributes (train or eval, options, hooks,
-a replaced forward), and on secret rows: at steps drawn by the run's key at a rate of `RATE`, on one row drawn
-by the key. One row alone costs at most what its whole batch costs, so at most 1/128 of the steps is added.
+compares. It happens at the first delivery, after each change of the model's attributes (train or eval,
+options, hooks, a replaced forward), and on secret rows: at steps drawn by the key at a rate of `RATE`, on
+one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128 of a step.
 """
 
 from __future__ import annotations
