@@ -93,7 +93,7 @@ def start(
         loss_reduction=reduction,
         **options,
     )
-    if mode == "ghost":
+    if len(made) == 4:
         criterion = made[2]
     return SimpleNamespace(
         engine=engine,

@@ -22,6 +22,7 @@ from anechoic.torch.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources import source_class
 from anechoic.torch.sources.ghost.source import GhostModule
+from anechoic.torch.sources.vmap import RowsModule
 
 
 def check_options(
@@ -102,8 +103,12 @@ def refuse_unknown(options: dict[str, Any], method: Callable[..., Any]) -> None:
         )
 
 
-def check_module(module: Any) -> None:
+def check_module(module: Any, *, by_layers: bool = True) -> None:
     """Refuse modules whose per-example gradients cannot be had or bounded.
+
+    Args:
+        module: the user's.
+        by_layers: whether gradients are found layer by layer, by Opacus's rules.
 
     Raises:
         UnsupportedError: for distributed, compiled or already private modules, and where Opacus cannot
@@ -112,7 +117,7 @@ def check_module(module: Any) -> None:
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
-    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule))
+    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule, RowsModule))
     if wrapped or hasattr(module, "autograd_grad_sample_hooks"):
         raise UnsupportedError("module is wrapped for private training already: pass the plain module.")
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
@@ -144,7 +149,8 @@ def check_module(module: Any) -> None:
     for name, layer in module.named_modules():
         _check_embedding(name, layer)
     try:
-        ModuleValidator.validate(module, strict=True)
+        if by_layers:
+            ModuleValidator.validate(module, strict=True)
     except UnsupportedModuleError as error:
         raise UnsupportedError(
             f"Opacus cannot compute per-example gradients of this module: {error} Call model ="

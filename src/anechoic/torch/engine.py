@@ -127,14 +127,14 @@ class PrivacyEngine(Resumable, Single):
         Args:
             module: plain module on its final device, in train() mode.
             optimizer: over the trainable parameters of `module`.
-            criterion: loss, used where grad_sample_mode is "ghost".
+            criterion: loss, used where grad_sample_mode is "ghost" or "vmap_loss".
             data_loader: over a map-style data set, with a batch_size.
             noise_multiplier: sigma, in units of the reference sensitivity (see docs/notation.md).
             max_grad_norm: clip norm, > 0.
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
-            grad_sample_mode: "hooks", "functorch", or "ghost".
+            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", or "vmap_loss".
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
                 "blt", …), for one planned from the other arguments.
@@ -153,7 +153,8 @@ class PrivacyEngine(Resumable, Single):
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
-            (module, optimizer, data_loader), or (module, optimizer, criterion, data_loader) for "ghost".
+            (module, optimizer, data_loader), or (module, optimizer, criterion, data_loader) for "ghost" and
+            "vmap_loss".
 
         Raises:
             ValueError, TypeError: for arguments that are missing, unknown or out of range.

@@ -16,6 +16,7 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
+from anechoic.noise import derive
 from anechoic.torch.single import Single
 from anechoic.unit_batch import UnitBatch
 
@@ -84,6 +85,10 @@ class ReleaseLedger(Single):
         self._process = os.getpid()
         self._clear()
         self._fault = ""
+
+    def derived(self, domain: str, *numbers: int, size: int) -> bytes:
+        """Secret bytes of this run, neither noise nor batches: which rows are compared, what rows draw."""
+        return derive(bytes.fromhex(self._key_hash), domain, *numbers, size=size)
 
     @property
     def in_hand(self) -> Delivery | None:

@@ -126,7 +126,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
         promised=setup.participation is not None,
         mode=setup.grad_sample_mode,
     )
-    checks.check_module(setup.module)
+    checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     check_repeats(setup.data_loader)  # last: it fetches examples
     return parameters

@@ -18,11 +18,16 @@ from anechoic.torch.sources.ghost.module import untraced
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-def called(module: nn.Module, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> Any:
-    """module(*inputs) under `weights`, by the names of named_parameters(); tied ones are given once."""
+def called(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any] | None = None,
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once."""
     given = {place: weights[name] for place, name in _names(module).items() if name in weights}
     # torch's own tying would put the given tensors back for good where a module has two names
-    return functional_call(module, given, inputs, tie_weights=False)
+    return functional_call(module, given, inputs, keywords, tie_weights=False)
 
 
 @contextmanager
@@ -111,4 +116,5 @@ def is_ours(hook: Any) -> bool:
     """Whether a hook is of this library or of Opacus, not of the user."""
     function = hook.func if isinstance(hook, partial) else hook
     owner = getattr(function, "__self__", None)
-    return type(hook).__module__.startswith("anechoic.torch") or hasattr(owner, "capture_backprops_hook")
+    ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))
+    return ours or hasattr(owner, "capture_backprops_hook")

@@ -72,6 +72,8 @@ class GradientSource(ABC):
     takes_units: ClassVar[bool] = True
     #: Whether it has single contributions, which can be rounded to a grid before they are added up.
     takes_grid: ClassVar[bool] = True
+    #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
+    by_layers: ClassVar[bool] = True
 
     module: Any
     criterion: Any = None

@@ -13,6 +13,7 @@ from anechoic.torch.rows import check_fault
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.capture import Capture, Pass
 from anechoic.torch.sources.items import item_gradients
+from anechoic.torch.sources.single_rows import CallWatch, SingleRows
 from anechoic.torch.sources.wrapper import PrivateHooks, PrivateModule
 
 #: Entries of a parameter that are compared with autograd's gradient in every step; all of them in the first
@@ -49,6 +50,8 @@ class HooksSource(GradientSource):
             self.module, setup.ledger, functorch=self._functorch, finished=self._finished.append
         )
         self.module.follow(self._capture, self.zero_grad)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self._calls = CallWatch(self.single, batch_first=setup.batch_first, reduction=setup.loss_reduction)
 
     @property
     def samples(self) -> list[Tensor | None]:
@@ -67,22 +70,29 @@ class HooksSource(GradientSource):
             return self.clipping.nothing(self.parameters)
         samples = self._whole(found, delivery)
         self._compare(found, samples)
+        row = self._calls.row(delivery)
+        if row is not None:
+            self.single.compare([sample[row] for sample in samples], self._calls.alone(delivery), row)
         if delivery.units is None:
             return self.clipping.sums(samples)
         return self.clipping.sums(item_gradients(samples, delivery.units), delivery.units.limits)
 
     def used(self) -> None:
+        self._calls.forget()
         self._used = True
         self._finished.clear()
         self.contributions.forget()
 
     def zero_grad(self) -> None:
+        self._calls.cleared()
         self._used = False
         self._finished.clear()
         self.contributions.forget()
 
     def forget(self) -> None:
         self._capture.forget()
+        self._calls.forget()
+        self.single.forget()
         self.module.enable_hooks()
         self.zero_grad()
 
@@ -94,6 +104,7 @@ class HooksSource(GradientSource):
             )
 
     def detach(self) -> None:
+        self._calls.detach()
         self.module.cleanup()
 
     # -- checks --------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""Arguments and outputs of a model: tensors in lists, tuples, dicts, dataclasses, and their subclasses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A copy of `value` with `function` applied to every tensor in it, in a fixed order.
+
+    Classes are kept: named tuples, dicts of other classes, dataclasses, the outputs of Hugging Face's models.
+    What is no such container is taken over as it is.
+    """
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        found = {key: mapped(part, function) for key, part in value.items()}
+        if type(value) is dict:
+            return found
+        made: Any = copy.copy(value)
+        for key, part in found.items():
+            made[key] = part
+        return made
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(part, function) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(part, function) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in fields(value):
+            object.__setattr__(made, field.name, mapped(getattr(value, field.name), function))
+        return made
+    return value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors of `value`, in the order of `mapped`."""
+    found: list[Tensor] = []
+    mapped(value, found.append)
+    return found
+
+
+def filled(value: Any, tensors: list[Any]) -> Any:
+    """`value` with its tensors replaced, in the order of `tensors_in`."""
+    given = iter(tensors)
+    return mapped(value, lambda _: next(given))

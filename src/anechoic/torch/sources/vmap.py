@@ -1,0 +1,320 @@
+"""Gradients of single rows by torch.func.vmap over the whole model: right by construction.
+
+The module that make_private returns is a boundary of autograd. In front of it, the model runs row by row; at
+the end of backward(), the gradient of the loss with respect to each row's outputs is pulled back through the
+model for that row alone, some rows at a time, and what comes out is clipped and summed at once. No hooks, no
+rules for layers: whatever the model does, a row's vector depends on that row, the weights and the gradient
+at its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
+from anechoic.torch.sources.row_calls import RowCall, RowModel
+from anechoic.torch.sources.single_rows import SingleRows, undisturbed
+
+#: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
+#: the operating system clears their pages anew in every step.
+MEMORY = 2**26
+
+
+class RowsModule(nn.Module):
+    """The model, called row by row while a batch is in hand; else as it is.
+
+    A copy is another model, which is called as it is.
+    """
+
+    def __init__(self, source: VmapSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+        super().__init__()
+        self._module = module
+        self.loss_reduction, self.batch_first = loss_reduction, batch_first
+        self.__dict__["_source"] = source
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        source = self.__dict__["_source"]
+        if source is None or not self.training or not torch.is_grad_enabled():
+            return self._module(*arguments, **keywords)
+        return source.called(arguments, keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_module"), name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+
+class Pending:
+    """A call of the model whose backward() is to come.
+
+    Attributes:
+        rows: the call, row by row.
+        delivery: the batch in hand when it was made.
+        marks: what p.grad was then.
+        cotangents: gradients of each row's own loss with respect to its outputs, shape (rows, …) each.
+    """
+
+    cotangents: list[Tensor]
+
+    def __init__(
+        self, source: VmapSource, rows: RowCall, delivery: Delivery, marks: list[tuple[int, int]]
+    ) -> None:
+        self.source, self.rows, self.delivery, self.marks = source, rows, delivery, marks
+
+    def pull(self, cotangents: list[Tensor]) -> None:
+        """Take the gradient of each row's own loss with respect to its outputs."""
+        self.cotangents = [c.detach() for c in cotangents]
+        self.source.received(self)
+
+
+class Boundary(torch.autograd.Function):
+    """Outputs of the rows, in the graph of the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, call: Pending, *outputs: Tensor) -> Any:
+        ctx.call = call
+        made = tuple(output.view_as(output) for output in outputs)
+        ctx.mark_non_differentiable(*(o for o in made if not o.dtype.is_floating_point))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        call: Pending = ctx.call
+        reduction = call.source.setup.loss_reduction
+        own = call.rows.apart(list(gradients), reduction)
+        call.pull([c * call.rows.rows for c in own] if reduction == "mean" else own)
+        return (None,) * (2 + len(gradients))
+
+
+@register("vmap")
+class VmapSource(GradientSource):
+    """One gradient a row by vmap over the whole model, chunk by chunk; see this module.
+
+    An example whose gradient is not finite contributes zero.
+
+    Attributes:
+        memory: bytes of gradients held at once; at least one row.
+    """
+
+    mode = "vmap"
+    by_layers = False
+    memory = MEMORY
+
+    def __init__(self, setup: SourceSetup) -> None:
+        super().__init__(setup)
+        if not setup.wrap:
+            raise UnsupportedError(
+                f"wrap_model=False with grad_sample_mode={self.mode!r}: rows are kept apart by the module"
+                " that make_private returns. Leave it True, or use 'hooks'."
+            )
+        self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
+        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self.anchor = torch.zeros((), requires_grad=True)
+        self._stale = False
+        self._drop()
+
+    def _drop(self) -> None:
+        """Nothing of a batch is left."""
+        self._made = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """No gradient is left; the model may have been called already."""
+        self._calls: list[Pending] = []
+        self._passes = 0
+        self._queued = False
+        self._fault: AnechoicError | None = None
+        self._sums: list[Tensor] | None = None
+
+    # -- what the training loop calls ------------------------------------------------------------
+
+    def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
+        """model(*arguments, **keywords) in the training loop."""
+        call = self.begun(arguments, keywords)
+        if call is None:
+            return self.setup.module(*arguments, **keywords)
+        outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
+        return call.rows.filled(list(Boundary.apply(self.anchor, call, *outputs)))
+
+    def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
+        """The same, up to the outputs of the rows; None where no batch is in hand."""
+        delivery = self.ledger.in_hand
+        if delivery is None:
+            return None
+        if self.order_watch is not None:
+            self.order_watch.check([*arguments, *keywords.values()])
+        self.single.row(delivery)
+        seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
+        self._made += 1
+        rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
+        return Pending(self, rows, delivery, self.marks())
+
+    def received(self, call: Pending) -> None:
+        """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
+        self._calls.append(call)
+        if not self._queued:
+            self._queued = True
+            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        """backward() is over: clip and sum, unless something is wrong, which `sums` says."""
+        calls, self._calls, self._queued = self._calls, [], False
+        self._passes += 1
+        if self._passes > 1:
+            return
+        try:
+            self._sums = self._summed(calls)
+        except AnechoicError as error:
+            self._fault = error
+
+    def _summed(self, calls: list[Pending]) -> list[Tensor]:
+        delivery = self.ledger.in_hand
+        if delivery is None or any(call.delivery is not delivery for call in calls):
+            raise DesynchronizedError(
+                "backward() reached outputs of the model for another batch than the one in hand: call the"
+                " model and backward() once for each delivered batch."
+            )
+        for call in calls:
+            if call.rows.rows != delivery.size:
+                raise DesynchronizedError(
+                    f"gradients of {call.rows.rows} examples reached release {delivery.step}, whose batch has"
+                    f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+                )
+            if call.marks != self.marks() and any(
+                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
+            ):
+                raise GuaranteeError(
+                    "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
+                    " does: what it adds is not that of single examples. Use the optimizer's weight_decay,"
+                    " or put the term into the model's outputs."
+                )
+        device = self.parameters[0].device.type
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            return self._clipped(calls, delivery)
+
+    def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
+        totals = [torch.zeros_like(p) for p in self.parameters]
+        compared = self.single.row(delivery)
+        for rows, found in self._chunks(calls, delivery):
+            if compared is not None and bool((place := (rows == compared).nonzero()).numel()):
+                self._compare(calls, compared, [t[int(place)] for t in found])
+            for vectors, limits in self._contributions(rows, found, delivery):
+                parts = self.clipping.sums(vectors, limits)
+                totals = [total + part for total, part in zip(totals, parts, strict=True)]
+        return totals
+
+    def _chunks(self, calls: list[Pending], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Rows, those of one item side by side, and their gradients."""
+        order = torch.arange(delivery.size)
+        if delivery.units is not None:
+            order = torch.from_numpy(delivery.units.items).sort(stable=True).indices
+        self._carry: tuple[int, list[Tensor]] | None = None
+        for rows in order.split(self.chunk):
+            if not len(rows):
+                continue
+            found: list[Tensor] = []
+            for call in calls:
+                made = call.rows.gradients(call.cotangents, rows)
+                found = [a + b for a, b in zip(found, made, strict=True)] if found else made
+            yield rows, found
+
+    @property
+    def chunk(self) -> int:
+        """Rows whose gradients are held at once."""
+        return max(1, self.memory // sum(p.numel() * p.element_size() for p in self.parameters))
+
+    def _contributions(
+        self, rows: Tensor, found: list[Tensor], delivery: Delivery
+    ) -> Iterator[tuple[list[Tensor], Any]]:
+        """What is clipped together: rows, or the items that are complete with this chunk."""
+        units = delivery.units
+        if units is None:
+            yield found, None
+            return
+        everyone = torch.from_numpy(units.items)
+        items, places = torch.unique(everyone[rows], return_inverse=True)
+        sums = [t.new_zeros(len(items), *t.shape[1:]).index_add_(0, places.to(t.device), t) for t in found]
+        if self._carry is not None and self._carry[0] == int(items[0]):
+            for total, part in zip(sums, self._carry[1], strict=True):
+                total[0] += part
+        ends = torch.from_numpy(units.items).sort(stable=True).indices
+        last = int((ends == rows[-1]).nonzero())
+        open_end = last + 1 < len(ends) and int(everyone[ends[last + 1]]) == int(items[-1])
+        self._carry = (int(items[-1]), [t[-1].clone() for t in sums]) if open_end else None
+        count = len(items) - open_end
+        if not count:
+            return
+        chosen = items[:count].numpy()
+        scales = torch.from_numpy(units.scales[chosen])
+        vectors = [t[:count] * scales.to(t).reshape(-1, *(1,) * (t.dim() - 1)) for t in sums]
+        yield vectors, None if units.limits is None else units.limits[chosen]
+
+    def _compare(self, calls: list[Pending], row: int, found: list[Tensor]) -> None:
+        alone = [torch.zeros_like(p) for p in self.parameters]
+        for call in calls:
+            with undisturbed(self.setup.module):
+                parts = call.rows.alone(call.cotangents, row)
+            alone = [a + b for a, b in zip(alone, parts, strict=True)]
+        self.single.coarse = any(call.rows.coarse for call in calls)
+        self.single.compare(found, alone, row)
+
+    def marks(self) -> list[tuple[int, int]]:
+        """What p.grad is: it changes where a loss reaches a parameter past the model's outputs."""
+        return [(0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in self.parameters]
+
+    # -- a step --------------------------------------------------------------------------------
+
+    def sums(self, delivery: Delivery) -> list[Tensor]:
+        contributed = self.contributions.sums(delivery, self.clipping, others=self._passes > 0)
+        if contributed is not None:
+            return contributed
+        if self._passes and self._stale:
+            raise DesynchronizedError(f"{NOT_CLEARED}.")
+        if self._passes > 1:
+            raise DesynchronizedError(
+                f"{self._passes} backward passes reached release {delivery.step}: {BY_HAND}."
+            )
+        if self._fault is not None:
+            raise self._fault
+        if self._sums is None:
+            if delivery.size == 0:
+                return [torch.zeros_like(p) for p in self.parameters]
+            raise DesynchronizedError(
+                "no gradient reached this step: call the module that make_private returned (not a part of"
+                " it, and not the plain one) on the delivered batch, in train() mode, and backward() on the"
+                " loss, before step()."
+            )
+        return [total.clone() for total in self._sums]
+
+    def used(self) -> None:
+        self._drop()
+        self._stale = True
+        self.contributions.forget()
+
+    def zero_grad(self) -> None:
+        self._clear()
+        self._stale = False
+        self.contributions.forget()
+
+    def forget(self) -> None:
+        self.single.forget()
+        self._drop()
+        self.zero_grad()
+
+    def detach(self) -> None:
+        self.module.__dict__["_source"] = None
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "source.memory": self.memory}
