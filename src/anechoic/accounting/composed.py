@@ -8,9 +8,9 @@ e M^T e^(-t l) of p, which for the t of Chernoff's bound is about e times delta.
 all N points have a 2-norm of at most _ROUNDING 2^-52 T log2(N) |q|_2 (Higham 2002, Section 24.1, and T
 factors), and delta sums them with weights of at most M^T e^(-t l).
 
-What lies outside the N points is folded into them by the transform. From below it moves up, which is
-pessimistic. From above it is lost: its P-mass is at most M^T e^(-t l_top) times its q-mass, which is bounded
-by Chernoff's inequality and charged.
+The transform folds what lies outside the N points into them, where it only adds mass. What it lacks where it
+was counts towards delta(epsilon) only for losses l > epsilon, and there, at either end, its P-mass is at most
+M^T e^(-t epsilon) times its q-mass, which Chernoff's inequality bounds by _OUTSIDE: twice that is charged.
 """
 
 from __future__ import annotations
@@ -157,9 +157,6 @@ class _Composed:
         """The least epsilon >= 0 on these points at which the bound is at most `delta`."""
         start = int(np.searchsorted(self._losses, 0.0, side="right"))
         losses, masses = self._losses[start:], self._masses[start:]
-        lost = _OUTSIDE * _exp(self._log_scale - self._tilt * float(self._losses[-1]))
-        if lost >= delta:
-            return math.inf
         with np.errstate(divide="ignore"):
             values = np.exp(np.minimum(np.log(masses) + self._log_scale - self._tilt * losses, 0.0))
         weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
@@ -169,8 +166,8 @@ class _Composed:
             above = int(np.searchsorted(losses, epsilon, side="right"))
             mass = float(values[above:] @ -np.expm1(epsilon - losses[above:]))
             norm = math.sqrt(min(weights, len(losses) - above))
-            charge = self._error * norm * _exp(self._log_scale - self._tilt * epsilon)
-            return (mass + charge) * relative + lost
+            charge = (self._error * norm + 2.0 * _OUTSIDE) * _exp(self._log_scale - self._tilt * epsilon)
+            return (mass + charge) * relative
 
         if bound(0.0) <= delta:
             return 0.0

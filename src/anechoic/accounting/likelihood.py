@@ -32,6 +32,7 @@ _FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at le
 _WIDEST = 0.02
 _HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
 _MOST_POINTS = 6000  # a grid of more is not refined further
+_LONGEST = 2**15  # points of a factor of a product; a longer one goes to a coarser grid
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,16 @@ class Ratio:
         mass[::2] = self.mass
         return Ratio(self.width / 2, 2 * self.first, mass, self.zero, self.infinite)
 
+    def coarsened(self) -> Ratio:
+        """On a grid of twice the width: atoms between its points are split among their neighbours."""
+        mass = np.pad(self.mass, (self.first % 2, 2))
+        mass = mass[: len(mass) // 2 * 2 - 1] if len(mass) % 2 == 0 else mass
+        up = 1.0 / (1.0 + math.exp(self.width))  # keeps the mean
+        kept, between = mass[::2].copy(), mass[1::2]
+        kept[:-1] += (1.0 - up) * between
+        kept[1:] += up * between
+        return Ratio(2 * self.width, (self.first - self.first % 2) // 2, kept, self.zero, self.infinite)
+
     def fine_enough(self, share: float = 1.0) -> Ratio:
         """On a grid that resolves the spread, also of a sum in which this is a `share` of the mean."""
         ratio, spread = self, self.spread * share
@@ -120,18 +131,14 @@ class Ratio:
             a = a.refined()
         while b.width > a.width:
             b = b.refined()
-        first = min(a.first, b.first)
-        last = max(a.first + len(a.mass), b.first + len(b.mass)) - 1
-        length = last - first + 1
-        p, q = np.zeros(length), np.zeros(length)
-        p[a.first - first : a.first - first + len(a.mass)] = a.mass
-        q[b.first - first : b.first - first + len(b.mass)] = b.mass
-        mass = _sum_masses(p, q, a.width) + np.pad(p * b.zero + q * a.zero, (0, _head(a.width)))
-        return Ratio(a.width, first, mass, a.zero * b.zero, a.infinite + b.infinite).trimmed()
+        first, mass, zero = _sum_masses(a, b)
+        return Ratio(a.width, first, mass, zero, a.infinite + b.infinite).trimmed()
 
     def times(self, other: Ratio) -> Ratio:
         """The product of independent ratios of mean 1: composition."""
         a, b = self._capped(), other._capped()
+        while max(len(a.mass), len(b.mass)) > _LONGEST:
+            a, b = a.coarsened(), b.coarsened()
         while a.width > b.width:
             a = a.refined()
         while b.width > a.width:
@@ -225,33 +232,67 @@ def _doubled(
         power = combine(power, power)
 
 
-def _head(width: float) -> int:
-    """Grid points by which the sum of two equal atoms may lie above them."""
-    return math.floor(math.log(2) / width) + 1
+def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
+    """The sum of two independent ratios on one grid: its first index, its masses, and the mass at 0.
+
+    Each pair of atoms is rounded to its two neighbours. Only pairs that exist are looked at: the work does
+    not depend on how far apart the two laws lie.
+    """
+    width, lasts = a.width, [ratio.first + len(ratio.mass) - 1 for ratio in (a, b)]
+    near = math.ceil(-math.log(math.expm1(width)) / width) + 1
+    lags = range(max(b.first - lasts[0], 1 - near), min(lasts[1] - a.first, near - 1) + 1)
+    apart = max(b.first - lasts[0], a.first - lasts[1], 0)  # the least distance of two atoms
+    farthest = max(lasts[1] - a.first, lasts[0] - b.first)
+    lowest = max(a.first, b.first) + (_above(farthest, width)[0] if farthest < near else 0)
+    highest = max(lasts) + _above(apart, width)[0] + 1
+    out = np.zeros(highest - lowest + 1)
+
+    def add(first: int, masses: Array, up: Array | float) -> None:
+        out[first - lowest : first - lowest + len(masses)] += (1.0 - up) * masses
+        out[first - lowest + 1 : first - lowest + 1 + len(masses)] += up * masses
+
+    for lag in lags:  # the atom of b is `lag` points above that of a
+        first = max(a.first, b.first - lag)
+        stop = min(lasts[0], lasts[1] - lag) + 1
+        pairs = a.mass[first - a.first : stop - a.first]
+        pairs = pairs * b.mass[first + lag - b.first : stop + lag - b.first]
+        place, up = _above(abs(lag), width)
+        add(first + max(lag, 0) + place, pairs, up)
+    for larger, smaller in ((a, b), (b, a)):  # `near` points above: the smaller adds less than one point
+        reach = np.arange(len(larger.mass)) + (larger.first - smaller.first - near)
+        start, end = int(np.searchsorted(reach, 0)), len(smaller.mass) - 1
+        if start == len(reach):
+            continue
+        reach = reach[start:]
+        inside = np.minimum(reach, end)
+        count = np.cumsum(smaller.mass)[inside]
+        total = _decayed(smaller.mass, width)[inside] * np.exp(-width * (reach - inside))
+        share = total * math.exp(-near * width) / math.expm1(width)  # its mean decides
+        place = larger.first + start - lowest
+        out[place : place + len(reach)] += larger.mass[start:] * (count - share)
+        out[place + 1 : place + 1 + len(reach)] += larger.mass[start:] * share
+    zero = a.zero * b.zero
+    for ratio, other in ((a, b), (b, a)):  # where one is 0 the sum is the other
+        zero += _put(out, lowest, ratio, other.zero)
+    return lowest, out, zero
 
 
-def _sum_masses(p: Array, q: Array, width: float) -> Array:
-    """Masses of the sum of two independent ratios on one grid, each rounded to its two neighbours."""
-    length, head = len(p), _head(width)
-    out = np.zeros(length + head)
-    near = min(length, math.ceil(-math.log(math.expm1(width)) / width) + 1)
-    for lag in range(near):  # the larger is `lag` points above the smaller
-        pairs = p[lag:] * q[: length - lag]
-        if lag:
-            pairs += q[lag:] * p[: length - lag]
-        value = 1.0 + math.exp(-lag * width)
-        place = min(math.floor(math.log(value) / width), head - 1)
-        up = min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
-        out[lag + place : length + place] += (1.0 - up) * pairs
-        out[lag + place + 1 : length + place + 1] += up * pairs
-    if near < length:  # the smaller adds less than one point: its mean decides
-        for larger, smaller in ((p, q), (q, p)):
-            count = np.cumsum(smaller)[: length - near]
-            total = _decayed(smaller, width)[: length - near]
-            up_share = total * math.exp(-near * width) / math.expm1(width)
-            out[near:length] += larger[near:] * (count - up_share)
-            out[near + 1 : length + 1] += larger[near:] * up_share
-    return out
+def _above(lag: int, width: float) -> tuple[int, float]:
+    """How many points the sum of two atoms `lag` points apart lies above the larger, and its share above."""
+    value = 1.0 + math.exp(-lag * width)
+    place = math.floor(math.log(value) / width)
+    return place, min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
+
+
+def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
+    """Add a share of a law to masses from index `lowest` on; what is lower is split with 0, which is returned."""
+    below = max(0, min(lowest - ratio.first, len(ratio.mass)))
+    low = share * ratio.mass[:below]
+    up = low * np.exp(-ratio.width * (lowest - ratio.first - np.arange(below)))
+    out[0] += float(up.sum())
+    first = ratio.first + below - lowest
+    out[first : first + len(ratio.mass) - below] += share * ratio.mass[below:]
+    return float(low.sum()) - float(up.sum())
 
 
 def _decayed(values: Array, width: float) -> Array:
