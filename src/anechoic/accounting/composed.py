@@ -194,8 +194,12 @@ def _window(tilted: list[_Tilted], tilt: float) -> tuple[int, int]:
         )
         return (sum(moments) - math.log(_OUTSIDE)) / abs(step)
 
+    largest = max(max(abs(float(one.losses[0])), abs(float(one.losses[-1]))) for one, *_ in tilted)
     for sign in (-1.0, 1.0):
-        step = min(sign * _REACHES / spread, key=lambda step: reached(step, exact=False))
+        steps = sign * _REACHES / spread
+        step = min(steps, key=lambda step: reached(step, exact=False))
+        if reached(step, exact=False) >= _MOST_POINTS * width:  # rare losses far beyond the spread
+            step = min(sign * _REACHES / largest, key=lambda step: reached(step, exact=False))
         ends.append(sign * reached(step, exact=True))  # Chernoff's bound, for whatever step
     low = max(ends[0], sum(n * float(one.losses[0]) for one, n, _, _ in tilted))
     high = min(ends[1], sum(n * float(one.losses[-1]) for one, n, _, _ in tilted))

@@ -32,6 +32,7 @@ _FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at le
 _WIDEST = 0.02
 _HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
 _MOST_POINTS = 6000  # a grid of more is not refined further
+_FINEST = 2**18  # points of a law that is brought to the grid of another
 _LONGEST = 2**15  # points of a factor of a product; a longer one goes to a coarser grid
 
 
@@ -126,23 +127,16 @@ class Ratio:
 
     def plus(self, other: Ratio) -> Ratio:
         """The sum of independent ratios (not of mean 1: divide by the number of terms)."""
-        a, b = self, other
-        while a.width > b.width:
-            a = a.refined()
-        while b.width > a.width:
-            b = b.refined()
+        a, b = _on_one_grid(self, other)
         first, mass, zero = _sum_masses(a, b)
         return Ratio(a.width, first, mass, zero, a.infinite + b.infinite).trimmed()
 
     def times(self, other: Ratio) -> Ratio:
         """The product of independent ratios of mean 1: composition."""
         a, b = self._capped(), other._capped()
+        a, b = _on_one_grid(a, b)
         while max(len(a.mass), len(b.mass)) > _LONGEST:
             a, b = a.coarsened(), b.coarsened()
-        while a.width > b.width:
-            a = a.refined()
-        while b.width > a.width:
-            b = b.refined()
         mass = np.convolve(a.mass, b.mass)
         zero = a.zero + b.zero - a.zero * b.zero
         infinite = a.infinite * b.mean + b.infinite * a.mean - a.infinite * b.infinite
@@ -156,6 +150,27 @@ class Ratio:
         up = math.expm1((shift - whole) * self.width) / step
         mass = np.pad(self.mass * (1 - up), (0, 1)) + np.pad(self.mass * up, (1, 0))
         return Ratio(self.width, self.first + whole, mass, self.zero, self.infinite / count)
+
+    def among(self, made: int, count: int) -> Ratio:
+        """(R + count - made) / count for a sum R of `made` ratios, on a grid that resolves it.
+
+        What is added may be many times the spread: logarithms are taken of the small difference to 1.
+        """
+        logs = np.log1p(np.expm1(self.logs - math.log(made)) * (made / count))
+        fine = min(self.width, self.spread * made / count / _FINEST_SPREAD)
+        fine = max(fine, float(logs[-1] - logs[0]) / _MOST_POINTS)
+        # grids of different laws stay comparable: halves of one width
+        width = self.width * 2.0 ** math.floor(math.log2(fine / self.width))
+        places = logs / width
+        whole = np.floor(places).astype(np.int64)
+        up = np.expm1((places - whole) * width) / math.expm1(width)
+        first, mass = int(whole[0]), np.zeros(int(whole[-1] - whole[0]) + 2)
+        np.add.at(mass, whole - first, (1.0 - up) * self.mass)
+        np.add.at(mass, whole - first + 1, up * self.mass)
+        # R = 0 gives 1 - made / count, which lies below the second point: split between that and 0
+        low = self.zero * min(1.0, (1.0 - made / count) * math.exp(-width * (first + 1)))
+        mass[1] += low
+        return Ratio(width, first, mass, self.zero - low, self.infinite / count)
 
     def remove(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(P || Q) of the pair composed with a mu-GDP Gaussian."""
@@ -196,12 +211,15 @@ def gaussian_ratio(noise_multiplier: float) -> Ratio:
     return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), max(0.0, infinite))
 
 
-def constant(value: float, width: float) -> Ratio:
-    """The number `value` > 0, rounded to a grid."""
-    place = math.log(value) / width
-    first = math.floor(place)
-    up = math.expm1((place - first) * width) / math.expm1(width)
-    return Ratio(width, first, np.array([1.0 - up, up]))
+def _on_one_grid(a: Ratio, b: Ratio) -> tuple[Ratio, Ratio]:
+    """Both on the finer of two grids, of which one is a power of two as wide; or as fine as can be held."""
+    if math.frexp(a.width)[0] != math.frexp(b.width)[0]:
+        raise ValueError(f"grids of widths {a.width} and {b.width}: no power of two lies between them.")
+    while a.width > b.width:
+        a, b = (a.refined(), b) if 2 * len(a.mass) <= _FINEST else (a, b.coarsened())
+    while b.width > a.width:
+        a, b = (a, b.refined()) if 2 * len(b.mass) <= _FINEST else (a.coarsened(), b)
+    return a, b
 
 
 def sum_of(ratio: Ratio, count: int) -> Ratio:
