@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from anechoic._validate import Array, positive_float
+from anechoic.audit.hazards import Mask, draw_units
 from anechoic.audit.observation import inverted
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import (
@@ -34,9 +35,6 @@ from anechoic.sampling import (
 )
 from anechoic.strategies import Strategy
 from anechoic.strategies.base import warn_dense
-
-Mask = NDArray[np.bool_]
-
 
 def likelihood_ratios(
     strategy: Strategy,
@@ -93,17 +91,10 @@ def draw_participation(sampling: Sampling, canaries: int, rng: np.random.Generat
         UnsupportedError: for a scheme that is not amplified.
     """
     n = sampling.steps
-    everywhere = np.ones((n, canaries), bool)
-    steps = np.arange(n)[:, None]
-    if isinstance(sampling, BallsInBins):
-        return steps % sampling.period == rng.integers(sampling.period, size=canaries), everywhere
-    if isinstance(sampling, RandomAllocation):
-        drawn = rng.integers(sampling.period, size=(-(-n // sampling.period), canaries))
-        return steps % sampling.period == np.repeat(drawn, sampling.period, axis=0)[:n], everywhere
-    if isinstance(sampling, MinSepSampling):
-        return _draw_min_sep(sampling, canaries, rng), everywhere
-    possible = everywhere & (steps % _groups(sampling) == 0)
-    return possible & (rng.random((n, canaries)) < _rate(sampling)), possible
+    possible = np.ones((n, canaries), bool)
+    if isinstance(sampling, (Poisson, CyclicPoisson)):
+        possible &= np.arange(n)[:, None] % sampling.groups == 0
+    return draw_units(sampling, possible, rng), possible
 
 
 def _log_mix(rate: float, stay: Array, join: Array) -> Array:
@@ -129,17 +120,6 @@ def _min_sep(exponents: Array, rate: float, separation: int) -> Array:
     weights = np.full((separation, 1), rate)
     weights[0] = 1.0
     return np.asarray(logsumexp(log_f[:separation], b=weights / weights.sum(), axis=0))
-
-
-def _draw_min_sep(sampling: MinSepSampling, canaries: int, rng: np.random.Generator) -> Mask:
-    weights = np.full(sampling.separation, sampling.rate)
-    weights[0] = 1.0
-    wait = rng.choice(sampling.separation, size=canaries, p=weights / weights.sum())
-    drawn = np.zeros((sampling.steps, canaries), bool)
-    for row in drawn:
-        row[:] = (wait == 0) & (rng.random(canaries) < sampling.rate)
-        wait = np.where(row, sampling.separation - 1, np.maximum(wait - 1, 0))
-    return drawn
 
 
 def _bins(n: int, period: int) -> Mask:
