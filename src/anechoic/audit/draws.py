@@ -196,8 +196,9 @@ def _alike(part: Mask, logs: Array, most: float) -> tuple[int, float]:
     chosen = logs <= most
     if not chosen.any():
         return 0, 0.0
-    packed = np.ascontiguousarray(np.packbits(part[:, chosen], axis=0).T)
-    keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+    # a pattern as the sum of random 64-bit numbers: two are confused with probability 2^-64
+    words = np.random.default_rng(1).integers(2**64, size=(len(part), 1), dtype=np.uint64)
+    keys = np.where(part[:, chosen], words, np.uint64(0)).sum(axis=0)
     _, first, alike = np.unique(keys, return_index=True, return_counts=True)
     pairs = alike * (alike - 1) // 2
     return int(pairs.sum()), float(-(pairs @ logs[chosen][first]))
