@@ -78,9 +78,7 @@ def samplers(repeats: int, canaries: int = 400) -> str:
             caught = sum(draw_test(scheme, *one).p_value < LEVEL for one in drawn)
             spent = (time.process_time() - begun) / repeats
             power = float(lower_proportion(caught, repeats, 0.05))
-            lines.append(
-                f"| {name} | {kind} | {caught} of {repeats} | {power:.0%} | {1000 * spent:.0f} ms |"
-            )
+            lines.append(f"| {name} | {kind} | {caught} of {repeats} | {power:.0%} | {1000 * spent:.0f} ms |")
         sound = [draw_participation(scheme, canaries, rng) for _ in range(500)]
         alarms = sum(draw_test(scheme, *one).p_value < LEVEL for one in sound)
         lines.append(f"| {name} | none | {alarms} of 500 (at most {500 * LEVEL:.1f} expected) | | |")

@@ -1,8 +1,8 @@
 """Amplified accounting: published numbers, limits, and an independent evaluation by quadrature."""
 
-import numpy as np
 import math
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 

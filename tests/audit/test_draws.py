@@ -124,7 +124,7 @@ KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_fau
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
-    """Dependence over time, between units, or of sizes, at the right rate: at the level of one of six tests."""
+    """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
     scheme, rng = FAULTS[name], np.random.default_rng(5)
     fault = sampler_faults(scheme)[kind]
     found = [draw_test(scheme, *fault(400, rng)).p_value < 0.05 / 6 for _ in range(20)]
@@ -183,7 +183,7 @@ def test_hazards_are_the_law_of_the_scheme(name):
     expected, found = trials * law.rates, part.sum(axis=1)
     assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - law.rates)) + 1e-9).all()
     # of the ten most frequent patterns
-    patterns, first, counts = np.unique(part, axis=1, return_index=True, return_counts=True)
+    _, first, counts = np.unique(part, axis=1, return_index=True, return_counts=True)
     often = np.argsort(-counts)[:10]
     chance = np.exp(law.log_probability[first[often]])
     assert (np.abs(counts[often] - 20_000 * chance) <= 6 * np.sqrt(20_000 * chance) + 1e-9).all()

@@ -5,10 +5,10 @@ Gaussian mechanism of mu_k = sens_k / s, sens_k the sensitivity to k participati
 unit in no batch P and Q are equal, so that P = (1 - h) Q + h P', h = 1 - w_0, P' the mixture of the rest, and
 
     H_K'(P || Q) = h H_K(P' || Q),               K' = 1 + h (K - 1),
-    H_K'(Q || P) = (1 - K' (1 - h)) H_K(Q || P'),  K = K' h / (1 - K' (1 - h)), or 0 where that is not positive
+    H_K'(Q || P) = (1 - K' (1 - h)) H_K(Q || P'),  K = K' h / (1 - K' (1 - h)); 0 where K < 0
 
-(Balle, Barthe, Gaboardi 2018). By joint convexity h H_K(P' || Q) <= sum over k >= 1 of w_k delta_k(log K), both
-ways round. Numbers of participations that are not looked at count in full. Proof:
+(Balle, Barthe, Gaboardi 2018). By joint convexity h H_K(P' || Q) <= sum over k >= 1 of w_k delta_k(log K),
+both ways round. Numbers of participations that are not looked at count in full. Proof:
 docs/proofs/conditional-composition.md.
 """
 

@@ -303,7 +303,7 @@ def _above(lag: int, width: float) -> tuple[int, float]:
 
 
 def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
-    """Add a share of a law to masses from index `lowest` on; what is lower is split with 0, which is returned."""
+    """Add a share of a law to masses from index `lowest` on; what is lower is split with 0: returned."""
     below = max(0, min(lowest - ratio.first, len(ratio.mass)))
     low = share * ratio.mass[:below]
     up = low * np.exp(-ratio.width * (lowest - ratio.first - np.arange(below)))

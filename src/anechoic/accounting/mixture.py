@@ -10,7 +10,6 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.accounting.tilted import Tilt, TiltedPair
 
-
 _UNIT = 2.0**-52
 
 

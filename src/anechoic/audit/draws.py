@@ -1,10 +1,10 @@
 """Are canaries drawn into batches as the scheme promises? Amplification rests on the law of participation.
 
 Canaries are drawn independently of one another, and given its own past a canary joins batch t with a
-probability that the scheme fixes (`audit.hazards`). That gives tests of everything that amplification rests on:
+probability that the scheme fixes (`audit.hazards`). That gives tests of what amplification rests on:
 
-* batches: participations at one step, at all steps together, in a bin, at the place of an earlier epoch. These
-  counts are binomial and their p-values exact;
+* batches: participations at one step, at all steps together, in a bin, at the place of an earlier epoch: the
+  counts are binomial, and their p-values exact;
 * sizes: the sizes of all batches vary as much as they should, neither more nor less. Each size is binomial
   given the past; made uniform by randomisation, and normal by its quantile, their squares are chi-squared;
 * units: how often single canaries are drawn, all of them and the strangest one;
@@ -173,7 +173,7 @@ def _pairs(sampling: Sampling, law: Hazards, part: Mask, allowed: Mask) -> tuple
     """Pairs of canaries with the same pattern.
 
     Where patterns are so many that hardly any two are alike: two of m canaries share a pattern of probability
-    at most r with probability at most r, and three with at most r^2. So the number of such pairs has the second
+    at most r with probability at most r, and three with at most r^2. The number of such pairs has the second
     moment m2 = s + s^2 + m^3 r^2 at most, s = m^2 r / 2, and exceeds k with probability at most m2 / k^2.
     Elsewhere pairs count by how rare their pattern is, and their sum is compared with that of simulated runs.
     Which of the two it is depends on the scheme alone.
@@ -244,8 +244,8 @@ def _units(law: Hazards, part: Mask) -> tuple[float, str]:
     p_value = min(1.0, 2.0 * min(_won(together), _won(np.concatenate(each))))
     strangest = int(each[0].argmax())
     return p_value, (
-        f"canary {strangest} is drawn {totals[strangest]} of {trials[strangest]} times, promised {law.rate:.4g};"
-        f" {int((totals == 0).sum())} canaries never"
+        f"canary {strangest} is drawn {totals[strangest]} of {trials[strangest]} times, promised"
+        f" {law.rate:.4g}; {int((totals == 0).sum())} canaries never"
     )
 
 

@@ -24,8 +24,8 @@ from anechoic.audit.power import (
     threshold_power,
 )
 from anechoic.audit.ratios import likelihood_ratios
-from anechoic.audit.sampler_power import sampling_power
 from anechoic.audit.report import AuditReport, Finding
+from anechoic.audit.sampler_power import sampling_power
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson
 
@@ -264,9 +264,7 @@ def _epsilon(
     )
 
 
-def _sampling(
-    mechanism: Mechanism, observation: Observation, confidence: float, repeats: int
-) -> Finding:
+def _sampling(mechanism: Mechanism, observation: Observation, confidence: float, repeats: int) -> Finding:
     part, failure = observation.participation, 1.0 - confidence
     test = draw_test(mechanism.sampling, part, observation.possible)
     powers: dict[str, float] = {}

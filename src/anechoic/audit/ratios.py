@@ -153,7 +153,7 @@ def _groups(sampling: Sampling) -> int:
 
 
 def _overlapping(exponents: Array, gram: Array, allowed: Mask, rate: float) -> Array:
-    """log E exp(sum_t x_t e_t - sum_{s<t} x_s x_t G_st) over x_t ~ Bern(rate) at the allowed steps, shape (m,)."""
+    """log E exp(sum_t x_t e_t - sum_{s<t} x_s x_t G_st) over x_t ~ Bern(rate) at allowed steps, shape (m,)."""
     result = np.zeros(allowed.shape[1])
     packed = np.packbits(allowed, axis=0)
     _, which = np.unique(packed, axis=1, return_inverse=True)
@@ -166,7 +166,7 @@ def _overlapping(exponents: Array, gram: Array, allowed: Mask, rate: float) -> A
 
 
 def _chain(exponents: Array, gram: Array, rate: float) -> Array:
-    """The same where all of these steps are allowed. Bit k - 1 of a state is the participation k steps ago."""
+    """The same where all of these steps are allowed. Bit k - 1 of a state: participation k steps ago."""
     n, m = exponents.shape
     together = [k for k in range(1, n) if np.abs(gram.diagonal(k)).max() > 0.0]
     kept = min(max(together, default=0), MOST_STATES)
