@@ -286,7 +286,7 @@ def test_a_part_at_rate_one_is_a_gaussian():
     some = Mechanism(Identity(10), Poisson(100, 10, 10), 3.0, delta=1e-5)
     twice = compose(everyone, times=2)
     assert not twice.amplified
-    assert twice.epsilon() == gaussian_epsilon(1e-5, math.sqrt(20) / 3)
+    assert twice.epsilon() == pytest.approx(gaussian_epsilon(1e-5, math.sqrt(20) / 3), rel=1e-12)
     assert everyone.epsilon() < compose(everyone, some).epsilon() < everyone.epsilon() + some.epsilon()
 
 

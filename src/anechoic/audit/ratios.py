@@ -153,7 +153,7 @@ def _groups(sampling: Sampling) -> int:
 
 
 def _overlapping(exponents: Array, gram: Array, allowed: Mask, rate: float) -> Array:
-    """log E exp(sum_t x_t e_t - sum_{s<t} x_s x_t G_st) over x_t ~ Bern(rate) at allowed steps, shape (m,)."""
+    """log E exp(sum_t x_t e_t - sum_{s<t} x_s x_t G_st) over x_t ~ Bern(rate) at allowed steps, (m,)."""
     result = np.zeros(allowed.shape[1])
     packed = np.packbits(allowed, axis=0)
     _, which = np.unique(packed, axis=1, return_inverse=True)
