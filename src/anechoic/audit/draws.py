@@ -252,7 +252,9 @@ def _units(law: Hazards, part: Mask) -> tuple[float, str]:
 def _lags(law: Hazards, part: Mask) -> tuple[float, str]:
     """Draws so many steps after an earlier participation."""
     n = len(part)
-    lags = np.unique(np.round(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS))).astype(int)) if n > 1 else []
+    lags: list[int] = []
+    if n > 1:
+        lags = np.unique(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS)).round().astype(int)).tolist()
     trials = [int((law.equal[lag:] & part[:-lag]).sum()) for lag in lags]
     again = [int((part[lag:] & law.equal[lag:] & part[:-lag]).sum()) for lag in lags]
     return _strangest(again, trials, law.rate, [f"{lag} steps after a participation" for lag in lags])

@@ -62,7 +62,7 @@ class Hazards:
 
 def _hazards(part: Mask, trials: Mask, rates: Array, rate: float = 0.0) -> Hazards:
     sure = trials & (rates >= 1.0)[:, None]
-    impossible = ((part & ~trials) | (sure & ~part)).any(axis=0)
+    impossible = np.asarray(((part & ~trials) | (sure & ~part)).any(axis=0))
     with np.errstate(divide="ignore"):
         joins, stays = np.log(rates), np.log1p(-np.minimum(rates, 1.0))
     logs = np.where(part, joins[:, None], np.where(sure, 0.0, np.where(rates < 1.0, stays, 0.0)[:, None]))
@@ -167,5 +167,5 @@ def places(part: Mask, period: int) -> NDArray[np.int64]:
 
 def _before(part: Mask) -> Mask:
     """Whether a canary joined an earlier batch."""
-    counts = np.cumsum(part, axis=0) - part
+    counts: NDArray[np.int64] = np.cumsum(part, axis=0) - part
     return np.asarray(counts > 0)
