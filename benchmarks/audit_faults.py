@@ -11,14 +11,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the faults are those of the tests
 
 from anechoic.audit import canaries_needed, draw_ratios, entries_needed, epsilon_power
 from anechoic.audit.bounds import lower_proportion
+from anechoic.audit.draws import draw_test
+from anechoic.audit.ratios import draw_participation
+from anechoic.audit.sampler_power import sampler_faults
+from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
 from tests.audit.faults import FAULTS, banded, cyclic, run
 
 
@@ -47,6 +54,35 @@ def table(repeats: int) -> list[dict[str, Any]]:
                 }
             )
     return records
+
+
+SAMPLERS = {
+    "Poisson": Poisson(400, 80, 24),
+    "cyclic Poisson": CyclicPoisson(400, 25, 4, 48),
+    "balls in bins": BallsInBins(400, 4, 24),
+    "random allocation": RandomAllocation(400, 4, 24),
+    "min-sep sampling": MinSepSampling(400, 50, 5, 24),
+}
+LEVEL = 0.05 / 6  # what `audit` gives to the test of sampling
+
+
+def samplers(repeats: int, canaries: int = 400) -> str:
+    """Samplers that forget how to draw, and false alarms of those that do not, by `draw_test` alone."""
+    lines = ["| scheme | fault | caught | power at least | a run |", "|---|---|---|---|---|"]
+    for name, scheme in SAMPLERS.items():
+        rng = np.random.default_rng(1)
+        for kind, fault in sampler_faults(scheme).items():
+            drawn = [fault(canaries, rng) for _ in range(repeats)]
+            draw_test(scheme, *drawn[0])  # what is simulated once is kept
+            begun = time.process_time()
+            caught = sum(draw_test(scheme, *one).p_value < LEVEL for one in drawn)
+            spent = (time.process_time() - begun) / repeats
+            power = float(lower_proportion(caught, repeats, 0.05))
+            lines.append(f"| {name} | {kind} | {caught} of {repeats} | {power:.0%} | {1000 * spent:.0f} ms |")
+        sound = [draw_participation(scheme, canaries, rng) for _ in range(500)]
+        alarms = sum(draw_test(scheme, *one).p_value < LEVEL for one in sound)
+        lines.append(f"| {name} | none | {alarms} of 500 (at most {500 * LEVEL:.1f} expected) | | |")
+    return "\n".join(lines)
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
@@ -91,7 +127,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="PATH")
     parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--samplers-only", action="store_true", help="only the faults of samplers")
     options = parser.parse_args()
+    print(samplers(200) + "\n")
+    if options.samplers_only:
+        return 0
     records = table(options.repeats)
     print(markdown(records))
     alarms = {r["fault"]: r["false_alarms"] for r in records}

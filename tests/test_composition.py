@@ -279,3 +279,21 @@ def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
         assert heading in found
         assert "nobody learns which batches one example joined" in " ".join(found.split())
         assert (tmp_path / format).read_text().strip() == found.strip()
+
+
+def test_a_part_at_rate_one_is_a_gaussian():
+    everyone = Mechanism(Identity(10), Poisson(100, 100, 10), 3.0, delta=1e-5)
+    some = Mechanism(Identity(10), Poisson(100, 10, 10), 3.0, delta=1e-5)
+    twice = compose(everyone, times=2)
+    assert not twice.amplified
+    assert twice.epsilon() == pytest.approx(gaussian_epsilon(1e-5, math.sqrt(20) / 3), rel=1e-12)
+    assert everyone.epsilon() < compose(everyone, some).epsilon() < everyone.epsilon() + some.epsilon()
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-6, 0.1, 1.0, 1e6, 1e12])
+def test_any_noise_has_an_epsilon(noise):
+    for sampling in (Poisson(100, 10, 10), BallsInBins(100, 5, 10), RandomAllocation(100, 5, 10)):
+        part = Mechanism(Identity(10), sampling, noise, delta=1e-5)
+        values = [compose(part, times=2).epsilon(delta) for delta in (1e-5, 0.5, 0.999999)]
+        assert values == sorted(values, reverse=True)
+        assert 0.0 <= values[0] < math.inf

@@ -33,7 +33,7 @@ from anechoic.accounting.profile import (
     profile_of_laws,
 )
 from anechoic.accounting.random_allocation import LEAST_NOISE, allocation_ratio
-from anechoic.accounting.sampled_gaussian import sampled_gaussian_pld
+from anechoic.accounting.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 from anechoic.accounting.verified import ATTEMPTS
 from anechoic.endless import EndlessMechanism
 from anechoic.errors import MismatchError
@@ -46,6 +46,7 @@ Part = Mechanism | EndlessMechanism
 
 _GRID = 3300  # widths of the grid of privacy losses to the epsilon that is to be found
 _FINEST, _COARSEST = 1e-5, 10.0
+_GAUSSIAN_REACH = 20.0  # about the length of the losses of a Gaussian that are kept, over mu
 _TAIL = 1e-4  # part of delta that a profile may leave at infinity
 _POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, delta) is known
 _SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is asked
@@ -207,14 +208,19 @@ class Composition:
         known = min(unsampled, basic * (1 + 1e-12))
         if known == 0.0:
             return known
+        # the finest grid on which every part can be held
+        reaches = [mu * (mu + _GAUSSIAN_REACH), *(term.reach for term in terms)]
+        finest = max(_FINEST, max(reaches) / MOST_CELLS)
+        if finest > _COARSEST:  # next to no noise
+            return known
         for _ in range(_REFINED):
-            width = min(max(known / _GRID, _FINEST), _COARSEST)
+            width = max(min(known / _GRID, _COARSEST), finest)
             pairs = [term.pair(width) for term in terms]
             if gaussians:
                 pairs.append((_gaussian_pld(mu, width), 1))
             found = composed_epsilon(pairs, delta - failure)
             before, known = known, min(known, found)
-            if known > 0.7 * before or width == _FINEST:
+            if known > 0.7 * before or width == finest:
                 break
         return known
 
@@ -285,20 +291,36 @@ class _Term:
     epsilon: float
     profile: Profile | None  # None: Poisson sampling
 
+    @property
+    def reach(self) -> float:
+        """Length of the interval of privacy losses that is kept."""
+        if self.profile is not None:
+            return 2.0 * float(self.profile.epsilons[-1])
+        rate = _poisson(self.part).sampling.rate
+        return loss_moments(self.part.noise_multiplier, rate, self.part.adjacency)[1]
+
     def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
         """A pair on a grid, and how often it is composed."""
         if self.profile is not None:
             return self.profile.pld(width), self.count
-        accountant = self.part.accountant
-        if not isinstance(accountant, PoissonAccountant):
-            raise TypeError(f"{accountant!r} has no profile.")
-        rate, groups = accountant.sampling.rate, accountant.sampling.groups
+        sampling = _poisson(self.part).sampling
+        rate, groups = sampling.rate, sampling.groups
         one = sampled_gaussian_pld(self.part.noise_multiplier, rate, self.part.adjacency, width)
         return one, self.count * -(-self.part.steps // groups)
 
 
+def _poisson(part: Mechanism) -> PoissonAccountant:
+    if not isinstance(part.accountant, PoissonAccountant):
+        raise TypeError(f"{part.accountant!r} has no profile.")
+    return part.accountant
+
+
 def _amplified(part: Part) -> bool:
-    return isinstance(part, Mechanism) and part.accountant is not None
+    """Whether its sampling hides anything: a rate of 1 puts everybody into every batch."""
+    if not isinstance(part, Mechanism) or part.accountant is None:
+        return False
+    accountant = part.accountant
+    return not isinstance(accountant, PoissonAccountant) or accountant.sampling.rate < 1.0
 
 
 def _failure(part: Part) -> float:

@@ -181,3 +181,30 @@ def test_verified_noise_is_within_two_percent():
 def test_refusals(gram, message):
     with pytest.raises(ValueError, match=message):
         Mixture(gram)
+
+
+@pytest.mark.parametrize("ratio", [1e3, 1e6, 1e7, 1e9, 1e12])
+def test_small_bins_beside_a_large_one_keep_their_noise(ratio):
+    """Where one bin is always seen, the others decide: at every ratio as at 1e3 (1.978 was said at 1e7)."""
+    gram = np.diag([ratio**2] + [1.0] * 9)
+    found = Mixture(gram).verify(1.978, 0.5, samples=100_000, failure=1e-6, seed=1)
+    assert found.delta == pytest.approx(0.1663, abs=0.002)
+    factor = Mixture(gram)._factor
+    lengths = np.sqrt(gram.diagonal())
+    off = np.abs(factor @ factor.T - gram) / lengths / lengths[:, None]
+    assert off.max() < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_sampled_lies_above_the_gram_matrix(seed):
+    """Entry by entry, for means of any size and nearly parallel ones: a larger matrix is never safer."""
+    rng = np.random.default_rng(seed)
+    means = np.abs(rng.standard_normal((5, 9))) * 10.0 ** rng.uniform(-9, 9, 9)
+    means[:, 3] = means[:, 2] * (1 + 1e-9)
+    means[:, 5] = 0.0
+    gram = means.T @ means
+    mixture = Mixture(gram)
+    assert (mixture.gram >= gram).all()
+    assert (mixture._factor @ mixture._factor.T >= gram).all()
+    lengths = np.where(gram.diagonal() > 0, np.sqrt(gram.diagonal()), 1.0)
+    assert (np.abs(mixture.gram - gram) / lengths / lengths[:, None]).max() < 1e-11

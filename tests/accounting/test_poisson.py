@@ -1,5 +1,7 @@
 """Amplified accounting: published numbers, limits, and an independent evaluation by quadrature."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -98,3 +100,38 @@ def test_tiny_rates_are_accounted_where_a_run_without_sampling_has_no_privacy():
     """Without sampling epsilon is 1e5 on one side of sigma = 0.45 and less on the other."""
     values = [poisson_epsilon(1e-6, s, 1e-4, 10_000, adjacency="replace_one") for s in (0.44, 0.46)]
     assert 3.0 < values[1] < values[0] < 4.0
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("noise", [1e-12, 0.02, 1.0, 1e12])
+def test_who_is_hardly_ever_drawn_has_no_epsilon_at_a_large_delta(noise, adjacency):
+    """The unit is in no batch with probability (1 - p)^T, and then both laws are the same."""
+    for rate, steps in ((0.1, 10), (0.5, 1), (1e-9, 500)):
+        taken = -math.expm1(steps * math.log1p(-rate))
+        delta = min(taken * (1 + 1e-9), 1 - 1e-15)
+        assert poisson_epsilon(delta, noise, rate, steps, adjacency=adjacency) == 0.0
+    assert poisson_epsilon(1 - 1e-15, 1.0, 0.999, 1) == 0.0
+
+
+def test_rare_and_large_losses_fit_on_a_grid():
+    """Losses 1000 times their spread: some 1e-6 of epsilon, where nothing was shown."""
+    values = [poisson_epsilon(1e-12, noise, 1e-9, 500) for noise in (0.7, 0.9, 1.0, 1.5)]
+    assert values[0] < 1e-3
+    assert max(values[1:]) < 2e-5
+
+
+def test_the_finest_grid_has_a_budget(monkeypatch):
+    """Little noise and a tiny epsilon: a coarser grid, or none, and never more points than were promised."""
+    from anechoic.accounting import poisson, sampled_gaussian
+
+    seen = []
+    real = sampled_gaussian.sampled_gaussian_pld
+
+    def pair(noise_multiplier, rate, adjacency, width):
+        seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)[1] / width)
+        return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width))
+
+    monkeypatch.setattr(poisson, "sampled_gaussian_pld", pair)
+    for delta in (0.6, 0.65):
+        assert poisson_epsilon(delta, 0.011, 0.1, 10) >= 0.0
+    assert max(seen) <= sampled_gaussian.MOST_CELLS * (1 + 1e-9)

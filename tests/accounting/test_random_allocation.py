@@ -1,6 +1,7 @@
 """One of t steps: against integration, plain Monte Carlo, published values, and what must be monotone."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from anechoic.accounting import (
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
 )
-from anechoic.accounting.likelihood import constant, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.likelihood import gaussian_ratio, product_of, sum_of
 from anechoic.accounting.random_allocation import one_of
 
 
@@ -84,7 +85,8 @@ def test_laws_keep_their_mean_and_refining_lowers_the_bound():
     assert total.mean == pytest.approx(13, rel=1e-12)
     assert total.mass.sum() + total.zero == pytest.approx(1, rel=1e-12)
     assert product_of(ratio, 5).mean == pytest.approx(1, rel=1e-12)
-    assert constant(7.3, 0.01).mean == pytest.approx(7.3, rel=1e-12)
+    assert total.coarsened().mean == pytest.approx(13, rel=1e-12)
+    assert total.among(13, 200).mean == pytest.approx(1, rel=1e-12)
     fine = ratio
     for _ in range(3):
         fine = fine.refined()
@@ -115,3 +117,45 @@ def test_refusals():
     for bad in ((0.0, 1.0, 2, 2), (1e-6, -1.0, 2, 2), (1e-6, 1.0, 0, 2), (1e-6, 1.0, 2, 1.5)):
         with pytest.raises(ValueError, match="must"):
             random_allocation_epsilon(*bad)
+
+
+@pytest.mark.parametrize(("noise", "count"), [(1.0, 7), (3.0, 13), (0.4, 5), (50.0, 3)])
+def test_a_sum_is_the_law_of_the_sum(noise, count):
+    """Second moments: E S^2 = count E R^2 + count (count - 1), and the sum's own law is a little wider."""
+    ratio = gaussian_ratio(noise)
+    total = sum_of(ratio, count)
+    variance = math.expm1(1 / noise**2)
+    found = float(np.square(np.exp(total.logs) / count - 1) @ total.mass) + total.zero
+    assert variance / count < found < variance / count * 1.02
+    split = total.coarsened()
+    assert split.mass.sum() + split.zero == pytest.approx(1, rel=1e-12)
+    coarse = float(np.square(np.exp(split.logs) / count - 1) @ split.mass) + split.zero
+    assert found < coarse < found * 1.02
+
+
+@pytest.mark.parametrize("count", [7, 120, 99_991])
+def test_counts_that_are_no_power_of_two_take_no_longer(count):
+    """With much noise the sums of 2^i copies lie many grid points apart."""
+    begun = time.process_time()
+    near = [random_allocation_epsilon(1e-6, 2e4, 2**power, 2**power) for power in (2, 3, 6, 7, 16, 17)]
+    found = random_allocation_epsilon(1e-6, 2e4, count, count)
+    assert time.process_time() - begun < 20
+    assert near == sorted(near, reverse=True)
+    place = sum(2**power < count for power in (2, 3, 6, 7, 16, 17))
+    assert near[place] * 0.999 <= found <= near[place - 1]
+
+
+@pytest.mark.parametrize(
+    ("noise", "period", "steps"), [(20_000.0, 1000, 1), (200.0, 1000, 10), (2000.0, 100, 130), (2e3, 7, 7)]
+)
+@pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-12])
+def test_little_is_lost_where_epsilon_is_tiny(noise, period, steps, delta):
+    """With much noise the run is a Gaussian mechanism; an epoch cut short has a ratio near 1."""
+    found = random_allocation_epsilon(delta, noise, period, steps)
+    limit = gaussian_epsilon(delta, math.sqrt(steps) / period / noise)
+    assert limit <= found <= 1.01 * limit + 1e-10
+
+
+def test_grids_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="power of two"):
+        gaussian_ratio(5.0).plus(gaussian_ratio(5.1))

@@ -5,7 +5,9 @@ import pytest
 from scipy import stats
 
 from anechoic.audit.draws import draw_test, two_sided_binomial
+from anechoic.audit.hazards import hazards
 from anechoic.audit.ratios import draw_participation
+from anechoic.audit.sampler_power import sampler_faults, sampling_power
 from anechoic.batches import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.noise import derive
@@ -101,13 +103,90 @@ def test_all_canaries_drawn_together_are_seen():
 def test_a_pattern_that_cannot_be_drawn_is_named():
     part, _ = drawn(SCHEMES["bins"], 0)
     part[:, 17] = False
-    assert draw_test(SCHEMES["bins"], part) == (0.0, "the scheme cannot draw the pattern of canary 17")
+    assert draw_test(SCHEMES["bins"], part)[:2] == (0.0, "the scheme cannot draw the pattern of canary 17")
     part, possible = drawn(SCHEMES["cyclic"], 0)
     part[np.flatnonzero(~possible[:, 3])[0], 3] = True
     assert draw_test(SCHEMES["cyclic"], part, possible).p_value == 0
     part, _ = drawn(SCHEMES["allocation"], 0)
     part[12:, 5] = True  # twice in the last epoch, which is cut short
     assert draw_test(SCHEMES["allocation"], part).note.endswith("canary 5")
+
+
+FAULTS = {
+    "Poisson": Poisson(400, 80, 24),
+    "cyclic": CyclicPoisson(400, 25, 4, 48),
+    "bins": BallsInBins(400, 4, 24),
+    "allocation": RandomAllocation(400, 4, 24),
+    "min-sep": MinSepSampling(400, 50, 5, 24),
+}
+KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_faults(scheme)]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
+    """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
+    scheme, rng = FAULTS[name], np.random.default_rng(5)
+    fault = sampler_faults(scheme)[kind]
+    found = [draw_test(scheme, *fault(400, rng)).p_value < 0.05 / 6 for _ in range(20)]
+    assert sum(found) >= 19
+
+
+def test_every_kind_of_fault_is_tried():
+    assert {kind for _, kind in KINDS} == {
+        "one coin per unit",
+        "half never drawn",
+        "coins shared by pairs",
+        "equal epochs",
+        "fixed sizes",
+        "periodic",
+    }
+    assert sampler_faults(FixedOrder(N, 24, steps=STEPS)) == {}
+    assert sampler_faults(Poisson(N, N, STEPS)) == {} == sampler_faults(RandomAllocation(N, 1, STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SCHEMES, *FAULTS])
+def test_false_alarms_over_500_runs(name):
+    scheme = {**SCHEMES, **FAULTS}[name]
+    rng, count = np.random.default_rng(7), 500
+    found = np.array([draw_test(scheme, *draw_participation(scheme, 200, rng)).p_value for _ in range(count)])
+    for level in (0.05, 0.05 / 6):
+        alarms = int((found <= level).sum())
+        assert stats.binomtest(alarms, count, level).proportion_ci(0.999).low <= level
+
+
+def test_one_canary_that_is_always_drawn_is_seen():
+    scheme = Poisson(400, 80, 24)
+    part, _ = draw_participation(scheme, 400, np.random.default_rng(1))
+    part[:, 33] = True
+    test = draw_test(scheme, part)
+    assert test.p_value < 1e-6
+    assert "canary 33 is drawn 24 of 24 times, promised 0.2" in test.note
+
+
+def test_sampling_power_counts_what_is_seen():
+    scheme = Poisson(100, 20, 12)
+    powers = sampling_power(scheme, 100, failure=0.05 / 6, repeats=10)
+    assert set(powers) == set(sampler_faults(scheme))
+    assert powers["one coin per unit"] == 1.0
+    assert max(sampling_power(scheme, 2, failure=1e-6, repeats=5).values()) < 1.0
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_hazards_are_the_law_of_the_scheme(name):
+    """Joined as often as the hazards say, given the past; the probabilities of patterns are those drawn."""
+    scheme, rng = SCHEMES[name], np.random.default_rng(2)
+    part, possible = draw_participation(scheme, 20_000, rng)
+    law = hazards(scheme, part, possible)
+    assert not law.impossible.any()
+    trials = law.trials.sum(axis=1)
+    expected, found = trials * law.rates, part.sum(axis=1)
+    assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - law.rates)) + 1e-9).all()
+    # of the ten most frequent patterns
+    _, first, counts = np.unique(part, axis=1, return_index=True, return_counts=True)
+    often = np.argsort(-counts)[:10]
+    chance = np.exp(law.log_probability[first[often]])
+    assert (np.abs(counts[often] - 20_000 * chance) <= 6 * np.sqrt(20_000 * chance) + 1e-9).all()
 
 
 def test_binomial_p_values():

@@ -101,7 +101,8 @@ def dominations(gram: Array) -> list[Domination]:
         if count > 1:  # entry by entry: Kahane's inequality (accounting.gauss_markov)
             largest = blocks.max(axis=0)
             shared = float(largest[~np.eye(count, dtype=bool)].max())
-            found.append(Domination(count, max(0.0, float(largest.diagonal().max()) - shared), shared))
+            rest = max(0.0, float(largest.diagonal().max()) * (1 + 1e-15) - shared)
+            found.append(Domination(count, rest, shared))
     return found
 
 

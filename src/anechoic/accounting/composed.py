@@ -8,9 +8,9 @@ e M^T e^(-t l) of p, which for the t of Chernoff's bound is about e times delta.
 all N points have a 2-norm of at most _ROUNDING 2^-52 T log2(N) |q|_2 (Higham 2002, Section 24.1, and T
 factors), and delta sums them with weights of at most M^T e^(-t l).
 
-What lies outside the N points is folded into them by the transform. From below it moves up, which is
-pessimistic. From above it is lost: its P-mass is at most M^T e^(-t l_top) times its q-mass, which is bounded
-by Chernoff's inequality and charged.
+The transform folds what lies outside the N points into them, where it only adds mass. What it lacks where it
+was counts towards delta(epsilon) only for losses l > epsilon, and there, at either end, its P-mass is at most
+M^T e^(-t epsilon) times its q-mass, which Chernoff's inequality bounds by _OUTSIDE: twice that is charged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
 
 from anechoic._validate import Array
 
@@ -39,6 +38,8 @@ _OUTSIDE = 1e-30  # q-mass that may be left out at either end
 _TILTS = np.geomspace(1e-6, 1e6, 57)
 _STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
 _REACHES = np.geomspace(0.5, 200.0, 40)
+_MOST_POINTS = 2**24  # of the composed loss: beyond them nothing is shown
+_SKETCHED = 2**17  # points of one loss from which the tilt and the window are chosen on fewer
 
 
 def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) -> float:
@@ -72,7 +73,22 @@ class _Losses:
 
     def log_moment(self, tilt: float) -> float:
         """log of the mean of e^(tilt loss)."""
-        return float(logsumexp(self.logs + tilt * self.losses))
+        x = self.logs + tilt * self.losses
+        top = float(x.max())
+        x -= top
+        return top + math.log(float(np.exp(x, out=x).sum()))
+
+    @cached_property
+    def sketch(self) -> _Losses:
+        """About the same on fewer points, on which no bound rests."""
+        if len(self.places) <= _SKETCHED:
+            return self
+        starts = np.arange(0, len(self.places), -(-len(self.places) // 4096))
+        masses = np.exp(self.logs)
+        sums = np.add.reduceat(masses, starts)
+        kept = sums > 0.0
+        means = np.add.reduceat(masses * self.places, starts)[kept] / sums[kept]
+        return _Losses(self.width, means, np.log(sums[kept]), self.infinite)
 
 
 def _losses(pmf: PLDPmf) -> _Losses:
@@ -89,30 +105,40 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
         return math.inf
 
     def chernoff(tilt: float) -> float:
-        return (sum(n * one.log_moment(tilt) for one, n in parts) - math.log(left)) / tilt
+        return (sum(n * one.sketch.log_moment(tilt) for one, n in parts) - math.log(left)) / tilt
 
     best = int(np.argmin([chernoff(tilt) for tilt in _TILTS]))
     around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
-    found = minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
-    tilts = [math.exp(found.x)]
+    nearest = minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
+    tilts = [math.exp(nearest.x)]
     top = sum(n * float(one.losses[-1]) for one, n in parts)
     if tilts[0] * top > _STEEPEST:  # epsilon may lie close below the largest loss: there a tilt is too steep
         tilts.append(_STEEPEST / top)
-    return min(_Composed(parts, tilt).epsilon(left) for tilt in tilts)
+    found = [_Composed.of(parts, tilt) for tilt in tilts]
+    return min(math.inf if one is None else one.epsilon(left) for one in found)
+
+
+#: A loss, how often it is taken, the logarithm of its moment at the tilt, and its tilted masses.
+_Tilted = tuple[_Losses, int, float, Array]
 
 
 class _Composed:
     """The composed loss, tilted, on the points that matter."""
 
-    def __init__(self, parts: list[tuple[_Losses, int]], tilt: float) -> None:
-        self._width, self._tilt = parts[0][0].width, tilt
+    @classmethod
+    def of(cls, parts: list[tuple[_Losses, int]], tilt: float) -> _Composed | None:
+        """None where it would take too many points."""
         tilted = []
         for one, count in parts:
             moment = one.log_moment(tilt)
             tilted.append((one, count, moment, np.exp(one.logs + tilt * one.losses - moment)))
+        low, high = _window(tilted, tilt)
+        return None if high - low >= _MOST_POINTS else cls(tilted, tilt, low, high)
+
+    def __init__(self, tilted: list[_Tilted], tilt: float, low: int, high: int) -> None:
+        self._width, self._tilt = tilted[0][0].width, tilt
         self._log_scale = sum(count * moment for _, count, moment, _ in tilted)
-        self._count = sum(count for _, count in parts)
-        low, high = self._window(tilted)
+        self._count = sum(count for _, count, _, _ in tilted)
         points = next_fast_len(high - low + 1, real=True)
         transform, largest, start = 1.0 + 0.0j, 0.0, 0
         for one, count, _, masses in tilted:
@@ -127,29 +153,10 @@ class _Composed:
         self._losses: Array = self._width * (low + np.arange(points, dtype=np.float64))
         self._error = _ROUNDING * _UNIT * self._count * math.log2(max(points, 2)) * largest
 
-    def _window(self, tilted: list[tuple[_Losses, int, float, Array]]) -> tuple[int, int]:
-        """(lowest, highest) index that is kept: beyond each, the sum has at most the q-mass _OUTSIDE."""
-        variance = 0.0
-        for one, count, _, masses in tilted:
-            variance += count * float(masses @ np.square(one.losses - masses @ one.losses))
-        spread, ends = math.sqrt(max(variance, self._width**2)), []
-        for sign in (-1.0, 1.0):
-            reached = []
-            for step in _REACHES / spread:
-                moments = (n * (one.log_moment(self._tilt + sign * step) - m) for one, n, m, _ in tilted)
-                reached.append((sum(moments) - math.log(_OUTSIDE)) / step)
-            ends.append(sign * min(reached))
-        low = max(ends[0], sum(n * float(one.losses[0]) for one, n, _, _ in tilted))
-        high = min(ends[1], sum(n * float(one.losses[-1]) for one, n, _, _ in tilted))
-        return math.floor(low / self._width), math.ceil(high / self._width)
-
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 on these points at which the bound is at most `delta`."""
         start = int(np.searchsorted(self._losses, 0.0, side="right"))
         losses, masses = self._losses[start:], self._masses[start:]
-        lost = _OUTSIDE * _exp(self._log_scale - self._tilt * float(self._losses[-1]))
-        if lost >= delta:
-            return math.inf
         with np.errstate(divide="ignore"):
             values = np.exp(np.minimum(np.log(masses) + self._log_scale - self._tilt * losses, 0.0))
         weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
@@ -159,8 +166,8 @@ class _Composed:
             above = int(np.searchsorted(losses, epsilon, side="right"))
             mass = float(values[above:] @ -np.expm1(epsilon - losses[above:]))
             norm = math.sqrt(min(weights, len(losses) - above))
-            charge = self._error * norm * _exp(self._log_scale - self._tilt * epsilon)
-            return (mass + charge) * relative + lost
+            charge = (self._error * norm + 2.0 * _OUTSIDE) * _exp(self._log_scale - self._tilt * epsilon)
+            return (mass + charge) * relative
 
         if bound(0.0) <= delta:
             return 0.0
@@ -171,6 +178,32 @@ class _Composed:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if bound(middle) <= delta else (middle, high)
         return high
+
+
+def _window(tilted: list[_Tilted], tilt: float) -> tuple[int, int]:
+    """(lowest, highest) index that is kept: beyond each, the sum has at most the q-mass _OUTSIDE."""
+    variance, width = 0.0, tilted[0][0].width
+    for one, count, _, masses in tilted:
+        variance += count * float(masses @ np.square(one.losses - masses @ one.losses))
+    spread, ends = math.sqrt(max(variance, width**2)), []
+
+    def reached(step: float, *, exact: bool) -> float:
+        moments = (
+            n * ((one if exact else one.sketch).log_moment(tilt + step) - moment)
+            for one, n, moment, _ in tilted
+        )
+        return (sum(moments) - math.log(_OUTSIDE)) / abs(step)
+
+    largest = max(max(abs(float(one.losses[0])), abs(float(one.losses[-1]))) for one, *_ in tilted)
+    for sign in (-1.0, 1.0):
+        steps = sign * _REACHES / spread
+        step = min(steps, key=lambda step: reached(step, exact=False))
+        if reached(step, exact=False) >= _MOST_POINTS * width:  # rare losses far beyond the spread
+            step = min(sign * _REACHES / largest, key=lambda step: reached(step, exact=False))
+        ends.append(sign * reached(step, exact=True))  # Chernoff's bound, for whatever step
+    low = max(ends[0], sum(n * float(one.losses[0]) for one, n, _, _ in tilted))
+    high = min(ends[1], sum(n * float(one.losses[-1]) for one, n, _, _ in tilted))
+    return math.floor(low / width), math.ceil(high / width)
 
 
 def _exp(x: float) -> float:

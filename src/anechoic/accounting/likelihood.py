@@ -32,6 +32,8 @@ _FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at le
 _WIDEST = 0.02
 _HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
 _MOST_POINTS = 6000  # a grid of more is not refined further
+_FINEST = 2**18  # points of a law that is brought to the grid of another
+_LONGEST = 2**15  # points of a factor of a product; a longer one goes to a coarser grid
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,16 @@ class Ratio:
         mass[::2] = self.mass
         return Ratio(self.width / 2, 2 * self.first, mass, self.zero, self.infinite)
 
+    def coarsened(self) -> Ratio:
+        """On a grid of twice the width: atoms between its points are split among their neighbours."""
+        mass = np.pad(self.mass, (self.first % 2, 2))
+        mass = mass[: len(mass) // 2 * 2 - 1] if len(mass) % 2 == 0 else mass
+        up = 1.0 / (1.0 + math.exp(self.width))  # keeps the mean
+        kept, between = mass[::2].copy(), mass[1::2]
+        kept[:-1] += (1.0 - up) * between
+        kept[1:] += up * between
+        return Ratio(2 * self.width, (self.first - self.first % 2) // 2, kept, self.zero, self.infinite)
+
     def fine_enough(self, share: float = 1.0) -> Ratio:
         """On a grid that resolves the spread, also of a sum in which this is a `share` of the mean."""
         ratio, spread = self, self.spread * share
@@ -115,27 +127,16 @@ class Ratio:
 
     def plus(self, other: Ratio) -> Ratio:
         """The sum of independent ratios (not of mean 1: divide by the number of terms)."""
-        a, b = self, other
-        while a.width > b.width:
-            a = a.refined()
-        while b.width > a.width:
-            b = b.refined()
-        first = min(a.first, b.first)
-        last = max(a.first + len(a.mass), b.first + len(b.mass)) - 1
-        length = last - first + 1
-        p, q = np.zeros(length), np.zeros(length)
-        p[a.first - first : a.first - first + len(a.mass)] = a.mass
-        q[b.first - first : b.first - first + len(b.mass)] = b.mass
-        mass = _sum_masses(p, q, a.width) + np.pad(p * b.zero + q * a.zero, (0, _head(a.width)))
-        return Ratio(a.width, first, mass, a.zero * b.zero, a.infinite + b.infinite).trimmed()
+        a, b = _on_one_grid(self, other)
+        first, mass, zero = _sum_masses(a, b)
+        return Ratio(a.width, first, mass, zero, a.infinite + b.infinite).trimmed()
 
     def times(self, other: Ratio) -> Ratio:
         """The product of independent ratios of mean 1: composition."""
         a, b = self._capped(), other._capped()
-        while a.width > b.width:
-            a = a.refined()
-        while b.width > a.width:
-            b = b.refined()
+        a, b = _on_one_grid(a, b)
+        while max(len(a.mass), len(b.mass)) > _LONGEST:
+            a, b = a.coarsened(), b.coarsened()
         mass = np.convolve(a.mass, b.mass)
         zero = a.zero + b.zero - a.zero * b.zero
         infinite = a.infinite * b.mean + b.infinite * a.mean - a.infinite * b.infinite
@@ -149,6 +150,27 @@ class Ratio:
         up = math.expm1((shift - whole) * self.width) / step
         mass = np.pad(self.mass * (1 - up), (0, 1)) + np.pad(self.mass * up, (1, 0))
         return Ratio(self.width, self.first + whole, mass, self.zero, self.infinite / count)
+
+    def among(self, made: int, count: int) -> Ratio:
+        """(R + count - made) / count for a sum R of `made` ratios, on a grid that resolves it.
+
+        What is added may be many times the spread: logarithms are taken of the small difference to 1.
+        """
+        logs = np.log1p(np.expm1(self.logs - math.log(made)) * (made / count))
+        fine = min(self.width, self.spread * made / count / _FINEST_SPREAD)
+        fine = max(fine, float(logs[-1] - logs[0]) / _MOST_POINTS)
+        # grids of different laws stay comparable: halves of one width
+        width = self.width * 2.0 ** math.floor(math.log2(fine / self.width))
+        places = logs / width
+        whole = np.floor(places).astype(np.int64)
+        up = np.expm1((places - whole) * width) / math.expm1(width)
+        first, mass = int(whole[0]), np.zeros(int(whole[-1] - whole[0]) + 2)
+        np.add.at(mass, whole - first, (1.0 - up) * self.mass)
+        np.add.at(mass, whole - first + 1, up * self.mass)
+        # R = 0 gives 1 - made / count, which lies below the second point: split between that and 0
+        low = self.zero * min(1.0, (1.0 - made / count) * math.exp(-width * (first + 1)))
+        mass[1] += low
+        return Ratio(width, first, mass, self.zero - low, self.infinite / count)
 
     def remove(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(P || Q) of the pair composed with a mu-GDP Gaussian."""
@@ -189,12 +211,15 @@ def gaussian_ratio(noise_multiplier: float) -> Ratio:
     return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), max(0.0, infinite))
 
 
-def constant(value: float, width: float) -> Ratio:
-    """The number `value` > 0, rounded to a grid."""
-    place = math.log(value) / width
-    first = math.floor(place)
-    up = math.expm1((place - first) * width) / math.expm1(width)
-    return Ratio(width, first, np.array([1.0 - up, up]))
+def _on_one_grid(a: Ratio, b: Ratio) -> tuple[Ratio, Ratio]:
+    """Both on the finer of two grids, of which one is a power of two as wide; or as fine as can be held."""
+    if math.frexp(a.width)[0] != math.frexp(b.width)[0]:
+        raise ValueError(f"grids of widths {a.width} and {b.width}: no power of two lies between them.")
+    while a.width > b.width:
+        a, b = (a.refined(), b) if 2 * len(a.mass) <= _FINEST else (a, b.coarsened())
+    while b.width > a.width:
+        a, b = (a, b.refined()) if 2 * len(b.mass) <= _FINEST else (a.coarsened(), b)
+    return a, b
 
 
 def sum_of(ratio: Ratio, count: int) -> Ratio:
@@ -225,33 +250,67 @@ def _doubled(
         power = combine(power, power)
 
 
-def _head(width: float) -> int:
-    """Grid points by which the sum of two equal atoms may lie above them."""
-    return math.floor(math.log(2) / width) + 1
+def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
+    """The sum of two independent ratios on one grid: its first index, its masses, and the mass at 0.
+
+    Each pair of atoms is rounded to its two neighbours. Only pairs that exist are looked at: the work does
+    not depend on how far apart the two laws lie.
+    """
+    width, lasts = a.width, [ratio.first + len(ratio.mass) - 1 for ratio in (a, b)]
+    near = math.ceil(-math.log(math.expm1(width)) / width) + 1
+    lags = range(max(b.first - lasts[0], 1 - near), min(lasts[1] - a.first, near - 1) + 1)
+    apart = max(b.first - lasts[0], a.first - lasts[1], 0)  # the least distance of two atoms
+    farthest = max(lasts[1] - a.first, lasts[0] - b.first)
+    lowest = max(a.first, b.first) + (_above(farthest, width)[0] if farthest < near else 0)
+    highest = max(lasts) + _above(apart, width)[0] + 1
+    out = np.zeros(highest - lowest + 1)
+
+    def add(first: int, masses: Array, up: Array | float) -> None:
+        out[first - lowest : first - lowest + len(masses)] += (1.0 - up) * masses
+        out[first - lowest + 1 : first - lowest + 1 + len(masses)] += up * masses
+
+    for lag in lags:  # the atom of b is `lag` points above that of a
+        first = max(a.first, b.first - lag)
+        stop = min(lasts[0], lasts[1] - lag) + 1
+        pairs = a.mass[first - a.first : stop - a.first]
+        pairs = pairs * b.mass[first + lag - b.first : stop + lag - b.first]
+        place, up = _above(abs(lag), width)
+        add(first + max(lag, 0) + place, pairs, up)
+    for larger, smaller in ((a, b), (b, a)):  # `near` points above: the smaller adds less than one point
+        reach = np.arange(len(larger.mass)) + (larger.first - smaller.first - near)
+        start, end = int(np.searchsorted(reach, 0)), len(smaller.mass) - 1
+        if start == len(reach):
+            continue
+        reach = reach[start:]
+        inside = np.minimum(reach, end)
+        count = np.cumsum(smaller.mass)[inside]
+        total = _decayed(smaller.mass, width)[inside] * np.exp(-width * (reach - inside))
+        share = total * math.exp(-near * width) / math.expm1(width)  # its mean decides
+        place = larger.first + start - lowest
+        out[place : place + len(reach)] += larger.mass[start:] * (count - share)
+        out[place + 1 : place + 1 + len(reach)] += larger.mass[start:] * share
+    zero = a.zero * b.zero
+    for ratio, other in ((a, b), (b, a)):  # where one is 0 the sum is the other
+        zero += _put(out, lowest, ratio, other.zero)
+    return lowest, out, zero
 
 
-def _sum_masses(p: Array, q: Array, width: float) -> Array:
-    """Masses of the sum of two independent ratios on one grid, each rounded to its two neighbours."""
-    length, head = len(p), _head(width)
-    out = np.zeros(length + head)
-    near = min(length, math.ceil(-math.log(math.expm1(width)) / width) + 1)
-    for lag in range(near):  # the larger is `lag` points above the smaller
-        pairs = p[lag:] * q[: length - lag]
-        if lag:
-            pairs += q[lag:] * p[: length - lag]
-        value = 1.0 + math.exp(-lag * width)
-        place = min(math.floor(math.log(value) / width), head - 1)
-        up = min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
-        out[lag + place : length + place] += (1.0 - up) * pairs
-        out[lag + place + 1 : length + place + 1] += up * pairs
-    if near < length:  # the smaller adds less than one point: its mean decides
-        for larger, smaller in ((p, q), (q, p)):
-            count = np.cumsum(smaller)[: length - near]
-            total = _decayed(smaller, width)[: length - near]
-            up_share = total * math.exp(-near * width) / math.expm1(width)
-            out[near:length] += larger[near:] * (count - up_share)
-            out[near + 1 : length + 1] += larger[near:] * up_share
-    return out
+def _above(lag: int, width: float) -> tuple[int, float]:
+    """How many points the sum of two atoms `lag` points apart lies above the larger, and its share above."""
+    value = 1.0 + math.exp(-lag * width)
+    place = math.floor(math.log(value) / width)
+    return place, min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
+
+
+def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
+    """Add a share of a law to masses from index `lowest` on; what is lower is split with 0: returned."""
+    below = max(0, min(lowest - ratio.first, len(ratio.mass)))
+    low = share * ratio.mass[:below]
+    up = low * np.exp(-ratio.width * (lowest - ratio.first - np.arange(below)))
+    out[0] += float(up.sum())
+    first = ratio.first + below - lowest
+    out[first : first + len(ratio.mass) - below] += share * ratio.mass[below:]
+    return float(low.sum()) - float(up.sum())
 
 
 def _decayed(values: Array, width: float) -> Array:

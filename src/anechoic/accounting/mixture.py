@@ -10,6 +10,8 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.accounting.tilted import Tilt, TiltedPair
 
+_UNIT = 2.0**-52
+
 
 class _Drawn(NamedTuple):
     noise: Array  # <m_i, z> for standard normal z, shape (count, b)
@@ -30,21 +32,29 @@ class Mixture(TiltedPair):
         gram = np.asarray(gram, dtype=np.float64)
         if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not np.isfinite(gram).all():
             raise ValueError(f"gram has shape {gram.shape}; it must be a finite (b, b) array.")
-        size = float(gram.diagonal().max())
-        if size <= 0 or not np.allclose(gram, gram.T, atol=1e-9 * size):
-            raise ValueError("gram must be symmetric with a positive diagonal.")
-        if gram.min() < -1e-12 * size:
+        own = gram.diagonal()
+        if not own.max() > 0 or own.min() < 0:
+            raise ValueError(f"gram has the diagonal {own}: squared lengths, of which one is positive.")
+        # entries are compared with the lengths of their own means: bins may differ in size by any factor
+        lengths = np.sqrt(own)
+        scales = np.where(lengths > 0, lengths, 1.0)
+        unit = gram / scales / scales[:, None]
+        if not np.allclose(unit, unit.T, rtol=0.0, atol=1e-9):
+            raise ValueError("gram must be symmetric.")
+        if unit.min() < -1e-12:
             raise ValueError(
                 f"gram has an entry {gram.min()}: the reduction to a mixture needs means with inner products"
                 " >= 0 (Lemma 3.2 of arXiv 2410.06266). Use a non-negative strategy."
             )
-        self.gram = (gram + gram.T) / 2
-        values, vectors = np.linalg.eigh(self.gram)
-        if values[0] < -1e-9 * values[-1]:
-            raise ValueError(f"gram has the eigenvalue {values[0]}: it must be positive semidefinite.")
-        kept = values > 1e-14 * values[-1]
-        self._factor = vectors[:, kept] * np.sqrt(values[kept])  # G = F F^T
-        self.largest = size
+        values, vectors = np.linalg.eigh(np.maximum((unit + unit.T) / 2, 0.0))
+        if values[0] < -1e-9 * len(gram):
+            raise ValueError(
+                f"gram, scaled to a unit diagonal, has the eigenvalue {values[0]}: it must be positive"
+                " semidefinite."
+            )
+        self._factor = _factor_above(unit, values, vectors) * lengths[:, None]
+        self.gram = self._factor @ self._factor.T
+        self.largest = float(self.gram.diagonal().max())
         self.average = float(self.gram.diagonal().mean())
         self.shared = float(self.gram.mean())
         self.numbers = self.cycle = len(gram)
@@ -75,6 +85,27 @@ class Mixture(TiltedPair):
         loss = _log_mean_exp(x - own)
         kept = loss < -tilt.epsilon
         return loss[kept], -t * x[kept].mean(axis=1) - t**2 * self.shared / (2 * std**2)
+
+
+def _factor_above(unit: Array, values: Array, vectors: Array) -> Array:
+    """F with (F F^T)_ij >= unit_ij for all i, j, also in exact arithmetic, and equal but for rounding.
+
+    A Gram matrix that is larger entry by entry is never harder to tell apart (docs/proofs/mixtures.md), so
+    that what is sampled dominates. A product of rows of norm <= 1 is off by at most their length times 2^-53.
+
+    Args:
+        unit: a matrix of correlations, shape (b, b).
+        values, vectors: of its eigendecomposition, as computed.
+    """
+    bins = len(unit)
+    excess = 16 * _UNIT * bins + 2 * max(0.0, -float(values[0]))
+    kept = np.maximum(values, 0.0)
+    while True:
+        shared = np.full((bins, 1), math.sqrt(excess))
+        factor = np.hstack([vectors * np.sqrt(kept + excess), shared])
+        if ((factor @ factor.T - unit) > (bins + 4) * _UNIT).all():
+            return factor
+        excess *= 2
 
 
 def _log_mean_exp(x: Array) -> Array:

@@ -20,7 +20,7 @@ from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.composed import composed_epsilon
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.least_noise import least_noise
-from anechoic.accounting.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 
 #: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
 #: pessimistic on every grid. `FINENESS` makes it narrower where many releases share epsilon among them.
@@ -39,6 +39,7 @@ UNSAMPLED_FROM = 1e5
 FINENESS = 0.015
 _MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases
 _MOST_BY_RELEASES = 2000
+_ROUNDING = 1e-12  # relative, of the probability of taking part at all
 _TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
 
 
@@ -63,6 +64,8 @@ def poisson_epsilon(
     compositions = positive_int("compositions", compositions)
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
+    if -math.expm1(compositions * _log_absent(rate)) * (1 + _ROUNDING) <= delta:
+        return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
     if rate == 1.0:
         return unsampled
@@ -74,7 +77,7 @@ def poisson_epsilon(
             continue
         found = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, interval)
         epsilon = min(epsilon, found)
-        if epsilon >= enough:
+        if epsilon >= enough or epsilon == 0.0:
             break
     return unsampled if epsilon >= UNSAMPLED_FROM else epsilon
 
@@ -112,6 +115,11 @@ def least_noise_from(
     return least_noise(epsilon_at, epsilon, guess, _TIGHT)
 
 
+def _log_absent(rate: float) -> float:
+    """log of the probability of not taking part in one release."""
+    return math.log1p(-rate) if rate < 1 else -math.inf
+
+
 def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:
     return (2.0 if adjacency == "replace_one" else 1.0) * math.sqrt(compositions) / noise_multiplier
 
@@ -123,6 +131,8 @@ def _pld_epsilon(
     spread, reach = loss_moments(noise_multiplier, rate, adjacency)
     points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
     width = min(widest, max(FINENESS * spread, reach / points)) if compositions > 1 else widest
+    # the finest grid of a release with little noise would not fit: a coarser one is a bound too
+    width = max(width, reach / MOST_CELLS)
     return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)
 
 

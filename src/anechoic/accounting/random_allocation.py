@@ -14,7 +14,7 @@ from functools import lru_cache
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.least_noise import least_noise
-from anechoic.accounting.likelihood import Ratio, constant, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.likelihood import Ratio, gaussian_ratio, product_of, sum_of
 from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
 
 #: Ratios of less noise than this are not summed: the bound without sampling is returned.
@@ -76,10 +76,7 @@ def one_of(count: int, noise_multiplier: float, made: int | None = None) -> Rati
     """The ratio of one participation in one of `count` steps, of which the first `made` are released."""
     made = count if made is None else made
     total = sum_of(gaussian_ratio(noise_multiplier), made)
-    if made < count:
-        total = total.fine_enough(made / count)
-        total = total.plus(constant(float(count - made), total.width))
-    return total.over(count)
+    return total.over(count) if made == count else total.among(made, count)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:

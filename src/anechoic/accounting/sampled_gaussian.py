@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Logarithm of the mass of the noise beyond the grid.
 LOG_TAIL = -50.0
+#: Points of the finest grid of one release that is computed.
+MOST_CELLS = 2**21
 _LEAST_MASS = 1e-250
 Direction = Literal["remove", "add", "replace"]
 

@@ -25,6 +25,7 @@ from anechoic.audit.power import (
 )
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
+from anechoic.audit.sampler_power import sampling_power
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson
 
@@ -50,7 +51,8 @@ def audit(
     * epsilon: Clopper-Pearson lower bounds on epsilon, against `mechanism.epsilon(delta)`, by likelihood
       ratios that do not know the batches where the guarantee is amplified; at delta, and at a larger one,
       where a guarantee that holds at every delta is refuted with far fewer canaries;
-    * sampling: where sampling amplifies, whether canaries are drawn by the law of the scheme (`draw_test`);
+    * sampling: where sampling amplifies, whether canaries are drawn by the law of the scheme, each anew at
+      every step and independently of the others (`draw_test`);
     * covariance: the emitted noise is noise_std * C^-1 Z.
 
     Args:
@@ -60,11 +62,12 @@ def audit(
         delta: None for the mechanism's own.
         factor: lack of noise for which powers are stated, > 1.
         subject: what was audited, in words.
-        power_repeats: simulated audits for the power of the likelihood ratio; 0 leaves it out.
+        power_repeats: simulated audits for the powers of the likelihood ratio and of the test of sampling; 0
+            leaves them out.
 
     Raises:
         ValueError: if the observation does not fit the mechanism, or has too few canaries.
-        UnsupportedError: if the strategy is not square, or its scheme has no likelihood ratio.
+        UnsupportedError: if the strategy is not square.
     """
     confidence = fraction("confidence", confidence)
     delta = mechanism.delta if delta is None else fraction("delta", delta)
@@ -98,7 +101,7 @@ def audit(
     for at in (delta, _visible_delta(mechanism)):
         findings.append(_epsilon(mechanism, scores, put_in, at, each, draw, factor, power_repeats))
     if mechanism.amplified:
-        findings.append(_sampling(mechanism, observation, each))
+        findings.append(_sampling(mechanism, observation, each, power_repeats))
     findings.append(_covariance(mechanism, observation, each, factor))
     return AuditReport(
         subject or repr(mechanism),
@@ -261,9 +264,13 @@ def _epsilon(
     )
 
 
-def _sampling(mechanism: Mechanism, observation: Observation, confidence: float) -> Finding:
-    test = draw_test(mechanism.sampling, observation.participation, observation.possible)
-    failure = 1.0 - confidence
+def _sampling(mechanism: Mechanism, observation: Observation, confidence: float, repeats: int) -> Finding:
+    part, failure = observation.participation, 1.0 - confidence
+    test = draw_test(mechanism.sampling, part, observation.possible)
+    powers: dict[str, float] = {}
+    if repeats:
+        powers = sampling_power(mechanism.sampling, part.shape[1], failure=failure, repeats=repeats)
+    seen = ", ".join(f"{name} {power:.0%}" for name, power in powers.items())
     return Finding(
         "sampling",
         "p-value of participation as the scheme draws it",
@@ -271,8 +278,8 @@ def _sampling(mechanism: Mechanism, observation: Observation, confidence: float)
         failure,
         test.p_value < failure,
         confidence,
-        None,
-        test.note,
+        min(powers.values(), default=None),
+        test.note + (f"; simulated faults that it sees: {seen}" if powers else ""),
     )
 
 

@@ -9,6 +9,11 @@ can touch together are orthogonal:
 * min-sep sampling: f_t = (1 - p) f_{t+1} + p exp(e_t) f_{t+b}, L = log of the stationary
   mean of f_0 … f_{b-1}.
 
+Where columns overlap that a unit of (cyclic) Poisson sampling can touch together, participations interact:
+|sum of columns|^2 has products of any two. The sum over all patterns goes from step to step with the last few
+participations as its state, as many as interact; beyond `MOST_STATES` older ones are left out, and the score,
+which is then no likelihood ratio, is a valid one still: bounds hold for any.
+
 Balls in bins, whatever C: L = log mean_i exp((2 <m_i, Y g> - ||m_i||^2) / (2 s^2)), with m_i the sum of bin
 i's columns.
 """
@@ -18,10 +23,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from anechoic._validate import Array, positive_float
+from anechoic.audit.hazards import Mask, draw_units
 from anechoic.audit.observation import inverted
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import (
@@ -35,7 +41,8 @@ from anechoic.sampling import (
 from anechoic.strategies import Strategy
 from anechoic.strategies.base import warn_dense
 
-Mask = NDArray[np.bool_]
+#: Participations that the state of an overlapping chain holds, at most.
+MOST_STATES = 8
 
 
 def likelihood_ratios(
@@ -58,13 +65,15 @@ def likelihood_ratios(
         opposite: whether "left out" means replaced by the opposite contribution (replace-one adjacency).
 
     Raises:
-        UnsupportedError: for another scheme, or where columns overlap that the formula needs apart.
+        UnsupportedError: for another scheme, or where columns overlap that the formula needs apart (random
+            allocation, min-sep sampling).
     """
     variance = positive_float("noise_std", noise_std) ** 2
     y = inverted(strategy, rows)
     warn_dense(strategy.n, "likelihood_ratios")
     dense = strategy.to_dense()
-    _check_apart(dense, sampling)
+    gram = dense.T @ dense
+    overlapping = _overlap(gram, sampling)
     products = dense.T @ y / variance
     energy = np.square(dense).sum(axis=0)[:, None] / (2 * variance)
     allowed = np.ones(y.shape, bool) if possible is None else np.asarray(possible, dtype=bool)
@@ -78,6 +87,8 @@ def likelihood_ratios(
             return _by_epoch(moved - energy, sampling.period)
         if isinstance(sampling, MinSepSampling):
             return _min_sep(moved - energy, sampling.rate, sampling.separation)
+        if overlapping:
+            return _overlapping(moved - energy, gram / variance, allowed, _rate(sampling))
         terms = _log_mix(_rate(sampling), np.zeros(y.shape), moved - energy)
         return np.asarray(np.where(allowed, terms, 0.0).sum(axis=0))
 
@@ -93,17 +104,10 @@ def draw_participation(sampling: Sampling, canaries: int, rng: np.random.Generat
         UnsupportedError: for a scheme that is not amplified.
     """
     n = sampling.steps
-    everywhere = np.ones((n, canaries), bool)
-    steps = np.arange(n)[:, None]
-    if isinstance(sampling, BallsInBins):
-        return steps % sampling.period == rng.integers(sampling.period, size=canaries), everywhere
-    if isinstance(sampling, RandomAllocation):
-        drawn = rng.integers(sampling.period, size=(-(-n // sampling.period), canaries))
-        return steps % sampling.period == np.repeat(drawn, sampling.period, axis=0)[:n], everywhere
-    if isinstance(sampling, MinSepSampling):
-        return _draw_min_sep(sampling, canaries, rng), everywhere
-    possible = everywhere & (steps % _groups(sampling) == 0)
-    return possible & (rng.random((n, canaries)) < _rate(sampling)), possible
+    possible = np.ones((n, canaries), bool)
+    if isinstance(sampling, (Poisson, CyclicPoisson)):
+        possible &= np.arange(n)[:, None] % sampling.groups == 0
+    return draw_units(sampling, possible, rng), possible
 
 
 def _log_mix(rate: float, stay: Array, join: Array) -> Array:
@@ -131,17 +135,6 @@ def _min_sep(exponents: Array, rate: float, separation: int) -> Array:
     return np.asarray(logsumexp(log_f[:separation], b=weights / weights.sum(), axis=0))
 
 
-def _draw_min_sep(sampling: MinSepSampling, canaries: int, rng: np.random.Generator) -> Mask:
-    weights = np.full(sampling.separation, sampling.rate)
-    weights[0] = 1.0
-    wait = rng.choice(sampling.separation, size=canaries, p=weights / weights.sum())
-    drawn = np.zeros((sampling.steps, canaries), bool)
-    for row in drawn:
-        row[:] = (wait == 0) & (rng.random(canaries) < sampling.rate)
-        wait = np.where(row, sampling.separation - 1, np.maximum(wait - 1, 0))
-    return drawn
-
-
 def _bins(n: int, period: int) -> Mask:
     return np.asarray(np.arange(n)[:, None] % period == np.arange(period))
 
@@ -159,11 +152,53 @@ def _groups(sampling: Sampling) -> int:
     return sampling.groups if isinstance(sampling, (Poisson, CyclicPoisson)) else 1
 
 
-def _check_apart(dense: Array, sampling: Sampling) -> None:
-    """Columns that one unit can touch together must be orthogonal, or the products above are wrong."""
+def _overlapping(exponents: Array, gram: Array, allowed: Mask, rate: float) -> Array:
+    """log E exp(sum_t x_t e_t - sum_{s<t} x_s x_t G_st) over x_t ~ Bern(rate) at allowed steps, (m,)."""
+    result = np.zeros(allowed.shape[1])
+    packed = np.packbits(allowed, axis=0)
+    _, which = np.unique(packed, axis=1, return_inverse=True)
+    which = np.asarray(which).ravel()
+    for group in range(int(which.max()) + 1):
+        members = np.flatnonzero(which == group)
+        steps = np.flatnonzero(allowed[:, members[0]])
+        result[members] = _chain(exponents[np.ix_(steps, members)], gram[np.ix_(steps, steps)], rate)
+    return result
+
+
+def _chain(exponents: Array, gram: Array, rate: float) -> Array:
+    """The same where all of these steps are allowed. Bit k - 1 of a state: participation k steps ago."""
+    n, m = exponents.shape
+    together = [k for k in range(1, n) if np.abs(gram.diagonal(k)).max() > 0.0]
+    kept = min(max(together, default=0), MOST_STATES)
+    states = np.arange(2**kept)
+    bits = (states[:, None] >> np.arange(kept)) & 1
+    logs = np.full((2**kept, m), -math.inf)
+    logs[0] = 0.0
+    rest, join = (math.log1p(-rate) if rate < 1 else -math.inf), math.log(rate)
+    after = (states << 1) & (2**kept - 1)
+    for t in range(n):
+        before = np.zeros(kept)
+        before[: min(kept, t)] = gram[t, t - 1 :: -1][: min(kept, t)] if t else 0.0
+        joined = logs + join + exponents[t] - (bits @ before)[:, None]
+        moved = np.full_like(logs, -math.inf)
+        if not kept:
+            logs = np.logaddexp(logs + rest, joined)
+            continue
+        for half in (slice(0, 2 ** (kept - 1)), slice(2 ** (kept - 1), None)):  # the oldest bit falls out
+            moved[after[half]] = np.logaddexp(moved[after[half]], logs[half] + rest)
+            moved[after[half] | 1] = np.logaddexp(moved[after[half] | 1], joined[half])
+        logs = moved
+    return np.asarray(logsumexp(logs, axis=0))
+
+
+def _overlap(gram: Array, sampling: Sampling) -> bool:
+    """Whether columns overlap that one unit can touch together: the product formulas need them orthogonal.
+
+    Entries are compared with the norms of their own columns.
+    """
     if isinstance(sampling, BallsInBins):
-        return
-    n = len(dense)
+        return False
+    n = len(gram)
     lag = np.arange(n)[None, :] - np.arange(n)[:, None]
     if isinstance(sampling, RandomAllocation):
         epoch = np.arange(n) // sampling.period
@@ -172,10 +207,14 @@ def _check_apart(dense: Array, sampling: Sampling) -> None:
         together = lag >= sampling.separation
     else:
         together = (lag > 0) & (lag % _groups(sampling) == 0)
-    gram = np.where(together, dense.T @ dense, 0.0)
-    if np.abs(gram).max() > 1e-12 * np.square(dense).sum(axis=0).max():
-        i, j = np.unravel_index(int(np.abs(gram).argmax()), gram.shape)
-        raise UnsupportedError(
-            f"columns {i} and {j} of C overlap, and {type(sampling).__name__} lets one unit touch both: the"
-            " likelihood ratio is not a product, and no amplification is proved either. Use fewer bands."
-        )
+    norms = np.sqrt(gram.diagonal())
+    cosines = np.where(together, np.abs(gram), 0.0) / norms / norms[:, None]
+    if cosines.max() <= 1e-12:
+        return False
+    if isinstance(sampling, (Poisson, CyclicPoisson)):
+        return True
+    i, j = np.unravel_index(int(cosines.argmax()), cosines.shape)
+    raise UnsupportedError(
+        f"columns {i} and {j} of C overlap, and {type(sampling).__name__} lets one unit touch both: the"
+        " likelihood ratio is not a product, and no amplification is proved either. Use fewer bands."
+    )

@@ -15,6 +15,7 @@ from anechoic.accounting.accountants.base import (
 )
 from anechoic.accounting.conditional import SHARES, Chain
 from anechoic.accounting.conditional_reduction import chain_of, spectral_bound
+from anechoic.accounting.counted import Counted, counted_of
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson import poisson_epsilon, poisson_noise_multiplier
 from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
@@ -67,8 +68,9 @@ class PoissonAccountant(Accountant):
 class OverlappingAccountant(Accountant):
     """(Cyclic) Poisson sampling of a non-negative strategy with more bands than groups.
 
-    The smallest of three bounds: conditional composition (after arXiv 2310.15526), plain Poisson-sampled
-    Gaussians at the noise over the spectral norm, and no amplification at all.
+    The smallest of four bounds: conditional composition (after arXiv 2310.15526), plain Poisson-sampled
+    Gaussians at the noise over the spectral norm, Gaussians by the number of participations, and no
+    amplification at all.
     """
 
     sampling: Poisson | CyclicPoisson
@@ -106,10 +108,16 @@ class OverlappingAccountant(Accountant):
     def _chain(self) -> Chain | None:
         return chain_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
+    @cached_property
+    def _counted(self) -> Counted | None:
+        return counted_of(self.strategy, self.sampling.groups, self.sampling.rate)
+
     def bound(self, delta: float, std: float) -> float:
         epsilon = gaussian_epsilon(delta, self._sensitivity / std)
         if self.sampling.rate == 1.0:
             return epsilon
+        if self._counted is not None:
+            epsilon = self._counted.epsilon(delta, std, epsilon)
         epsilon = min(
             epsilon, poisson_epsilon(delta, std / self._spectral, self.sampling.rate, self._compositions)
         )
@@ -121,6 +129,8 @@ class OverlappingAccountant(Accountant):
             return std
         sigma = poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)
         std = min(std, sigma * self._spectral)
+        if self._counted is not None:
+            std = self._counted.less_noise(epsilon, delta, std)
         return std if self._chain is None else _less_noise(self._chain, epsilon, delta, std)
 
     def describe(self) -> str:
@@ -130,8 +140,8 @@ class OverlappingAccountant(Accountant):
             " of conditional composition for entrywise non-negative C (after arXiv 2310.15526; larger of both"
             f" directions; thresholds fail with probability {shares} of delta, which is a part of it; row by"
             " row on a grid of likelihood ratios, in convex order), of the monograph's Theorem 3.21 at the"
-            " noise over the spectral norm of C (pessimistic privacy loss distribution), and"
-            " of no amplification (exact Gaussian)"
+            " noise over the spectral norm of C (pessimistic privacy loss distribution), of Gaussians by"
+            " the number of participations (joint convexity), and of no amplification (exact Gaussian)"
         )
 
 
