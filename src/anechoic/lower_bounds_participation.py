@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from anechoic._validate import Array, finite_array
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
-from anechoic.lower_bounds import Bound
 from anechoic.lower_bounds_cycles import LARGEST, cyclic_bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.participation_dual import (
     EPS,

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from anechoic._validate import Array, positive_int
 from anechoic.losses import LossKind, tail_weights
-from anechoic.lower_bounds import Bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._toeplitz_bound import form_bound, toeplitz_bound
 from anechoic.optimize._toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
 from anechoic.optimize.result import Optimized, finish

@@ -22,7 +22,7 @@ from scipy.linalg import cholesky, hankel, solve_triangular
 
 from anechoic import toeplitz
 from anechoic._validate import Array
-from anechoic.lower_bounds import Bound
+from anechoic.lower_bounds_result import Bound
 
 THEOREM = "duality with Hankel forms"
 # Multiply-adds that the Gram matrix of H may take, its largest size, and entries of a block of it.
