@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
@@ -90,7 +91,9 @@ def listed_optimum(
     return optimum(a, padded(patterns), weights, gap, progress)
 
 
-def _large(a: Array, inner: Array, touched: Array, rest: Array, weights: Array | None) -> float:
+def _large(
+    a: Array, inner: Array, touched: NDArray[np.intp], rest: NDArray[np.intp], weights: Array | None
+) -> float:
     """Diagonal entry of C at steps without a unit: their noise adds next to nothing to the error."""
     own = np.square(np.linalg.solve(inner.T, a[:, touched].T)).sum(axis=0)
     added = np.square(a[:, rest]).sum(axis=1)
