@@ -187,8 +187,10 @@ class Sums(NamedTuple):
 
     def tail(self, skipped: int) -> Sums:
         """Without the first blocks."""
-        parts = (Blocks(part.diagonal[skipped:], part.below[skipped:]) for part in self[:2])
-        return Sums(*parts, self.gains[skipped:])
+        own, filtered = (
+            Blocks(x.diagonal[skipped:], x.below[skipped:]) for x in (self.strategy, self.filter)
+        )
+        return Sums(own, filtered, self.gains[skipped:])
 
 
 def split_sums(columns: Array, filter_columns: Array, gains: Array, size: int) -> Sums:

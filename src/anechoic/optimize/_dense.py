@@ -19,12 +19,12 @@ from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._dense_balance import Balanced, Progress, balance
 from anechoic.optimize._dense_bidiagonal import BidiagonalModulus, bidiagonal_inverse
+from anechoic.optimize._dense_contained import or_contained
 from anechoic.optimize._dense_modulus import MatrixModulus, Modulus
 from anechoic.optimize._dense_participation import dense_with_participation
-from anechoic.optimize._toeplitz import toeplitz
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep, OncePerEpoch, Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
@@ -95,7 +95,12 @@ def dense(
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
     if several:
         found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
-        return _or_toeplitz(found, workload, participation, loss)
+        if found.gap is not None and found.gap <= gap:
+            return found
+        if not isinstance(participation, (MinSep, OncePerEpoch)):
+            return found
+        better = or_contained(found, workload, participation, loss)
+        return replace(better, seconds=time.perf_counter() - started)
     modulus, fixed = _problem(workload, loss, gap)
     # half of the gap for the weights, half for filling up a singular Gram matrix
     balanced = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
@@ -146,22 +151,6 @@ def dense_bound(
     _checked_gap(gap)
     modulus, fixed = _problem(workload, loss, gap)
     return _bound(balance(modulus, fixed, gap=gap, progress=progress), loss)
-
-
-def _or_toeplitz(
-    found: Optimized, workload: Workload, participation: Participation, loss: LossKind
-) -> Optimized:
-    """Under MinSep, the Toeplitz strategy where it is better; the bound is that of every factorisation."""
-    if not isinstance(participation, MinSep) or not workload.is_toeplitz:
-        return found
-    other = toeplitz(workload, participation=participation, loss=loss)
-    evaluations, seconds = found.evaluations + other.evaluations, found.seconds + other.seconds
-    if other.loss >= found.loss:
-        return replace(found, evaluations=evaluations, seconds=seconds)
-    bound = None
-    if found.lower_bound is not None and found.bound_name is not None and found.bound_covers is not None:
-        bound = Bound(found.lower_bound, found.bound_name, found.bound_covers)
-    return replace(other, evaluations=evaluations, seconds=seconds).against(bound)
 
 
 def _checked_types(workload: Workload, participation: Participation) -> None:

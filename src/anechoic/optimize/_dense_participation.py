@@ -14,7 +14,7 @@ from anechoic.lower_bounds_participation import (
     EVERY,
     NUCLEAR,
     ascended,
-    contained_period,
+    contained_patterns,
     full_batch_bound,
 )
 from anechoic.lower_bounds_result import Bound
@@ -77,7 +77,7 @@ def dense_with_participation(
             c, bound, evaluations = _disjoint(workload, period, weights, gap, progress)
         case MinSep() | OncePerEpoch():
             a = workload.to_dense()
-            begin = start(a, weights, cycles(contained_period(participation, n), n))
+            begin = start(a, weights, contained_patterns(participation, n))
             bound = ascended(a, weights, begin, DIRECT)
             c, evaluations = windows_strategy(a, participation, weights, bound.value * (1 + gap), progress)
         case _:
