@@ -87,8 +87,8 @@ def _contained(workload: Workload, participation: Participation, loss: LossKind)
             yield strategy
             if isinstance(strategy, BandedToeplitz):
                 yield ColumnNormalized(strategy)
-        if n * bands**2 <= FREE_UP_TO and not (isinstance(loss, str) and loss == "max"):
-            yield from _made(lambda: banded(workload, bands=bands, participation=participation, loss=loss))
+    if n * bands**2 <= FREE_UP_TO and not (isinstance(loss, str) and loss == "max"):
+        yield from _made(lambda: banded(workload, bands=bands, participation=participation, loss=loss))
 
 
 def _made(optimise: Callable[[], Optimized]) -> Iterator[Strategy]:

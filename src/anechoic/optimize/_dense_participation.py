@@ -19,7 +19,7 @@ from anechoic.lower_bounds_participation import (
 )
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._dense_listed import listed_strategy
-from anechoic.optimize._dense_search import Progress, optimum
+from anechoic.optimize._dense_search import SMALL, Progress, optimum, spread
 from anechoic.optimize._dense_windows import windows_strategy
 from anechoic.optimize.result import Optimized, finish
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns
@@ -79,7 +79,10 @@ def dense_with_participation(
             a = workload.to_dense()
             begin = start(a, weights, contained_patterns(participation, n))
             bound = ascended(a, weights, begin, DIRECT)
-            c, evaluations = windows_strategy(a, participation, weights, bound.value * (1 + gap), progress)
+            shared = weights
+            if weights is not None and weights.min() < SMALL * weights.max():
+                shared = spread(weights, 1e-2 * gap)
+            c, evaluations = windows_strategy(a, participation, shared, bound.value * (1 + gap), progress)
         case _:
             raise UnsupportedError(
                 f"participation={participation!r}: dense optimisation knows Single, Cyclic, MinSep,"

@@ -41,7 +41,7 @@ def optimum(
     """
     search = _Search(a, patterns, weights, gap, progress)
     for part in _parts(weights, gap):
-        shared = None if weights is None else _spread(weights, part)
+        shared = None if weights is None else spread(weights, part)
         _follow(ParticipationDual(a, patterns, shared), start(a, shared, patterns), search)
         if search.loss <= (1 + max(gap, NEAR)) * search.bound:
             break
@@ -139,7 +139,7 @@ class _Search:
         return loss
 
 
-def _spread(weights: Array, part: float) -> Array:
+def spread(weights: Array, part: float) -> Array:
     """Weights of which a small part is shared out among the steps up to the last that counts.
 
     Where a step before that does not count at all, M is singular, and L-BFGS slow. The search is guided by
