@@ -29,8 +29,7 @@ def toeplitz(
     optimisation starts; for others it takes some ten evaluations of O(n log n). With one participation the
     result comes with a dual bound for all lower-triangular Toeplitz strategies.
 
-    With several participations it is what `banded_toeplitz` gives for n bands: non-increasing coefficients,
-    or as many free ones as the separation.
+    With several participations it is what `banded_toeplitz` gives for n bands.
 
     Args:
         workload: a Toeplitz workload, n steps, or `workloads.restart_differences` of one (loss "rms").
