@@ -84,3 +84,33 @@ def test_empty_repeated_or_bad_grids_are_refused(change):
     fields = {"task": Flights(), "arms": (Arm("plain", "fixed"),), "rates": (1.0,), "seeds": (0,), "steps": 1}
     with pytest.raises(ValueError, match="must"):
         Study(**{**fields, **change}, delta=1e-6)
+
+
+def grid_study(rates=(1.0, 2.0), seeds=(0, 1), widen=True):
+    arms = (Arm("clipped", "fixed", 1.0), Arm("planned", "fixed", 1.0, 0.3, "{}"))
+    return Study(Flights(), arms, rates, seeds, 10, 1e-6, widen)
+
+
+@pytest.mark.parametrize(("table", "rates"), [({1.0: [2], 2.0: [1]}, [0.5]), ({1.0: [1], 2.0: [2]}, [4.0])])
+def test_an_arm_that_does_best_at_an_end_is_followed_beyond_it(table, rates):
+    study = grid_study()
+    names = [arm.name for arm in study.arms]
+    inner = outcomes(names[1], {0.5: [0, 0], 1.0: [1, 1], 2.0: [0, 0]})
+    more = study.beyond([*outcomes(names[0], table), *inner])
+    assert [run.arm.name for run in more] == names[:1]  # one seed: nothing of it is random
+    assert [run.learning_rate for run in more] == rates
+    assert study.beyond([*outcomes(names[0], {0.5: [0], 1.0: [1], 2.0: [0]}), *inner]) == []
+
+
+def test_an_arm_is_followed_only_so_far_and_only_where_asked():
+    study = grid_study()
+    names = [arm.name for arm in study.arms]
+    inner = outcomes(names[1], {0.5: [0, 0], 1.0: [1, 1], 2.0: [0, 0]})
+    rates = [1.0, 2.0]  # the larger the better, for ever
+    while more := study.beyond([*outcomes(names[0], {rate: [rate] for rate in rates}), *inner]):
+        rates += [run.learning_rate for run in more]
+        assert len(rates) < 20
+    assert rates == [2.0**k for k in range(8)]
+    assert grid_study(widen=False).beyond([*outcomes(names[0], {1.0: [1], 2.0: [2]}), *inner]) == []
+    lone = outcomes(names[0], {1.0: [1]}) + outcomes(names[1], {1.0: [1, 1]})
+    assert grid_study(rates=(1.0,)).beyond(lone) == []  # one rate is a choice, not a grid

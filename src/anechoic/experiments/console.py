@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,55 +10,79 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from anechoic.experiments.pool import Listener
-from anechoic.experiments.study import Outcome, Study, best
+from anechoic.experiments.study import Outcome, Run, Study, best
 from anechoic.report import words
 
 
 @contextmanager
-def progress(study: Study, console: Console) -> Iterator[Listener]:
+def progress(study: Study, console: Console) -> Iterator[Bars]:
     """A listener that shows how far each arm is, and its best so far; a line per arm where nobody watches."""
-    runs = study.runs()
-    left = {arm.name: sum(run.arm == arm for run in runs) for arm in study.arms}
-    found: dict[str, list[Outcome]] = {arm.name: [] for arm in study.arms}
-    titles = {arm.name: arm.title for arm in study.arms}
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24 if console.width >= 100 else 10),
-        TextColumn("{task.fields[done]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[found]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    total = bars.add_task("[bold]all runs", total=len(runs) * study.steps, done=f"0/{len(runs)}", found="")
-    tasks: dict[str, TaskID] = {
-        name: bars.add_task(titles[name], total=count * study.steps, start=False, done=f"0/{count}", found="")
-        for name, count in left.items()
-    }
+    bars = Bars(study, console)
+    with bars.shown:
+        yield bars
+    if not console.is_terminal:
+        bars.say()
 
-    def listen(name: str, steps: int, outcome: Outcome | None) -> None:
-        bar = tasks[name]
-        if not bars.tasks[bar].started:
-            bars.start_task(bar)
-        bars.update(bar, advance=steps)
-        bars.update(total, advance=steps)
+
+class Bars:
+    """A bar for each arm, and one for all; more runs may come to be expected on the way."""
+
+    def __init__(self, study: Study, console: Console) -> None:
+        self._study, self._console = study, console
+        self._left = {arm.name: 0 for arm in study.arms}
+        self._found: dict[str, list[Outcome]] = {arm.name: [] for arm in study.arms}
+        self._titles = {arm.name: arm.title for arm in study.arms}
+        self.shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24 if console.width >= 100 else 10),
+            TextColumn("{task.fields[done]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[found]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._total = self.shown.add_task("[bold]all runs", total=0, done="", found="")
+        self._tasks: dict[str, TaskID] = {
+            name: self.shown.add_task(self._titles[name], total=0, start=False, done="", found="")
+            for name in self._left
+        }
+        self.expect(study.runs())
+
+    def expect(self, runs: Sequence[Run]) -> None:
+        """These runs are to come too."""
+        for run in runs:
+            self._left[run.arm.name] += 1
+        for name, bar in self._tasks.items():
+            self._count(bar, len(self._found[name]), self._left[name])
+        self._count(self._total, sum(map(len, self._found.values())), sum(self._left.values()))
+
+    def __call__(self, name: str, steps: int, outcome: Outcome | None) -> None:
+        """See `Listener`."""
+        bar = self._tasks[name]
+        if not self.shown.tasks[bar].started:
+            self.shown.start_task(bar)
+        self.shown.update(bar, advance=steps)
+        self.shown.update(self._total, advance=steps)
         if outcome is None:
             return
-        found[name].append(outcome)
-        left[name] -= 1
-        top = best(found[name])
-        reached = f"{study.task.metric} {top.mean:.3f} (lr {top.learning_rate:g})"
-        bars.update(bar, done=f"{len(found[name])}/{len(found[name]) + left[name]}", found=f"[dim]{reached}")
-        bars.update(total, done=f"{sum(map(len, found.values()))}/{len(runs)}")
-        if not left[name]:
-            bars.stop_task(bar)
-            if not console.is_terminal:
-                console.print(f"{titles[name]}: {len(found[name])} runs done, {reached}")
+        self._found[name].append(outcome)
+        self._left[name] -= 1
+        self.shown.update(bar, found=f"[dim]{self._reached(name)}")
+        self.expect(())
 
-    with bars:
-        yield listen
+    def say(self) -> None:
+        """A line for each arm."""
+        for name, title in self._titles.items():
+            if self._found[name]:
+                self._console.print(f"{title}: {len(self._found[name])} runs done, {self._reached(name)}")
+
+    def _reached(self, name: str) -> str:
+        top = best(self._found[name])
+        return f"{self._study.task.metric} {top.mean:.3f} (lr {top.learning_rate:g})"
+
+    def _count(self, bar: TaskID, made: int, left: int) -> None:
+        self.shown.update(bar, total=(made + left) * self._study.steps, done=f"{made}/{made + left}")
 
 
 def print_record(record: Mapping[str, Any], console: Console) -> None:

@@ -15,7 +15,7 @@ from anechoic.report import utility_chart
 
 DELTA = 1e-6
 EPSILONS = (0.1, 0.3, 1.0)
-RATES = (0.125, 0.25, 0.5, 1.0)
+RATES = (0.25, 0.5, 1.0, 2.0)
 SEEDS = 5
 #: What --quick leaves of it: for a look at the report, not for figures.
 QUICK_EXAMPLES, QUICK_SEEDS, QUICK_RATES = 64_000, 2, (0.5, 1.0)
@@ -29,6 +29,7 @@ def flights_study(
     rates: tuple[float, ...] = RATES,
     seeds: int = SEEDS,
     strategy: str = "auto",
+    widen: bool = False,
 ) -> tuple[Study, dict[str, str]]:
     """The study of the flights, and why each mechanism was planned.
 
@@ -38,6 +39,7 @@ def flights_study(
         rates: the grid of learning rates.
         seeds: how many, counted from 0.
         strategy: what the planned arm may choose from; see `plan`.
+        widen: see `Study`.
     """
     task = Flights(examples=examples)
     count = len(load(task).labels)
@@ -53,7 +55,8 @@ def flights_study(
         strategy=strategy,
         compare=strategy != "identity",
     )
-    return Study(task, (*plain_arms(task), *arms), rates, tuple(range(seeds)), steps, delta), reasons
+    arms = [*plain_arms(task), *arms]
+    return Study(task, tuple(arms), rates, tuple(range(seeds)), steps, delta, widen), reasons
 
 
 def demo(
@@ -66,7 +69,7 @@ def demo(
         seeds: how many; None for the default.
         quick: a slice of the data, fewer seeds and learning rates.
         jobs: worker processes.
-        rates: the grid of learning rates; None for the default.
+        rates: the grid of learning rates; None for the default, which is widened where an arm needs it.
         command: how to run it again, for the report.
     """
     console = Console()
@@ -75,6 +78,7 @@ def demo(
             examples=QUICK_EXAMPLES if quick else None,
             rates=rates or (QUICK_RATES if quick else RATES),
             seeds=seeds or (QUICK_SEEDS if quick else SEEDS),
+            widen=not (rates or quick),
         )
     title = "late flights, in time order" + (" (quick look, a slice of the data)" if quick else "")
     record = run_study(study, reasons, title=title, command=command, out=out, jobs=jobs, console=console)

@@ -54,7 +54,7 @@ def make_record(
         "steps": study.steps,
         "delta": study.delta,
         "clip_norm": study.task.clip_norm,
-        "learning_rates": list(study.rates),
+        "learning_rates": sorted({outcome.learning_rate for outcome in outcomes}),
         "seeds": list(study.seeds),
         "arms": arms,
         "comparisons": _comparisons(study, outcomes),

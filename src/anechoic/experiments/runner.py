@@ -128,12 +128,15 @@ def run_study(
     where = f"{jobs} worker process{'es' if jobs > 1 else ''}" if jobs else "this process"
     console.print(
         f"{len(study.arms)} arms, {len(runs)} runs of {study.steps:,} steps in {where}; learning rates"
-        f" {', '.join(f'{rate:g}' for rate in study.rates)}."
+        f" {', '.join(f'{rate:g}' for rate in study.rates)}{words.WIDENED if study.widen else ''}."
     )
     console.print(words.TUNING, style="dim")
     start = time.perf_counter()
-    with progress(study, console) as listen:
-        outcomes = execute_all(runs, jobs=jobs, listen=listen)
+    with progress(study, console) as bars:
+        outcomes = execute_all(runs, jobs=jobs, listen=bars)
+        while runs := study.beyond(outcomes, **options):
+            bars.expect(runs)
+            outcomes += execute_all(runs, jobs=jobs, listen=bars)
     record = make_record(
         study,
         outcomes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["plain", "clipped", "independent", "planned"]
 Scheme = Literal["fixed", "poisson"]
+#: How far beyond the ends of its grid a study follows an arm, as a factor.
+MOST_WIDER = 64.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Study:
         seeds: at least one.
         steps: of every run.
         delta: of every guarantee.
+        widen: whether to go beyond the end of the grid at which an arm does best, until none does.
     """
 
     task: Task
@@ -115,6 +118,7 @@ class Study:
     seeds: tuple[int, ...]
     steps: int
     delta: float
+    widen: bool = False
 
     def __post_init__(self) -> None:
         for name in ("arms", "rates", "seeds"):
@@ -130,10 +134,33 @@ class Study:
 
         Where nothing random is left without noise, an arm without it runs with the first seed only.
         """
+        pairs = [(arm, rate) for arm in self.arms for rate in self.rates]
+        return self._runs(pairs, options)
+
+    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[Run]:
+        """The runs at the next learning rate of every arm that does best at an end of its grid so far.
+
+        A grid grows by the ratio of its two outer rates, at most `MOST_WIDER` times beyond each of its first
+        ends: an arm that still gains there is left to `Best.edge`, which says so.
+        """
+        if not self.widen:
+            return []
+        first = min(self.rates) / MOST_WIDER, max(self.rates) * MOST_WIDER
+        pairs = []
+        for arm in self.arms:
+            own = [outcome for outcome in outcomes if outcome.arm == arm.name]
+            grid, edge = sorted(by_rate(own)), best(own).edge
+            if edge:
+                end, inner = (grid[0], grid[1]) if edge == "lowest" else (grid[-1], grid[-2])
+                rate = end * (end / inner)
+                if first[0] <= rate <= first[1]:
+                    pairs.append((arm, rate))
+        return self._runs(pairs, options)
+
+    def _runs(self, pairs: Sequence[tuple[Arm, float]], options: Mapping[str, Any]) -> list[Run]:
         return [
             Run(self.task, arm, rate, seed, self.steps, **options)
-            for arm in self.arms
-            for rate in self.rates
+            for arm, rate in pairs
             for seed in (self.seeds if arm.private or self.task.random else self.seeds[:1])
         ]
 

@@ -311,7 +311,10 @@ def _rates(record: Record) -> str:
     for r, arm in enumerate(record["arms"]):
         found = {entry["learning_rate"]: entry for entry in arm["rates"]}
         several = len(arm["best"]["metrics"]) > 1
-        cells = [words.with_error(found[g]["mean"], found[g]["error"] if several else None) for g in grid]
+        cells = [
+            words.with_error(found[g]["mean"], found[g]["error"] if several else None) if g in found else ""
+            for g in grid
+        ]
         rows.append([arm["title"], *cells])
         marked.append((r, 1 + grid.index(arm["best"]["learning_rate"])))
     return section(
