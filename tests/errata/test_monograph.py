@@ -324,7 +324,7 @@ def test_m28_cyclic_participation_has_as_many_patterns_as_an_epoch_has_steps():
 
 
 def test_m29_regenerated_noise_of_a_step_holds_its_own_row():
-    """Section 4.4.5, Approach 2, sums C^-1[t, s] Z[s] over s < t: row 0 would be 0, and no row what C^-1 Z is."""
+    """Section 4.4.5, Approach 2, sums C^-1[t, s] Z[s] over s < t: row 0 would be 0, and no row is right."""
     z = np.random.default_rng(4).standard_normal(8)
     inverse = np.linalg.inv(ROOT)
     noise = inverse @ z

@@ -34,8 +34,8 @@ def banded_toeplitz(
 
     For one participation, or `bands` at most the separation, coefficients are free: columns that one unit
     can touch are orthogonal, and the sensitivity is exact whatever the signs (Lemma 3.16 b). The result then
-    comes with a dual bound for the whole class. It meets the loss, to about 1e-7, where the search ends in the
-    global optimum and the norm in the bound can be computed; elsewhere `gap` says how far it is
+    comes with a dual bound for the whole class. It meets the loss, to about 1e-7, where the search ends in
+    the global optimum and the norm in the bound can be computed; elsewhere `gap` says how far it is
     (`anechoic.optimize._toeplitz_bound`). For more bands than the separation the best of three searches is
     returned: non-negative and non-increasing coefficients, for which Lemma 3.16 (c) gives the sensitivity; up
     to 2048 steps non-negative ones, whose sensitivity is exact for `Cyclic`; and free ones with as many bands
