@@ -169,6 +169,81 @@ def propagate(blocks: Blocks, before: Array | None = None) -> Propagation:
     return Propagation(inverse, transfer, covariance)
 
 
+class Sums(NamedTuple):
+    """A recursion F y = D C^-1 z in blocks, for C and F banded and D a diagonal of gains.
+
+    Its state is x = C^-1 z and y of one block, so that differences of sums are never taken: gains that differ
+    by many orders of magnitude cost no digits, as they do in the entries of C D^-1 F.
+
+    Attributes:
+        strategy: C in blocks of `size` steps.
+        filter: F in blocks of as many.
+        gains: D, shape (blocks, size); zeros beyond the end.
+    """
+
+    strategy: Blocks
+    filter: Blocks
+    gains: Array
+
+    def tail(self, skipped: int) -> Sums:
+        """Without the first blocks."""
+        own, filtered = (
+            Blocks(x.diagonal[skipped:], x.below[skipped:]) for x in (self.strategy, self.filter)
+        )
+        return Sums(own, filtered, self.gains[skipped:])
+
+
+def split_sums(columns: Array, filter_columns: Array, gains: Array, size: int) -> Sums:
+    """The recursion in blocks of `size` steps, which is at least the bands of C and of F, less one."""
+    count = -(-len(columns) // size)
+    filled = np.zeros(count * size)
+    filled[: len(gains)] = gains
+    return Sums(split(columns, size), split(filter_columns, size), filled.reshape(count, size))
+
+
+def propagate_sums(sums: Sums, before: Array | None = None) -> Propagation:
+    """As `propagate`, for states (x, y) of twice the size; noise enters x alone."""
+    own, filtered = np.linalg.inv(sums.strategy.diagonal), np.linalg.inv(sums.filter.diagonal)
+    count, size, _ = own.shape
+    driven = filtered @ (sums.gains[:, :, None] * own)
+    inverse = np.zeros((count, 2 * size, 2 * size))
+    inverse[:, :size, :size], inverse[:, size:, :size], inverse[:, size:, size:] = own, driven, filtered
+    transfer = np.zeros_like(inverse)
+    transfer[:, :size, :size] = -(own @ sums.strategy.below)
+    transfer[:, size:, :size] = -(driven @ sums.strategy.below)
+    transfer[:, size:, size:] = -(filtered @ sums.filter.below)
+    noisy = inverse[:, :, :size]
+    covariance: Array = noisy @ noisy.transpose(0, 2, 1)
+    for k in range(count):
+        earlier = before if k == 0 else covariance[k - 1]
+        if earlier is not None:
+            covariance[k] += transfer[k] @ earlier @ transfer[k].T
+    return Propagation(inverse, transfer, covariance)
+
+
+def sum_variances(covariance: Array) -> Array:
+    """The variances of y, one block after the other."""
+    half = covariance.shape[1] // 2
+    return variances(covariance[:, half:, half:])
+
+
+def sums_squared(columns: Array, filter_columns: Array, gains: Array) -> Array:
+    """Squared norms of the rows of F^-1 D C^-1, shape (n,), in O(n bands^2)."""
+    n = len(columns)
+    size = block_size(max(columns.shape[1], filter_columns.shape[1]), n)
+    squares = np.empty(n)
+    stretch = max(1, STRETCH // (4 * size) ** 2) * size
+    before, kept = None, 0
+    for start in range(0, n, stretch):
+        # the block before is cut along, for what its columns put into this stretch
+        part = slice(start - kept, start + stretch)
+        sums = split_sums(columns[part], filter_columns[part], gains[part], size)
+        covariance = propagate_sums(sums.tail(1) if kept else sums, before).covariance
+        squares[start : start + stretch] = sum_variances(covariance)[: n - start]
+        before, kept = covariance[-1], size
+    return squares
+
+
 def variances(covariance: Array) -> Array:
     """The diagonals of the blocks, one after the other."""
     return np.asarray(np.einsum("kii->ki", covariance)).reshape(-1)

@@ -27,7 +27,7 @@ from anechoic.strategies.banded import columns_of
 from anechoic.strategies.blt_sums import prefix_decoder
 from anechoic.workloads import RestartDifferences, Workload
 from anechoic.workloads.base import checked_workload, impulse
-from anechoic.workloads.inverses import inverse_columns
+from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
 LossKind = str | ArrayLike
 KINDS = ("rms", "max", "last")
@@ -35,6 +35,9 @@ KINDS = ("rms", "max", "last")
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.
 SLOW_FROM = 2e10
 CHUNK = 2**22
+
+# Ratio of squared errors, a later one the smaller, from which rows are not made from those before them.
+SHRUNK = 1e5
 
 # Terms of a series with which a recursion over the rows of B beats whole columns.
 SHORT = 16
@@ -219,9 +222,18 @@ def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
     for way in (_of_tree, _of_restarted, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
         squares = way(workload, strategy)
-        if squares is not None:
+        if squares is not None and _kept_digits(squares):
             return squares
     return _by_columns(workload, strategy)
+
+
+def _kept_digits(squares: Array) -> bool:
+    """Whether recursions over the rows kept their digits: rounding is relative to the largest row so far.
+
+    Where learning rates fall by orders of magnitude, sums over a window or since a restart can become tiny.
+    """
+    with np.errstate(invalid="ignore"):
+        return bool((np.maximum.accumulate(squares) <= SHRUNK * squares).all())
 
 
 def _of_tree(workload: Workload, strategy: Strategy) -> Array | None:
@@ -301,6 +313,9 @@ def _of_bands(workload: Workload, strategy: Strategy) -> Array | None:
     inverse = inverse_columns(workload)
     if inverse is None or 4 * (bands + inverse.shape[1]) > n:
         return None
+    uneven = uneven_inverse(workload)
+    if uneven is not None:
+        return banded.sums_squared(columns_of(strategy), *uneven)
     return banded.inverse_row_norms_squared(banded.product(columns_of(strategy), inverse))
 
 

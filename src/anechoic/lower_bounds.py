@@ -7,7 +7,6 @@ cheap for any workload and loss.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +15,21 @@ from anechoic._nuclear import MARGIN, circulant_value, dual_value, toeplitz_nucl
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights, tail_weights
-from anechoic.participation import Participation
+from anechoic.lower_bounds_listed import listed_bound
+from anechoic.lower_bounds_participation import cheap_bound, contained_period
+from anechoic.lower_bounds_result import Bound
+from anechoic.participation import Participation, Patterns
 from anechoic.workloads import RestartDifferences, Workload, prefix_sum
+
+__all__ = [
+    "Bound",
+    "logarithmic_lower_bound",
+    "logarithmic_upper_bound",
+    "lower_bound",
+    "mathias_lower_bound",
+    "mathias_upper_bound",
+    "prefix_sum_lower_bound",
+]
 
 # Steps up to which the dual is improved, singular values are computed (where there is a Toeplitz factor,
 # whose FFT takes less, and where there is none), and the FFT is run over all steps.
@@ -28,27 +40,13 @@ FFT_UP_TO = 2**20
 ARRAYS_UP_TO = 2**24  # steps up to which an array of n numbers may be made for a bound
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A proven lower bound of the loss.
-
-    Attributes:
-        value: no strategy of the class has a smaller loss; root scale.
-        theorem: what proves it.
-        covers: the class of strategies, such as "every factorisation".
-    """
-
-    value: float
-    theorem: str
-    covers: str = "every factorisation"
-
-
 def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
     """The best bound that is cheap at this n, or None where none is known.
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
     (`anechoic._nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps
     (`lower_bounds_participation`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
+    Where the patterns are listed, only the columns of steps that somebody may touch count.
     Dense optimisers find better ones on their way.
 
     Args:
@@ -66,10 +64,17 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
         )
     if isinstance(kind, str):
         one_of("kind", kind, KINDS)
-    if participation.max_participations_in(workload.n) != 1:
+    once = participation.max_participations_in(workload.n) == 1
+    if isinstance(participation, Patterns) and not (once and _all_touched(participation, workload.n)):
+        return listed_bound(workload, participation, kind)
+    if not once:
         return _participation_bound(workload, participation, kind)
     found = [*_row_bounds(workload, kind), *_nuclear_bounds(workload, kind)]
     return max(found, key=lambda bound: bound.value, default=None)
+
+
+def _all_touched(participation: Participation, n: int) -> bool:
+    return len(participation.touched(n)) == n
 
 
 def prefix_sum_lower_bound(n: int) -> float:
@@ -168,8 +173,6 @@ def _participation_bound(workload: Workload, participation: Participation, kind:
 
     Where all its rows are equal up to signs s, |sum_j A[t, j] s_j| <= ||B[t]|| sens; the sum is over pi.
     """
-    from anechoic.lower_bounds_participation import cheap_bound, contained_period
-
     n = workload.n
     try:
         period = contained_period(participation, n)

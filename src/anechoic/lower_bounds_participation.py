@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, finite_array
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
-from anechoic.lower_bounds import Bound
 from anechoic.lower_bounds_cycles import LARGEST, cyclic_bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.participation_dual import (
     EPS,
@@ -36,6 +36,7 @@ NUCLEAR = "nuclear norm of diag(p)^½ A W^½ over sqrt(sum v) (dual of Problem 4
 STRINGS = "nuclear norm of diag(p)^½ A (R (x) I)^½ over sqrt(period) (dual of Problem 4.6)"
 DIAGONAL = "full batch: sum of the column norms of diag(p)^½ A"
 STILL = 1e-7  # relative growth in three rounds below which a bound is left as it is
+PARAMETERS = 2**16  # numbers in the factors of overlapping patterns
 SMALL = 256  # steps up to which a bound from n x n arrays is cheap
 
 
@@ -110,8 +111,7 @@ def certify(
     """A bound for every factorisation, started from the multipliers that a good strategy suggests.
 
     W begins with the blocks of M^-1 H M^-1 for M = C^T C, made feasible, and is improved by L-BFGS. Patterns
-    are those of the cyclic schema that `participation` contains; for Cyclic and FullBatch nothing is lost
-    by it.
+    are those of `contained_patterns`; for Cyclic and FullBatch nothing is lost by it.
 
     Args:
         workload: A, n steps; each round takes n^3 operations and n^2 memory.
@@ -129,7 +129,7 @@ def certify(
         raise ValueError(f"workload has n={n} steps but strategy has n={strategy.n}: build both for one run.")
     if participation.max_participations_in(n) == n:
         return full_batch_bound(workload, _weights(kind, n))
-    patterns = cycles(contained_period(participation, n), n)
+    patterns = contained_patterns(participation, n)
     weights = _weights(kind, n)
     dense = workload.to_dense()
     rows = np.sqrt(np.full(n, 1.0 / n) if weights is None else weights)[:, None] * dense
@@ -191,11 +191,36 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
             return full_batch_bound(workload, weights)
         a = workload.to_dense()
         rounds = 3 if weights is not None else 10
-        return ascended(a, weights, start(a, weights, cycles(period, n)), rounds)
+        patterns = contained_patterns(participation, n)
+        if patterns.shape[0] > period:  # overlapping ones, whose start is less good
+            rounds = 20
+        return ascended(a, weights, start(a, weights, patterns), rounds)
     count = -(-n // period)
     if workload.is_prefix_sum and 1 < count <= LARGEST and isinstance(kind, str) and kind in ("rms", "max"):
         return Bound(cyclic_bound(n, period, growing=kind == "max"), STRINGS, EVERY)
     return None
+
+
+def contained_patterns(participation: Participation, n: int) -> NDArray[np.intp]:
+    """Patterns that the schema allows and that bound it well, shape (count, longest), -1 beyond the end.
+
+    Under minimum separation with fewer participations than fit these are the combs of that separation at
+    every offset, which overlap; they are worse than cycles that reach over all steps. Else the cycles.
+
+    Raises:
+        UnsupportedError: if none are known.
+    """
+    period = contained_period(participation, n)
+    if not isinstance(participation, MinSep):
+        return cycles(period, n)
+    b, count = participation.separation, participation.max_participations_in(n)
+    if count == 1 or count * b >= n:
+        return cycles(period, n)
+    # a comb cut short by n is part of the one that begins a separation before
+    last = max(n - 1 - (count - 1) * b, b - 1)
+    spacing = max(1, (last + 1) * count**2 // PARAMETERS)
+    combs = np.arange(0, last + 1, spacing)[:, None] + b * np.arange(count)
+    return np.where(combs < n, combs, -1)
 
 
 def contained_period(participation: Participation, n: int) -> int:

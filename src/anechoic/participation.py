@@ -30,6 +30,14 @@ class Participation:
         """One line for a privacy statement."""
         raise NotImplementedError  # pragma: no cover - abstract
 
+    def touched(self, n: int) -> tuple[int, ...]:
+        """The steps below n that some unit may touch, in order; all of them unless a schema says otherwise.
+
+        What is released at the others depends on nobody's data: it needs no noise, and bounds a strategy's
+        sensitivity in no way.
+        """
+        return tuple(range(n))
+
 
 @serializable
 @dataclass(frozen=True)
@@ -190,6 +198,9 @@ class Patterns(Participation):
     def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
         cut = {tuple(step for step in pattern if step < n) for pattern in self._listed}
         yield from sorted(pattern for pattern in cut if pattern)
+
+    def touched(self, n: int) -> tuple[int, ...]:
+        return tuple(sorted({step for pattern in self._listed for step in pattern if step < n}))
 
     def describe(self) -> str:
         most = max(len(pattern) for pattern in self._listed)

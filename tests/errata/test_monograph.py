@@ -299,3 +299,37 @@ def test_m26_conjecture_4_7_fails_under_min_sep():
 @pytest.mark.parametrize("period", [2, 3, 5])
 def test_m26_but_holds_under_cyclic_participation(period):
     assert optimize.conjecture_4_7(workloads.prefix_sum(10), participation.Cyclic(period)).held
+
+
+def test_m27_rms_loss_in_eq_4_4_is_divided_by_root_n():
+    a, c = workloads.prefix_sum(8), strategies.BandedToeplitz(8, [1.0, 0.5, 0.25])
+    schema = participation.MinSep(4, 2)
+    printed = float(sensitivity(c, schema)) * np.linalg.norm(PRE @ np.linalg.inv(c.to_dense()))
+    mine = losses.loss(a, c, schema)
+    assert printed != pytest.approx(mine)
+    assert printed / math.sqrt(8) == pytest.approx(mine)
+    # with one participation it is the RMS loss of Definition 2.23
+    once = losses.loss(a, c, participation.Single())
+    assert once == pytest.approx(
+        c.largest_column_norm() * np.linalg.norm(PRE @ np.linalg.inv(c.to_dense())) / math.sqrt(8)
+    )
+
+
+def test_m28_cyclic_participation_has_as_many_patterns_as_an_epoch_has_steps():
+    b, k = 5, 3
+    patterns = list(participation.Cyclic(b).patterns(b * k))
+    assert len(patterns) != k  # printed in Section 4.2.2
+    assert len(patterns) == b
+    assert all(len(pattern) == k for pattern in patterns)
+
+
+def test_m29_regenerated_noise_of_a_step_holds_its_own_row():
+    """Section 4.4.5, Approach 2, sums C^-1[t, s] Z[s] over s < t: row 0 would be 0, and no row is right."""
+    z = np.random.default_rng(4).standard_normal(8)
+    inverse = np.linalg.inv(ROOT)
+    noise = inverse @ z
+    printed = [inverse[t, :t] @ z[:t] for t in range(8)]
+    mine = [inverse[t, : t + 1] @ z[: t + 1] for t in range(8)]
+    assert printed[0] == 0.0
+    assert not np.isclose(printed, noise).any()
+    np.testing.assert_allclose(mine, noise, atol=1e-12)

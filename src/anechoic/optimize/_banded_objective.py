@@ -21,7 +21,7 @@ from anechoic import banded
 from anechoic._validate import Array
 from anechoic.banded import Blocks, Propagation
 from anechoic.workloads import Workload
-from anechoic.workloads.inverses import inverse_columns
+from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
 # Squared errors -> the mean that is minimised, and its derivatives by them (weights).
 Mean = Callable[[Array], tuple[float, Array]]
@@ -54,11 +54,13 @@ class Objective(Protocol):
 def objective_of(workload: Workload, bands: int) -> Objective | None:
     """By covariances of blocks where A^-1 has few bands, by dense products for few steps, else None."""
     inverse = inverse_columns(workload)
-    if inverse is not None and 4 * (bands + inverse.shape[1]) <= workload.n:
-        return BlockObjective(inverse, bands)
-    if workload.n <= DENSE:
-        return DenseObjective(workload.to_dense())
-    return None if inverse is None else BlockObjective(inverse, bands)
+    if inverse is None or 4 * (bands + inverse.shape[1]) > workload.n:
+        if workload.n <= DENSE:
+            return DenseObjective(workload.to_dense())
+        if inverse is None:
+            return None
+    uneven = uneven_inverse(workload)
+    return BlockObjective(inverse, bands) if uneven is None else SumsObjective(*uneven, bands)
 
 
 class DenseObjective:
@@ -113,36 +115,54 @@ class BlockObjective:
         return banded.inverse_row_norms_squared(banded.product(columns, self.inverse))
 
     def __call__(self, columns: Array, mean: Mean) -> Evaluation:
-        blocks = self._blocks(columns)
-        forward = banded.propagate(blocks)
-        value, weights = mean(banded.variances(forward.covariance)[: self.n])
-        cost = costs(forward.transfer, self._in_blocks(weights))
-        image = banded.join(_derivatives(forward, cost), self.n, self._width)
-        gradient = banded.product_adjoint(image, self.inverse, self.bands)
+        forward = self.forward(columns)
+        value, weights = mean(self.variances(forward.covariance)[: self.n])
+        cost = costs(forward.transfer, self.in_blocks(weights))
+        gradient = self.gradient(_derivatives(forward, cost), 0, self.n, self.n)
         return Evaluation(value, weights, banded.inside(gradient))
+
+    def forward(
+        self,
+        columns: Array,
+        low: int = 0,
+        length: int | None = None,
+        skipped: int = 0,
+        before: Array | None = None,
+    ) -> Propagation:
+        """The recursion of `length` steps from `low` on, its first `skipped` blocks known by `before`.
+
+        `columns` are those from `low` on, and `past` more than `length` where there are as many.
+        """
+        g = banded.product(columns, self.inverse[low : low + len(columns)])[:length]
+        blocks = banded.split(g, self.size)
+        return banded.propagate(Blocks(blocks.diagonal[skipped:], blocks.below[skipped:]), before)
+
+    def variances(self, covariance: Array) -> Array:
+        """Squared errors of the steps of the blocks, from the covariances of their states."""
+        return banded.variances(covariance)
+
+    def gradient(self, derivatives: Blocks, low: int, length: int, total: int, skipped: int = 0) -> Array:
+        """By `total` columns from `low` on, from the derivatives by the blocks after the skipped ones."""
+        image = np.zeros((total, min(self.bands + self.past, length)))
+        offset = skipped * self.size
+        image[offset:length] = banded.join(derivatives, length - offset, image.shape[1])
+        return banded.product_adjoint(image, self.inverse[low : low + total], self.bands)
 
     def state(self, columns: Array, weights: Array) -> State:
         """Covariances and costs of all blocks."""
-        forward = banded.propagate(self._blocks(columns))
-        return State(forward.covariance, costs(forward.transfer, self._in_blocks(weights)))
+        forward = self.forward(columns)
+        return State(forward.covariance, costs(forward.transfer, self.in_blocks(weights)))
 
     def window(self, columns: Array, weights: Array, state: State, blocks: range) -> Window:
         """The same objective as a function of the columns of some blocks, all others fixed."""
-        return Window(self, columns, self._in_blocks(weights), state, blocks)
+        return Window(self, columns, self.in_blocks(weights), state, blocks)
 
     def multipliers(self, columns: Array, weights: Array) -> Array:
-        # Z = M^-1 A^T W A M^-1 fulfils C Z = Q S A^-T with Q = B^T W B, S = B B^T, whose blocks near the
-        # diagonal are known: they are minus half the derivatives. Solved from block to block.
-        forward = banded.propagate(self._blocks(columns))
-        cost = costs(forward.transfer, self._in_blocks(weights))
-        derivatives = _derivatives(forward, cost)
-        own, below = -0.5 * derivatives.diagonal, -0.5 * derivatives.below
-        right = banded.split(self.inverse, self.size)
-        right_own, right_below = right.diagonal.transpose(0, 2, 1), right.below.transpose(0, 2, 1)
-        # times A^-T; what the block before last would add lies outside of the bands
-        own = own @ right_own
-        own[1:] += below[1:] @ right_below[1:]
-        below = below @ right_own[np.r_[0, : self.count - 1]]
+        # Z = M^-1 A^T W A M^-1 fulfils C Z = B^T W B C^-T, whose blocks near the diagonal are known: they are
+        # minus half the derivatives by C. Solved from block to block.
+        forward = self.forward(columns)
+        cost = costs(forward.transfer, self.in_blocks(weights))
+        own, below = (-0.5 * part for part in self.by_strategy(_derivatives(forward, cost)))
         c = banded.split(columns, self.size)
         inverse = np.linalg.inv(c.diagonal)
         step, own, below = inverse @ c.below, inverse @ own, inverse @ below
@@ -151,17 +171,68 @@ class BlockObjective:
             own[k] -= step[k] @ below[k].T
         return banded.join(Blocks(own, below), self.n, self.bands)
 
-    @property
-    def _width(self) -> int:
-        return int(min(self.bands + self.past, self.n))
+    def by_strategy(self, derivatives: Blocks) -> Blocks:
+        """Derivatives by the blocks of C, in the bands and outside of them, from those by G = C A^-1."""
+        right = banded.split(self.inverse, self.size)
+        right_own, right_below = right.diagonal.transpose(0, 2, 1), right.below.transpose(0, 2, 1)
+        # times A^-T; what the block before last would add lies outside of the bands
+        own = derivatives.diagonal @ right_own
+        own[1:] += derivatives.below[1:] @ right_below[1:]
+        return Blocks(own, derivatives.below @ right_own[np.r_[0, : self.count - 1]])
 
-    def _blocks(self, columns: Array) -> Blocks:
-        return banded.split(banded.product(columns, self.inverse), self.size)
-
-    def _in_blocks(self, weights: Array) -> Array:
+    def in_blocks(self, weights: Array) -> Array:
+        """Weights of the states of each block: those of the steps."""
         filled = np.zeros(self.count * self.size)
         filled[: self.n] = weights
         return filled.reshape(self.count, self.size)
+
+
+class SumsObjective(BlockObjective):
+    """The same for A = F^-1 D with rates D that differ widely, by states that hold no differences.
+
+    Args:
+        filter_columns: F by columns, shape (n, its bands).
+        rates: D, shape (n,).
+        bands: of C.
+    """
+
+    def __init__(self, filter_columns: Array, rates: Array, bands: int) -> None:
+        super().__init__(filter_columns, bands)
+        self.rates = rates
+        self.past = 0  # C itself is cut into blocks
+        self.size = banded.block_size(max(bands, filter_columns.shape[1]), self.n)
+        self.count = -(-self.n // self.size)
+
+    def squares(self, columns: Array) -> Array:
+        return banded.sums_squared(columns, self.inverse, self.rates)
+
+    def forward(
+        self,
+        columns: Array,
+        low: int = 0,
+        length: int | None = None,
+        skipped: int = 0,
+        before: Array | None = None,
+    ) -> Propagation:
+        part = slice(low, low + len(columns))
+        sums = banded.split_sums(columns, self.inverse[part], self.rates[part], self.size)
+        return banded.propagate_sums(sums.tail(skipped), before)
+
+    def variances(self, covariance: Array) -> Array:
+        return banded.sum_variances(covariance)
+
+    def gradient(self, derivatives: Blocks, low: int, length: int, total: int, skipped: int = 0) -> Array:
+        gradient = np.zeros((total, self.bands))
+        offset = skipped * self.size
+        gradient[offset:length] = banded.join(self.by_strategy(derivatives), length - offset, self.bands)
+        return gradient
+
+    def by_strategy(self, derivatives: Blocks) -> Blocks:
+        return Blocks(*(part[:, : self.size, : self.size] for part in derivatives))
+
+    def in_blocks(self, weights: Array) -> Array:
+        steps = super().in_blocks(weights)
+        return np.concatenate([np.zeros_like(steps), steps], axis=1)
 
 
 class Window:
@@ -185,7 +256,6 @@ class Window:
         self._low, self._high = max(first - 1, 0) * size, min(last * size, n)
         reach = min(self._high + whole.past, n)
         self._columns = columns[self._low : reach].copy()
-        self._inverse = whole.inverse[self._low : reach]
         start = 0 if first == 0 else (first + 1) * size
         self.free = slice(start, n if self._ends else (last - 1) * size)
         self._inner = slice(start - self._low, self.free.stop - self._low)
@@ -196,19 +266,15 @@ class Window:
         whole = self._whole
         self._columns[self._inner] = free
         length = self._high - self._low
-        g = banded.product(self._columns, self._inverse)[:length]
-        blocks = banded.split(g, whole.size)
-        blocks = Blocks(blocks.diagonal[self._skipped :], blocks.below[self._skipped :])
-        forward = banded.propagate(blocks, self._before)
-        value = float(banded.variances(forward.covariance) @ self._weights.reshape(-1))
+        forward = whole.forward(self._columns, self._low, length, self._skipped, self._before)
+        weights = self._weights[:, -whole.size :]
+        value = float(whole.variances(forward.covariance) @ weights.reshape(-1))
         if self._cost is not None:
             value += float((self._cost * forward.covariance[-1]).sum())
-        cost = costs(forward.transfer, self._weights, self._cost)
-        derivatives = _derivatives(forward, cost)
-        offset = self._skipped * whole.size
-        image = np.zeros((len(self._columns), g.shape[1]))
-        image[offset:length] = banded.join(derivatives, length - offset, g.shape[1])
-        gradient = banded.product_adjoint(image, self._inverse, whole.bands)[self._inner]
+        derivatives = _derivatives(forward, costs(forward.transfer, self._weights, self._cost))
+        gradient = whole.gradient(derivatives, self._low, length, len(self._columns), self._skipped)[
+            self._inner
+        ]
         return value, banded.inside(gradient) if self._ends else gradient
 
 

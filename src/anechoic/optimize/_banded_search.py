@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import Bounds, minimize
 
 from anechoic._validate import Array
-from anechoic.lower_bounds import Bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._banded_objective import BlockObjective, Mean, Objective, Window
 from anechoic.optimize._banded_scales import Scales
 

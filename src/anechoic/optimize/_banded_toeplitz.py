@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from scipy.optimize import minimize
 
 from anechoic._validate import Array, positive_int
 from anechoic.losses import LossKind, tail_weights
-from anechoic.lower_bounds import Bound
+from anechoic.losses import loss as loss_of
+from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._toeplitz_bound import form_bound, toeplitz_bound
 from anechoic.optimize._toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
+from anechoic.optimize._toeplitz_search import free_column, root_of, several_columns
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE, comb_of
 from anechoic.participation import Participation
 from anechoic.strategies import BandedToeplitz
-from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import RestartDifferences, Workload
-
-OPTIONS = {"maxiter": 1000, "maxfun": 1500, "gtol": 1e-7, "ftol": 1e-12, "maxcor": 20}
 
 
 def banded_toeplitz(
@@ -36,10 +34,13 @@ def banded_toeplitz(
 
     For one participation, or `bands` at most the separation, coefficients are free: columns that one unit
     can touch are orthogonal, and the sensitivity is exact whatever the signs (Lemma 3.16 b). The result then
-    comes with a dual bound for the whole class, which has met the loss to ten digits wherever it was computed
-    (`anechoic.optimize._toeplitz_bound`). For more bands than the separation the coefficients are kept
-    non-negative and non-increasing, so that Lemma 3.16 (c) gives the sensitivity, unless free ones with as
-    many bands as the separation do at least as well; no bound of the class is known there.
+    comes with a dual bound for the whole class. It meets the loss, to about 1e-7, where the search ends in
+    the global optimum and the norm in the bound can be computed; elsewhere `gap` says how far it is
+    (`anechoic.optimize._toeplitz_bound`). For more bands than the separation the best of three searches is
+    returned: non-negative and non-increasing coefficients, for which Lemma 3.16 (c) gives the sensitivity; up
+    to 2048 steps non-negative ones, whose sensitivity is exact for `Cyclic`; and free ones with as many bands
+    as the separation. No bound of the class is known there. No result is worse than independent noise:
+    searches begin at the identity too where a zero of the workload lies inside the unit disc.
 
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Without a bound of the class
     it is a local minimum.
@@ -76,8 +77,7 @@ def banded_toeplitz(
     if bands > n:
         raise ValueError(f"bands={bands} must be at most n={n}: bands=n gives the optimal Toeplitz strategy.")
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
-    column = best_column(objective, square_root_coefficients(plain, bands))
-    bound = class_bound(objective, workload, loss, column) if bands <= objective.separation else None
+    column, bound = best_column(objective, plain, workload, participation, loss, bands)
     strategy = BandedToeplitz(n, column / np.sqrt(np.square(column).sum()))
     return finish(
         strategy,
@@ -90,13 +90,26 @@ def banded_toeplitz(
     )
 
 
-def best_column(objective: ToeplitzObjective, start: Array) -> Array:
-    """The first column of smallest loss that was found, with len(start) bands or fewer."""
-    if len(start) <= objective.separation:
-        return _free(objective, start)
-    fewer = _free(objective, start[: objective.separation])
-    falling = _falling(objective, np.concatenate([fewer / fewer[0], start[len(fewer) :]]))
-    return min(fewer, falling, key=lambda c: objective(c)[0])
+def best_column(
+    objective: ToeplitzObjective,
+    plain: Workload,
+    workload: Workload,
+    participation: Participation,
+    loss: LossKind,
+    bands: int,
+) -> tuple[Array, Bound | None]:
+    """The first column of smallest loss that was found, with at most `bands` bands, and its class's bound."""
+    root = root_of(plain, bands)
+    if bands <= objective.separation:
+
+        def certify(column: Array) -> Bound | None:
+            return class_bound(objective, workload, loss, column)
+
+        column = free_column(objective, root, bands, certify)
+        return column, certify(column)
+    found = several_columns(objective, root, bands)
+    losses = [loss_of(workload, BandedToeplitz(workload.n, c), participation, loss) for c in found]
+    return found[int(np.argmin(losses))], None
 
 
 def class_bound(
@@ -107,26 +120,3 @@ def class_bound(
     if isinstance(workload, RestartDifferences):
         return form_bound(objective.a, column, columns, objective.form)
     return toeplitz_bound(objective.a, column, columns, tail_weights(loss, workload.n))
-
-
-def _free(objective: ToeplitzObjective, start: Array) -> Array:
-    """Coefficients of any sign."""
-    return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options=OPTIONS).x)
-
-
-def _falling(objective: ToeplitzObjective, start: Array) -> Array:
-    """Coefficients that do not increase and are >= 0: running sums, from the end, of drops >= 0."""
-    drops = np.maximum(-np.diff(np.minimum.accumulate(start), append=0.0), 1e-9)
-    units = np.sqrt(drops)  # they differ by orders of magnitude
-
-    def by_drops(scaled: Array) -> tuple[float, Array]:
-        value, gradient = objective(_from_drops(units * scaled))
-        return value, units * np.cumsum(gradient)
-
-    bounds = [(0.0, None)] * len(drops)
-    found = minimize(by_drops, drops / units, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS)
-    return _from_drops(units * found.x)
-
-
-def _from_drops(drops: Array) -> Array:
-    return np.cumsum(drops[::-1])[::-1]

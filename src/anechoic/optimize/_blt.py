@@ -69,7 +69,7 @@ def blt(
             loss by less than the part `gain` (that buffer is left out), at 16 at the latest.
         gain: in (0, 1); used where buffers is None.
         participation: Single (default), Cyclic, MinSep or FullBatch.
-        loss: "max" (default; the last step has it), "rms", "last", or weights >= 0 of the steps, shape (n,).
+        loss: "rms" (default), "max" (the last step has it), "last", or weights >= 0 of the steps, shape (n,).
         progress: called after every evaluation with their number and the loss there.
 
     Returns:

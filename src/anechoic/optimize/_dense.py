@@ -16,14 +16,15 @@ from scipy.linalg import LinAlgError, cholesky
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
-from anechoic.lower_bounds import Bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._dense_balance import Balanced, Progress, balance
 from anechoic.optimize._dense_bidiagonal import BidiagonalModulus, bidiagonal_inverse
+from anechoic.optimize._dense_contained import or_contained
 from anechoic.optimize._dense_modulus import MatrixModulus, Modulus
-from anechoic.optimize._toeplitz import toeplitz
+from anechoic.optimize._dense_participation import dense_with_participation
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep, OncePerEpoch, Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
@@ -45,11 +46,11 @@ def dense(
 ) -> Optimized:
     """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
 
-    That holds for one participation, and for Cyclic and FullBatch ones (Problem 4.6), unless the iteration
-    stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch no algorithm for the optimum
-    is known: the best is sought among strategies whose columns are orthogonal where a unit can touch both
-    (Problem 4.8, with a better diagonal) and, under MinSep, among Toeplitz ones; the lower bound still holds
-    for every factorisation, and says how much could be gained.
+    That holds for one participation, and for Cyclic, FullBatch and listed ones (Problem 4.6), unless the
+    iteration stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch no algorithm for the
+    optimum is known: the best is sought among strategies whose columns are orthogonal where a unit can touch
+    both (Problem 4.8, with a better diagonal), and in the structured classes that are quick to optimise; the
+    lower bound still holds for every factorisation, and says how much could be gained.
 
     For prefix sums, exponential decay and anything else whose inverse is bidiagonal, with any learning
     rates, an iteration takes O(n), and only C itself O(n^2) memory and O(n^3) time (n = 4096: seconds). For
@@ -61,7 +62,8 @@ def dense(
 
     Args:
         workload: A, n steps.
-        participation: Single (default), or several: Cyclic, MinSep, OncePerEpoch, FullBatch.
+        participation: Single (default), or several: Cyclic, MinSep, OncePerEpoch, FullBatch;
+            or Patterns, listed ones (steps that none of them names get next to no noise).
         loss: "rms", "max" (the gamma_2 norm of A), "last", or weights of the steps, >= 0, shape (n,).
         gap: relative difference of loss and lower bound to stop at, in [1e-9, 0.1]; None for 1e-5, or 1e-4
             for several participations.
@@ -69,7 +71,7 @@ def dense(
 
     Returns:
         The strategy, with columns of norm at most 1 (one participation), its loss and its bound; under
-        MinSep it may be a `Toeplitz` one.
+        MinSep and OncePerEpoch it may be one of a smaller class.
 
     Raises:
         ValueError: for bad arguments.
@@ -86,13 +88,18 @@ def dense(
     """
     started = time.perf_counter()
     _checked_types(workload, participation)
-    several = participation.max_participations_in(workload.n) > 1
+    n = workload.n
+    # where nobody touches some of the steps, one participation is not that of Problem 4.3
+    several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
     if several:
-        from anechoic.optimize._dense_participation import dense_with_participation
-
         found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
-        return _or_toeplitz(found, workload, participation, loss)
+        if found.gap is not None and found.gap <= gap:
+            return found
+        if not isinstance(participation, (MinSep, OncePerEpoch)):
+            return found
+        better = or_contained(found, workload, participation, loss)
+        return replace(better, seconds=time.perf_counter() - started)
     modulus, fixed = _problem(workload, loss, gap)
     # half of the gap for the weights, half for filling up a singular Gram matrix
     balanced = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
@@ -143,23 +150,6 @@ def dense_bound(
     _checked_gap(gap)
     modulus, fixed = _problem(workload, loss, gap)
     return _bound(balance(modulus, fixed, gap=gap, progress=progress), loss)
-
-
-def _or_toeplitz(
-    found: Optimized, workload: Workload, participation: Participation, loss: LossKind
-) -> Optimized:
-    """Under MinSep, the Toeplitz strategy where it is better; the bound is that of every factorisation."""
-    if not isinstance(participation, MinSep) or not workload.is_toeplitz:
-        return found
-    other = toeplitz(workload, participation=participation, loss=loss)
-    evaluations, seconds = found.evaluations + other.evaluations, found.seconds + other.seconds
-    if other.loss >= found.loss:
-        return replace(found, evaluations=evaluations, seconds=seconds)
-    bound = found.lower_bound
-    gap = None if bound is None else other.loss / bound - 1.0
-    return replace(
-        found, strategy=other.strategy, loss=other.loss, gap=gap, evaluations=evaluations, seconds=seconds
-    )
 
 
 def _checked_types(workload: Workload, participation: Participation) -> None:

@@ -7,13 +7,12 @@ import time
 import numpy as np
 
 from anechoic.losses import LossKind
-from anechoic.optimize._banded_toeplitz import best_column, class_bound
+from anechoic.optimize._banded_toeplitz import best_column
 from anechoic.optimize._toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE, comb_of
 from anechoic.participation import Participation
 from anechoic.strategies import Toeplitz
-from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import Workload
 
 
@@ -30,8 +29,7 @@ def toeplitz(
     optimisation starts; for others it takes some ten evaluations of O(n log n). With one participation the
     result comes with a dual bound for all lower-triangular Toeplitz strategies.
 
-    With several participations it is what `banded_toeplitz` gives for n bands: non-increasing coefficients,
-    or as many free ones as the separation.
+    With several participations it is what `banded_toeplitz` gives for n bands.
 
     Args:
         workload: a Toeplitz workload, n steps, or `workloads.restart_differences` of one (loss "rms").
@@ -59,9 +57,8 @@ def toeplitz(
     plain, _ = quadratic_form(workload, loss)
     n = workload.n
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
-    column = best_column(objective, square_root_coefficients(plain, n))
+    column, bound = best_column(objective, plain, workload, participation, loss, n)
     column = np.pad(column, (0, n - len(column)))
-    bound = class_bound(objective, workload, loss, column) if objective.separation >= n else None
     return finish(
         Toeplitz(n, column / np.sqrt(np.square(column).sum())),
         workload,

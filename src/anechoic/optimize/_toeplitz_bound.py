@@ -6,8 +6,8 @@ For any numbers phi_0, …, phi_{n-1} and the Hankel matrix H[s, t] = phi_{s+t} 
     sum_k phi_k a_k = c^T H b <= ||k^1/2 c|| ||v^1/2 b|| ||k^-1/2 H v^-1/2||,
 
 so that the sum over the norm bounds the loss from below, however c is chosen. At a stationary c the
-multipliers of b c = a make (k^1/2 c, v^1/2 b) a pair of singular vectors; where it is the largest pair, as it
-has been in every case tried, the bound equals the loss: a local optimum is proven to be the global one.
+multipliers of b c = a make (k^1/2 c, v^1/2 b) a pair of singular vectors; where it is the largest pair, the
+bound equals the loss: a local optimum is proven to be the global one.
 (For n -> infinity and max loss this is the duality of H^1 and H^infinity behind Theorem 2.5.)
 """
 
@@ -22,7 +22,7 @@ from scipy.linalg import cholesky, hankel, solve_triangular
 
 from anechoic import toeplitz
 from anechoic._validate import Array
-from anechoic.lower_bounds import Bound
+from anechoic.lower_bounds_result import Bound
 
 THEOREM = "duality with Hankel forms"
 # Multiply-adds that the Gram matrix of H may take, its largest size, and entries of a block of it.

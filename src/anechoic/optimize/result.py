@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anechoic.losses import LossKind, loss
-from anechoic.lower_bounds import Bound, lower_bound
+from anechoic.lower_bounds import lower_bound
+from anechoic.lower_bounds_result import Bound
 from anechoic.participation import Participation
 from anechoic.strategies import Strategy
 from anechoic.workloads import Workload
+
+ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Optimized:
         loss: sensitivity times error of this very strategy, root scale, recomputed after the optimisation.
         lower_bound: no strategy of the class `bound_covers` has a smaller loss; None
             where no bound is known.
-        gap: loss / lower_bound - 1, or None. It bounds how much another strategy of that class could gain.
+        gap: loss / lower_bound - 1, or None. It bounds how much another strategy of that class could gain;
+            it is never negative.
         evaluations: how often the loss and its gradient were computed.
         seconds: wall-clock time of the call.
         bound_name: the theorem of `lower_bound`, or None.
@@ -38,6 +43,32 @@ class Optimized:
     bound_name: str | None = None
     bound_covers: str | None = None
     gradient: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.loss) and self.loss > 0.0):
+            raise ArithmeticError(
+                f"loss={self.loss} of {self.strategy.describe()}: it lies beyond float64. Scale the"
+                " workload, or ask for a smaller class."
+            )
+        if self.gap is not None and not self.gap >= 0.0:
+            raise ArithmeticError(
+                f"gap={self.gap}: the loss {self.loss} lies below the bound {self.lower_bound} of"
+                f" {self.bound_covers} ({self.bound_name}), so that one of the two is wrong. Use neither."
+            )
+
+    def against(self, bound: Bound | None) -> Optimized:
+        """The same strategy, measured against `bound`.
+
+        Raises:
+            ArithmeticError: if the loss lies below the bound by more than rounding.
+        """
+        if bound is None:
+            return self
+        gap = self.loss / bound.value - 1.0
+        # where the two meet, either may be rounded past the other
+        gap = 0.0 if -ROUNDING <= gap < 0.0 else gap
+        lower = min(bound.value, self.loss)
+        return replace(self, lower_bound=lower, gap=gap, bound_name=bound.theorem, bound_covers=bound.covers)
 
 
 def finish(
@@ -62,9 +93,5 @@ def finish(
         if general is not None and (bound is None or general.value > bound.value):
             bound = general
     seconds = time.perf_counter() - started
-    if bound is None:
-        return Optimized(strategy, reached, None, None, evaluations, seconds, gradient=gradient)
-    gap = reached / bound.value - 1.0
-    return Optimized(
-        strategy, reached, bound.value, gap, evaluations, seconds, bound.theorem, bound.covers, gradient
-    )
+    found = Optimized(strategy, reached, None, None, evaluations, seconds, gradient=gradient)
+    return found.against(bound)

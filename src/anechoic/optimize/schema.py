@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Patterns, Single
 
 SINGLE = Single()
 
@@ -23,12 +23,17 @@ def comb_of(participation: Participation, n: int) -> tuple[int, int]:
     match participation:
         case Single():
             return n, 1
-        case _ if count == 1:
+        case _ if count == 1 and len(participation.touched(n)) == n:
             return n, 1
         case FullBatch():
             return 1, n
         case Cyclic(period=separation) | MinSep(separation=separation):
             return separation, count
+    if isinstance(participation, Patterns):
+        raise UnsupportedError(
+            f"participation={participation!r}: no comb is the worst of listed patterns. Use optimize.dense,"
+            " or a schema that allows all of them."
+        )
     raise UnsupportedError(
         f"participation={participation!r}: optimisers know Single, Cyclic, MinSep and FullBatch. Optimise for"
         " Single() over one epoch and restart the strategy, or for MinSep(1, the number of epochs)."

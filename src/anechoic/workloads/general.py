@@ -133,8 +133,10 @@ class RestartDifferences(GeneralWorkload):
 
     def multiply(self, x: ArrayLike) -> Array:
         x = rows_of(self.n, x)
-        if self.base.is_prefix_sum:
-            sums = self._flat(np.cumsum(self._in_blocks(x), axis=1))
+        gains = self._gains_of_sums
+        if gains is not None:
+            # sums since the restart: a difference of sums would lose the digits of small ones
+            sums = self._flat(np.cumsum(self._in_blocks(scale_rows(gains, x)), axis=1))
             return scale_rows(self.row_scales, sums)
         blocks = self._in_blocks(self.base.multiply(x))
         blocks[1:] -= blocks[:-1, -1:].copy()
@@ -142,21 +144,34 @@ class RestartDifferences(GeneralWorkload):
 
     def solve(self, x: ArrayLike) -> Array:
         blocks = self._in_blocks(scale_rows(1.0 / self.row_scales, rows_of(self.n, x)))
-        if self.base.is_prefix_sum:
+        gains = self._gains_of_sums
+        if gains is not None:
             blocks[:, 1:] -= blocks[:, :-1].copy()
-            return self._flat(blocks)
+            return scale_rows(1.0 / gains, self._flat(blocks))
         blocks[1:] += np.cumsum(blocks[:-1, -1:], axis=0)
         return self.base.solve(self._flat(blocks))
 
     def adjoint_multiply(self, x: ArrayLike) -> Array:
         blocks = self._in_blocks(scale_rows(self.row_scales, rows_of(self.n, x)))
-        if self.base.is_prefix_sum:
-            return self._flat(np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1])
+        gains = self._gains_of_sums
+        if gains is not None:
+            return scale_rows(gains, self._flat(np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1]))
         blocks[:-1, -1] -= blocks[1:].sum(axis=1)
         return self.base.adjoint_multiply(self._flat(blocks))
 
     def truncate(self, steps: int) -> RestartDifferences:
         return RestartDifferences(self.base.truncate(steps_within(self.n, steps)), self.period)
+
+    @property
+    def _gains_of_sums(self) -> Array | None:
+        """D where A = A_pre D, shape (n,), else None."""
+        if self.base.is_prefix_sum:
+            return np.ones(self.n)
+        if not self.base.has_toeplitz_factor or self.base.rates is None:
+            return None
+        above, below = self.base.fraction
+        whole = list(above) == [1.0] and list(below) == [1.0, -1.0][: self.n]
+        return self.base.rates if whole else None
 
     def _in_blocks(self, x: Array) -> Array:
         """A copy of x with shape (periods, steps of a period, ...), filled up with zeros."""

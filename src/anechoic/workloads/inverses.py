@@ -11,6 +11,7 @@ from anechoic.workloads.general import RestartDifferences
 from anechoic.workloads.optimizers import Scheduled
 
 MOST = 64  # bands from which dense products are as fast
+UNEVEN = 20.0  # ratio of rates from which products with an inverse are avoided
 
 
 def inverse_columns(workload: Workload) -> Array | None:
@@ -35,6 +36,27 @@ def inverse_columns(workload: Workload) -> Array | None:
         return None
     columns = banded.of_toeplitz(denominator / numerator[0], n)
     return columns if workload.rates is None else _with_rates(columns, workload.rates)
+
+
+def uneven_inverse(workload: Workload) -> tuple[Array, Array] | None:
+    """F by columns and D with A = F^-1 D, where `inverse_columns` exists and has rates that differ widely.
+
+    Then the entries of A^-1 = D^-1 F differ widely too, and products with them lose digits: some
+    (ratio of rates)^2 units in the last place.
+    """
+    if isinstance(workload, Scheduled) and not workload.has_toeplitz_factor:
+        plain, rates = workload.base, np.asarray(workload.learning_rates)
+        filtered = inverse_columns(plain)
+    elif workload.has_toeplitz_factor and workload.rates is not None:
+        rates = workload.rates
+        numerator, denominator = workload.fraction
+        short = len(numerator) == 1 and len(denominator) <= MOST
+        filtered = banded.of_toeplitz(denominator / numerator[0], workload.n) if short else None
+    else:
+        return None
+    if filtered is None or rates.max() <= UNEVEN * rates.min():
+        return None
+    return filtered, rates
 
 
 def _with_rates(inverse: Array, rates: Array) -> Array:

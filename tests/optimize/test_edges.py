@@ -1,0 +1,223 @@
+"""Corners of the input space: steps left out, zeros inside the unit disc, patterns that overlap.
+
+Everywhere: no bound above a loss, no result worse than a class that the optimised one contains, no NaN.
+"""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anechoic import optimize, planning, workloads
+from anechoic.errors import PerformanceWarning, UnsupportedError
+from anechoic.losses import loss
+from anechoic.lower_bounds import lower_bound
+from anechoic.lower_bounds_listed import maximal
+from anechoic.lower_bounds_participation import contained_patterns, contained_period
+from anechoic.lower_bounds_result import Bound
+from anechoic.optimize.result import Optimized
+from anechoic.optimize.schema import comb_of
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.participation_dual import cycles
+from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
+
+KINDS = ("rms", "max", "last")
+# a zero of the workload lies inside the unit disc: the coefficients of its root grow
+INSIDE = {
+    "two": [1.0, 2.0],
+    "four": [0.5, 1.0, 1.0, 1.0],
+    "rising": [1.0, 1.5, 2.0, 2.5],
+    "alternating": [1.0, -3.0],
+    "far": [1.0, 0.0, 0.0, 4.0],
+}
+
+
+@st.composite
+def listed(draw, most=9):
+    """A number of steps and patterns of which some reach beyond it; at least one step is touched."""
+    n = draw(st.integers(1, most))
+    steps = st.sets(st.integers(0, n + 1), min_size=1, max_size=4)
+    patterns = draw(st.lists(steps, min_size=1, max_size=5))
+    if not any(step < n for pattern in patterns for step in pattern):
+        patterns.append({draw(st.integers(0, n - 1))})
+    return n, Patterns([sorted(pattern) for pattern in patterns])
+
+
+def test_steps_that_nobody_touches_cost_nothing():
+    schema = Patterns([(0,)])
+    without_noise_later = Dense(np.diag([1.0, 1e3, 1e3, 1e3]))
+    reached = loss(workloads.prefix_sum(4), without_noise_later, schema)
+    assert lower_bound(workloads.prefix_sum(4), schema, "rms").value <= reached < 1.000001
+    assert lower_bound(workloads.prefix_sum(4), Single(), "rms").value > 1.3
+
+
+def test_touched_steps():
+    schema = Patterns([(0, 5), (3,), (9,)])
+    assert schema.touched(6) == (0, 3, 5)
+    assert schema.touched(5) == (0, 3)
+    assert Patterns([(7,)]).touched(5) == ()
+    assert MinSep(3).touched(4) == Single().touched(4) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("optimiser", [optimize.toeplitz, optimize.damped, optimize.blt])
+def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser):
+    workload = workloads.prefix_sum(4)
+    whole = optimiser(workload, participation=Patterns([(t,) for t in range(4)]), loss="rms")
+    assert whole.loss == optimiser(workload, participation=Single(), loss="rms").loss
+    with pytest.raises(UnsupportedError, match=r"optimize\.dense"):
+        optimiser(workload, participation=Patterns([(3,)]), loss="rms")
+    assert comb_of(Patterns([(0, 9), (1,), (2,)]), 3) == (3, 1)  # cut by n to one step each
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(listed(), st.sampled_from(KINDS), st.sampled_from(["sums", "momentum", "rates"]))
+def test_listed_patterns_have_their_own_optimum(case, kind, name):
+    n, schema = case
+    workload = workloads.prefix_sum(n)
+    if name == "momentum":
+        workload = workloads.momentum(n, 0.9)
+    if name == "rates":
+        workload = workloads.scheduled(workload, np.where(np.arange(n) % 2, 1.0, 1e-3))
+    found = optimize.dense(workload, participation=schema, loss=kind)
+    assert 0 <= found.gap <= 1.1e-3
+    for other in (Identity(n), ColumnNormalized(Toeplitz.square_root(workloads.prefix_sum(n)))):
+        assert found.loss <= (1 + 1e-4) * loss(workload, other, schema, kind)
+    cheap = lower_bound(workload, schema, kind)
+    assert 0 < cheap.value <= found.loss * (1 + 1e-9)
+
+
+def test_patterns_of_another_schema_have_its_optimum():
+    """Listed or described, the answer is one; and what allows less costs no more."""
+    workload = workloads.prefix_sum(12)
+    described = optimize.dense(workload, participation=Cyclic(4))
+    same = optimize.dense(workload, participation=Patterns(list(Cyclic(4).patterns(12))))
+    assert same.loss == pytest.approx(described.loss, rel=2e-4)
+    fewer = optimize.dense(workload, participation=Patterns(list(Cyclic(4).patterns(12))[1:]))
+    assert fewer.loss < 0.9 * same.loss
+
+
+def test_nobody_takes_part():
+    with pytest.raises(UnsupportedError, match="nobody takes part"):
+        optimize.dense(workloads.prefix_sum(3), participation=Patterns([(5,)]))
+    assert lower_bound(workloads.prefix_sum(3), Patterns([(5,)]), "rms") is None
+
+
+def test_listed_patterns_of_a_long_run_have_a_bound():
+    n = 3000
+    schema = Patterns([tuple(range(first, n, 500)) for first in range(0, 400, 7)])
+    for kind in KINDS:
+        bound = lower_bound(workloads.prefix_sum(n), schema, kind)
+        reached = loss(workloads.prefix_sum(n), Toeplitz.square_root(workloads.prefix_sum(n)), schema, kind)
+        assert 1 < bound.value < reached
+
+
+def test_only_maximal_patterns_are_kept():
+    assert maximal([(0, 1), (1,), (0, 1, 3), (2,), (2, 3)]) == [(0, 1, 3), (2, 3)]
+
+
+def test_a_negative_gap_raises():
+    found = Optimized(Identity(4), 1.0, None, None, 1, 0.0)
+    with pytest.raises(ArithmeticError, match="lies below the bound"):
+        found.against(Bound(1.1, "a theorem"))
+    with pytest.raises(ArithmeticError, match="gap=-0.5"):
+        Optimized(Identity(4), 1.0, 2.0, -0.5, 1, 0.0)
+    # rounding may push the one past the other
+    assert found.against(Bound(1.0 + 1e-12, "a theorem")).gap == 0.0
+    for lost in (math.nan, math.inf, 0.0):
+        with pytest.raises(ArithmeticError, match="beyond float64"):
+            Optimized(Identity(4), lost, None, None, 1, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", INSIDE)
+def test_toeplitz_optimum_where_the_root_is_no_start(name, kind):
+    workload = workloads.from_coefficients(INSIDE[name], 64)
+    found = optimize.toeplitz(workload, loss=kind)
+    assert found.bound_covers == "lower-triangular Toeplitz strategies"
+    assert found.gap < 1e-6
+    assert found.loss <= loss(workload, Identity(64), Single(), kind)
+
+
+def test_reported_cases():
+    assert optimize.toeplitz(workloads.from_coefficients([1.0, 2.0], 32), loss="max").loss == pytest.approx(
+        2.1271, abs=1e-4
+    )
+    for column in (INSIDE["four"], INSIDE["rising"]):
+        assert optimize.toeplitz(workloads.from_coefficients(column, 256)).gap < 1e-6
+    assert optimize.banded_toeplitz(workloads.from_coefficients([1.0, 2.0], 256), bands=128).gap < 1e-6
+
+
+def test_plan_with_such_a_workload():
+    plan = planning.plan(
+        workload=workloads.from_coefficients([1.0, 2.0], 64),
+        examples=512,
+        batch_size=64,
+        epochs=8,
+        epsilon=4.0,
+        delta=1e-5,
+    )
+    assert math.isfinite(plan.mechanism.noise_std)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    st.lists(st.floats(-3, 3), min_size=1, max_size=5),
+    st.integers(6, 40),
+    st.sampled_from([Single(), MinSep(4), MinSep(3, 2), Cyclic(5), FullBatch()]),
+)
+def test_toeplitz_is_no_worse_than_what_it_contains(rest, n, schema):
+    workload = workloads.from_coefficients([1.0, *rest], n)
+    found = optimize.toeplitz(workload, participation=schema)
+    contained = [loss(workload, Identity(n), schema)]
+    contained += [optimize.banded_inverse(workload, bands=b, participation=schema).loss for b in (2, 4)]
+    contained += [optimize.blt(workload, participation=schema, loss="rms").loss]
+    contained += [optimize.banded_toeplitz(workload, bands=b, participation=schema).loss for b in (2, 5)]
+    assert found.loss <= (1 + 1e-6) * min(contained)
+    assert found.gap is None or found.gap >= 0
+
+
+def test_combs_at_every_offset_bound_limited_participation():
+    schema, workload = MinSep(1, 8), workloads.prefix_sum(64)
+    patterns = contained_patterns(schema, 64)
+    assert patterns.shape == (57, 8)
+    assert [int(step) for step in patterns[-1]] == list(range(56, 64))
+    # what cycles over the whole run show is far less
+    assert len(cycles(contained_period(schema, 64), 64)) == 8
+    found = optimize.dense(workload, participation=schema)
+    assert found.gap < 0.06  # 0.72 with cycles alone
+    assert lower_bound(workload, schema, "rms").value > 11.0
+
+
+@pytest.mark.parametrize("schema", [MinSep(3, 2), MinSep(2, 4), MinSep(4), MinSep(9, 2), MinSep(20)])
+@pytest.mark.parametrize("n", [9, 10, 13])
+def test_contained_patterns_are_allowed_and_reach_every_step(schema, n):
+    patterns = [tuple(int(t) for t in row if t >= 0) for row in contained_patterns(schema, n)]
+    allowed = set(schema.patterns(n))
+    assert all(pattern in allowed for pattern in patterns)
+    assert {step for pattern in patterns for step in pattern} == set(range(n))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rms", "last"])
+@pytest.mark.parametrize("schema", [MinSep(1, 3), MinSep(8), OncePerEpoch(5)], ids=repr)
+@pytest.mark.parametrize("name", ["sums", "restarts"])
+def test_dense_is_no_worse_than_what_it_contains(name, schema, kind):
+    n = 17
+    workload = workloads.prefix_sum(n)
+    if name == "restarts":
+        workload = workloads.restart_differences(workload, period=4)
+    root = Toeplitz.square_root(workloads.prefix_sum(n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        found = optimize.dense(workload, participation=schema, loss=kind)
+        contained = [loss(workload, c, schema, kind) for c in (Identity(n), root, ColumnNormalized(root))]
+        if isinstance(schema, MinSep):
+            contained += [
+                optimize.banded_inverse(workload, bands=b, participation=schema, loss=kind).loss
+                for b in (2, 4)
+            ]
+    assert found.loss <= (1 + 1e-3) * min(contained)
+    assert found.gap >= 0
