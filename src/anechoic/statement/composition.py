@@ -62,6 +62,4 @@ def statement_of_composition(composition: Composition) -> Statement:
     }
     fingerprint = "none: each part has its own"
     exact = all(isinstance(part, Mechanism) and part.grid_bits is not None for part, _ in c.parts)
-    return stated(
-        tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, exact=exact
-    )
+    return stated(tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, exact=exact)
