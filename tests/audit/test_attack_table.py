@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def tests_of(path):
+def functions_of(path):
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
@@ -21,4 +21,4 @@ def test_every_attack_has_tests_and_they_exist():
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split(" | ")[-1])
         assert named, row
         for path, name in named:
-            assert name in tests_of(path), (path, name)
+            assert name in functions_of(path), (path, name)

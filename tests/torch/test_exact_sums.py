@@ -52,7 +52,7 @@ def test_with_little_noise_it_trains_as_float_sums_do():
     assert float((models[0] - weights(start(keys=False).model)).abs().max()) > 1e-2
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap", "vmap_loss"])
 def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
     """A row whose gradient is not finite counts as zero, which is what zero-out adjacency makes of it."""
     sums = []
