@@ -220,8 +220,11 @@ class TestWhatIsSaid:
             "gaussian-unamplified.md",
             "sensitivity.md#no-interaction",
             "adjacency.md",
+            "float-safe.md#float-sums",
         ]
-        assert self.pages("tree")[-2:] == ["rectangular.md", "user-level.md"]
+        assert self.pages("grid")[-1] == "float-safe.md"
+        assert self.pages("endless")[-1] == "float-safe.md#float-sums"
+        assert self.pages("tree")[-3:-1] == ["rectangular.md", "user-level.md"]
         assert self.pages("cyclic poisson")[0] == "cyclic-poisson.md"
         assert self.pages("bins")[0] == "balls-in-bins.md"
         assert "verified-monte-carlo.md" not in self.pages("bins")
@@ -368,6 +371,7 @@ class TestArithmetic:
         exact = dataclasses.replace(made, grid_bits=24)
         text, record = exact.report(), json.loads(exact.report("json"))["arithmetic"]
         assert "floating-point attacks" not in text and "2^-24" in text and "float-safe.md" in text
+        assert "#float-sums" not in text
         assert record == {"grid_bits": 24, "sum_excess": 0.0, "drift": 0.0}
         assert exact.fingerprint != made.fingerprint and exact.epsilon() == made.epsilon()
         assert an.Mechanism.from_json(exact.to_json()) == exact

@@ -38,9 +38,10 @@ class PrivacyEngine(Resumable, Single):
     may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
     copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
     its step() the global generators (torch, numpy.random, random) are functions of the sampling key and t, so
-    no seed of the script has to be secret; then they go on where they were. From the first checkpoint on every
-    release is in a journal, and a resumed run repeats it bit for bit or stops. With exact_sums a release is
-    what the proof says in spite of floating point; without, the statement bounds what rounding adds to a sum.
+    no seed of the script has to be secret; then they go on where they were. From the first checkpoint on
+    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact_sums a
+    release is what the proof says in spite of floating point; without, the statement bounds what rounding
+    adds to a sum.
     Not covered: a loss that mixes examples (mixup, contrastive losses, class weights under reduction "mean";
     impossible in "vmap_loss" mode), which floats can be released without exact_sums, side channels, copies of
     a run that go on apart, and choices made by looking at private data (learning rates, a validation set).
