@@ -162,7 +162,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("mode", HOOKED)
+@pytest.mark.parametrize("mode", [*HOOKED, "vmap"])
 @pytest.mark.parametrize("name", CASES)
 def test_removing_a_row_moves_the_sum_by_the_clip_norm_at_most(name, mode):
     make, x, options = CASES[name]
