@@ -59,6 +59,7 @@ class GhostSource(GradientSource):
 
     mode = "ghost"
     takes_units = False
+    takes_grid = False
 
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
