@@ -88,8 +88,8 @@ class Release(Single):
         """
         if self._mechanism.grid_bits is not None and any(total.dtype != torch.int64 for total in sums):
             raise GuaranteeError(
-                f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid, whose"
-                " sums are int64: a gradient source sums through setup.clipping alone."
+                f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid,"
+                " whose sums are int64: a gradient source sums through setup.clipping alone."
             )
         if self._partial is None:
             self._partial = list(sums)
