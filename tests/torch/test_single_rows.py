@@ -9,14 +9,14 @@ from torch import nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import FixedOrder
+from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources import single_rows
 from anechoic.torch.sources.ghost import gradients
 from anechoic.torch.sources.row_calls import RowCall
 from anechoic.torch.sources.single_rows import SingleRows
-from tests.torch.setting import FEATURES, data, network, start, step, train
+from tests.torch.setting import FEATURES, backward, data, network, start, step, train
 
 MODES = ("hooks", "ghost", "vmap", "vmap_loss")
 
@@ -46,7 +46,9 @@ def test_secret_rows_follow_from_the_key_and_are_few(monkeypatch):
     for key in (b"a" * 32, b"b" * 32):
         run.optimizer.ledger.start(key)
         watch = SingleRows(run.model, list(run.model.parameters()), run.optimizer.ledger)
-        found = [watch.row(type(delivery)(step, 50)) for step in range(4000)]
+        found = [watch.row(type(delivery)(0, 50))]
+        watch.compare([torch.zeros(1)], [torch.zeros(1)], found[0])
+        found += [watch.row(type(delivery)(step, 50)) for step in range(1, 4000)]
         rows.append(found[1:])
         share = sum(row is not None for row in found) / len(found)
         assert 0.3 / 128 < share < 2 / 128
@@ -146,6 +148,23 @@ def test_a_row_that_is_not_finite_is_not_compared(monkeypatch):
         train(run)
         counts.append(run.optimizer.source.single.compared)
     assert 0 < counts[1] < 12
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_comparison_waits_for_a_batch_of_several_rows(mode, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = start(mode, mech=Mechanism(Identity(12), Poisson(40, 1, steps=12), 0.5, 1.0))
+    counts, several, expected = [], False, []
+    for batch in run.loader:
+        expected.append(len(batch[1]) > 0 and not several)
+        several = several or len(batch[1]) > 1
+        before = compared(run)
+        run.optimizer.zero_grad()
+        if len(batch[1]):
+            backward(run, batch)
+        run.optimizer.step()
+        counts.append(compared(run) > before)
+    assert several and counts == expected
 
 
 class Mixing(nn.Module):

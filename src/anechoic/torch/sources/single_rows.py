@@ -55,6 +55,7 @@ class SingleRows:
         self._state: list[Any] | None = None
         self._changes: dict[str, int] = {}
         self._decided: Delivery | None = None
+        self._due = False  # until a row of a batch that has others too was compared, and nothing was found
         self._row: int | None = None
         self.compared = 0
 
@@ -62,11 +63,11 @@ class SingleRows:
         """The row of `delivery` to compare, or None: decided when its first call is made."""
         if delivery is not self._decided:
             self._decided = delivery
-            changed = self._changed()
+            self._due = self._changed() or self._due
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
             self._row = None
-            if delivery.size and (changed or secret):
+            if delivery.size and (self._due or secret):
                 self._row = (draw & (2**64 - 1)) % delivery.size
         return self._row
 
@@ -111,6 +112,7 @@ class SingleRows:
         if max(excess) <= 1e-30:
             if norm is not None and not norm >= (1 - bound) * whole:
                 self._refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
+            self._due = self._due and self._decided is not None and self._decided.size < 2
             return
         worst = max(range(len(gaps)), key=lambda place: excess[place])
         self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
