@@ -222,7 +222,7 @@ def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
     for way in (_of_tree, _of_restarted, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
         squares = way(workload, strategy)
-        if squares is not None and _kept_digits(squares):
+        if squares is not None and (way is _of_toeplitz or _kept_digits(squares)):
             return squares
     return _by_columns(workload, strategy)
 
@@ -231,6 +231,7 @@ def _kept_digits(squares: Array) -> bool:
     """Whether recursions over the rows kept their digits: rounding is relative to the largest row so far.
 
     Where learning rates fall by orders of magnitude, sums over a window or since a restart can become tiny.
+    Toeplitz rows are sums of squares since the restart, of which none is taken off again.
     """
     with np.errstate(invalid="ignore"):
         return bool((np.maximum.accumulate(squares) <= SHRUNK * squares).all())

@@ -41,14 +41,14 @@ def test_the_recipe_of_the_docs_runs_and_passes(setting):
 
 
 def test_a_lack_of_noise_in_ones_own_run_is_seen(setting, monkeypatch):
-    from anechoic.torch import optimizer
+    from anechoic import mechanism
 
-    real = optimizer.NoiseStream
+    real = mechanism.NoiseStream
 
     def stream(*args, std, **options):
         return real(*args, std=std / 1.5, **options)
 
-    monkeypatch.setattr(optimizer, "NoiseStream", stream)
+    monkeypatch.setattr(mechanism, "NoiseStream", stream)
     exec(recipe(), setting)
     report = setting["report"]
     assert report.finding("covariance").violated

@@ -34,9 +34,9 @@ def unit_rows(stream, monkeypatch):
     drawn = []
 
     def fill(rows, out, start, weights):
-        drawn.append(rows._step)
+        drawn.append(rows.step)
         out[...] = 0.0
-        out[rows._step] = weights[0]
+        out[rows.step] = weights[0]
 
     monkeypatch.setattr(FreshRows, "fill", fill)
     return drawn

@@ -541,22 +541,6 @@ def test_contributions_of_ones_own_have_a_name_to_keep_to(tmp_path, monkeypatch)
     assert resumed[0].releases == 3
 
 
-def test_a_checkpoint_without_the_kind_can_be_read(tmp_path, monkeypatch):
-    from anechoic.torch.checkpoints import checkpoint
-
-    monkeypatch.setattr(ledger, "_MADE", {})
-    path, run = tmp_path / "run.ckpt", run_of()
-    go_on(run, None, until=1)
-    run[0].save_checkpoint(path=path)
-    ledger._MADE.clear()
-    read = checkpoint.read
-    monkeypatch.setattr(checkpoint, "read", lambda path: {k: v for k, v in read(path).items() if k != "kind"})
-    resumed = run_of()
-    resumed[0].load_checkpoint(path=path)
-    go_on(resumed, SAME, until=2)
-    assert resumed[0].releases == 2
-
-
 def test_arguments_out_of_range():
     x, y = data(6).tensors
     good = {"local_steps": 2, "learning_rate": 0.1}
