@@ -363,14 +363,36 @@ def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: li
         UnsupportedError: where autograd cannot.
     """
     try:
-        found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, retain_graph=True)
-        return list(found)
+        if not _hides_parameters(outputs):
+            found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, retain_graph=True)
+            return list(found)
+        return _pulled_by_backward(outputs, parameters, cotangents)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        if "use_reentrant" not in str(error):
-            raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
-    kept = [p.grad for p in parameters]  # reentrant checkpointing knows backward() alone
+        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+
+
+def _hides_parameters(outputs: list[Tensor]) -> bool:
+    """Whether a function in the graph is written in Python: a reentrant checkpoint knows backward() alone, and
+    parameters within it are in no graph that autograd.grad could find."""
+    seen: set[Any] = set()
+    todo: list[Any] = [output.grad_fn for output in outputs]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        seen.add(node)
+        todo.extend(following for following, _ in node.next_functions)
+    return False
+
+
+def _pulled_by_backward(
+    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
+) -> list[Any]:
+    kept = [p.grad for p in parameters]
     tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
     hooks = [dict(table) for table in tables]
     try:
@@ -378,7 +400,7 @@ def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: li
             table.clear()
         for p in parameters:
             p.grad = None
-        torch.autograd.backward(outputs, cotangents)
+        torch.autograd.backward(outputs, cotangents, retain_graph=True)
         return [p.grad for p in parameters]
     finally:
         for p, gradient in zip(parameters, kept, strict=True):

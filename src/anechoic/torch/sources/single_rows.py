@@ -2,9 +2,11 @@
 
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
-compares. It happens at the first delivery, after each change of the model's attributes (train or eval,
-options, hooks, a replaced forward), and on secret rows: at steps drawn by the key at a rate of `RATE`, on
-one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128 of a step.
+compares. It happens at the first delivery of two rows or more, and at the first that is not empty (a single
+row cannot show that rows are mixed, and mixes none); so again after each change of the model's attributes
+(train or eval, options, hooks, a replaced forward); and on secret rows: at steps drawn by the key at a rate
+of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128
+of a step.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class SingleRows:
         self._names = [names.get(id(p), "a parameter") for p in parameters]
         self._state: list[Any] | None = None
         self._changes: dict[str, int] = {}
+        self._owed = 0  # comparisons since the last change: 2, or 1 where a delivery of one row had its own
         self._decided: Delivery | None = None
         self._row: int | None = None
         self.compared = 0
@@ -62,11 +65,13 @@ class SingleRows:
         """The row of `delivery` to compare, or None: decided when its first call is made."""
         if delivery is not self._decided:
             self._decided = delivery
-            changed = self._changed()
+            if self._changed():
+                self._owed = 2
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
+            owed = self._owed == 2 or (self._owed == 1 and delivery.size > 1)
             self._row = None
-            if delivery.size and (changed or secret):
+            if delivery.size and (owed or secret):
                 self._row = (draw & (2**64 - 1)) % delivery.size
         return self._row
 
@@ -97,7 +102,7 @@ class SingleRows:
         Raises:
             GuaranteeError: naming the parameter where they differ most.
         """
-        self.compared += 1
+        self._done()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in (*found, *alone)):
             return  # such a row counts as zero, whatever it is
         bound = self.bound(_GRADIENT)
@@ -111,9 +116,14 @@ class SingleRows:
         self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
                      f" it has norm {norms[worst]:.3g}")  # fmt: skip
 
+    def _done(self) -> None:
+        self.compared += 1
+        alone = self._decided is not None and self._decided.size == 1
+        self._owed = min(self._owed, 1 if alone else 0)
+
     def compare_norm(self, found: float, alone: list[Tensor], row: int) -> None:
         """The same for a source that knows only the norm of a row's gradient: it must not fall short."""
-        self.compared += 1
+        self._done()
         norm = sum(float(a.double().norm()) ** 2 for a in alone) ** 0.5
         if norm == norm and not abs(found - norm) <= self.bound(_GRADIENT) * norm:
             layer = max(zip(alone, self._names, strict=True), key=lambda pair: float(pair[0].norm()))[1]
@@ -207,7 +217,8 @@ class CallWatch:
     """Follows the calls of a module that sees the whole batch, and repeats them for one row alone.
 
     Where a call draws random numbers, the row is repeated in a batch of as many copies of it: each row then
-    draws what it drew, and a model that mixes rows still gives another output.
+    draws what it drew, and a model that mixes rows still gives another output. Where the model cannot take a
+    batch of one (it squeezes its output, say), it takes a few copies.
 
     Args:
         rows: decides and compares.
@@ -309,24 +320,18 @@ class CallWatch:
     # -- once more ------------------------------------------------------------------------------
 
     def _repeated(self, call: _Call) -> list[Tensor]:
+        rows = self.rows
+        rows.coarse = call.autocast[0]
+        # to the end of the backward pass, in which a checkpoint runs its layers once more
+        with undisturbed(rows.module), without_our_hooks(rows.module):
+            pairs = self._pairs(call)
+            found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
+
+    def _pairs(self, call: _Call) -> list[tuple[Tensor, Tensor]]:
+        """The outputs for the row alone, each with the gradient of the loss with respect to it."""
         rows, size = self.rows, call.delivery.size
-        copies, place = (size, call.row) if call.drew else (1, 0)
-        tensors = [
-            t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
-            for t, has in zip(tensors_in(call.given), call.rows, strict=True)
-        ]
-        arguments, keywords = filled(call.given, tensors)
-        device = rows.parameters[0].device.type
-        enabled, dtype = call.autocast
-        rows.coarse = enabled
-        with (
-            rewound(call.start),
-            undisturbed(rows.module),
-            without_our_hooks(rows.module),
-            torch.enable_grad(),
-            torch.autocast(device, dtype=dtype, enabled=enabled),
-        ):
-            outputs = tensors_in(rows.module(*arguments, **keywords))
+        outputs, place = self._outputs(call)
         pairs = []
         for number, cotangent in call.cotangents.items():
             axis, value = call.outputs[number]
@@ -336,8 +341,41 @@ class CallWatch:
                 own = own.select(axis, place)
                 rows.compare_output(value, own.detach(), call.row)
             pairs.append((own, cotangent.to(own.dtype) * scale))
-        found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
+        return pairs
+
+    def _outputs(self, call: _Call) -> tuple[list[Tensor], int]:
+        """What the model gives for the row alone, and the row's place in it."""
+        size = call.delivery.size
+        if call.drew:
+            return self._run(call, size), call.row
+        try:
+            outputs = self._run(call, 1)
+        except (RuntimeError, ValueError, IndexError):  # it may want more than one row; else it raises again
+            outputs = []
+        if outputs and all(_fits(outputs[i], *wanted) for i, wanted in call.outputs.items()):
+            return outputs, 0
+        # never as many as there were: a model that divides by their number would not be seen
+        return self._run(call, 3 if size == 2 else 2), 0
+
+    def _run(self, call: _Call, copies: int) -> list[Tensor]:
+        tensors = [
+            t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
+            for t, has in zip(tensors_in(call.given), call.rows, strict=True)
+        ]
+        arguments, keywords = filled(call.given, tensors)
+        module, device = self.rows.module, self.rows.parameters[0].device.type
+        enabled, dtype = call.autocast
+        with (
+            rewound(call.start),
+            torch.enable_grad(),
+            torch.autocast(device, dtype=dtype, enabled=enabled),
+        ):
+            return tensors_in(module(*arguments, **keywords))
+
+
+def _fits(output: Tensor, axis: int | None, row: Tensor) -> bool:
+    """Whether an output for a batch of one has the row of the batch where the batch had it."""
+    return axis is None or (output.dim() == row.dim() + 1 and output.select(axis, 0).shape == row.shape)
 
 
 class _Before:
