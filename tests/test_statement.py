@@ -50,6 +50,7 @@ MADE = {
         BANDED, MinSepSampling(1000, 100, 4, 24), 5.0, delta=1e-4, accounting=QUICK
     ),
     "allocation": lambda: an.Mechanism(Identity(24), RandomAllocation(1000, 6, 24), 3.0),
+    "grid": lambda: an.Mechanism(BANDED, FixedOrder(57, 10, steps=24), 3.0, grid_bits=20),
     "endless": lambda: an.EndlessMechanism(Toeplitz.damped(None, damping=0.01), 3.0, 100, 0.7),
     "endless, hostile": lambda: an.EndlessMechanism(
         Toeplitz.damped(None, damping=0.01), 3.0, 100, unit=HOSTILE, adjacency="replace_one"
@@ -219,8 +220,11 @@ class TestWhatIsSaid:
             "gaussian-unamplified.md",
             "sensitivity.md#no-interaction",
             "adjacency.md",
+            "float-safe.md#float-sums",
         ]
-        assert self.pages("tree")[-2:] == ["rectangular.md", "user-level.md"]
+        assert self.pages("grid")[-1] == "float-safe.md"
+        assert self.pages("endless")[-1] == "float-safe.md#float-sums"
+        assert self.pages("tree")[-3:-1] == ["rectangular.md", "user-level.md"]
         assert self.pages("cyclic poisson")[0] == "cyclic-poisson.md"
         assert self.pages("bins")[0] == "balls-in-bins.md"
         assert "verified-monte-carlo.md" not in self.pages("bins")
@@ -367,10 +371,36 @@ class TestArithmetic:
         exact = dataclasses.replace(made, grid_bits=24)
         text, record = exact.report(), json.loads(exact.report("json"))["arithmetic"]
         assert "floating-point attacks" not in text and "2^-24" in text and "float-safe.md" in text
+        assert "#float-sums" not in text
         assert record == {"grid_bits": 24, "sum_excess": 0.0, "drift": 0.0}
         assert exact.fingerprint != made.fingerprint and exact.epsilon() == made.epsilon()
         assert an.Mechanism.from_json(exact.to_json()) == exact
         assert "grid_bits" not in json.loads(made.to_json())
+
+    @pytest.mark.parametrize("name", MADE)
+    def test_the_observer_and_the_exclusions_agree(self, name):
+        """What the observer cannot do is said of the observer alone; nothing that is checked is excluded."""
+        said = statement(made(name))
+        observer, excluded = dict(said.pairs)["Observer"], " ".join(said.not_covered)
+        assert "cannot tell AES-256" in observer and "AES-256" not in excluded
+        assert "all data but the unit's" in observer
+        exact = getattr(made(name), "grid_bits", None) is not None
+        assert ("floating-point" in excluded) == (not exact)
+        assert exact or re.search(r"at most 1 \+ [0-9.]+ clip norms", excluded)
+        assert "journal" in " ".join(said.duties) and "journal" not in excluded
+
+    def test_more_contributions_than_float32_can_add_have_no_bound(self):
+        endless = an.EndlessMechanism(Toeplitz.damped(None, damping=0.01), 3.0, 2**24)
+        assert "nothing bounds how far a float32 sum moves" in one_line(endless.report())
+        assert json.loads(endless.report("json"))["arithmetic"]["sum_excess"] is None
+
+    def test_a_composition_is_exact_where_all_parts_are(self):
+        sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
+        floats = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        exact = dataclasses.replace(floats, grid_bits=24)
+        both = one_line(an.compose(exact, floats).report())
+        assert "1 + 0.0078" in both and "2^-24" in both and "floating-point attacks" in both
+        assert "floating-point" not in one_line(an.compose(exact, times=3).report())
 
     def test_memory_that_drifts_is_paid_for(self):
         sampling = an.sampling.BallsInBins(80, 4, 8)

@@ -11,6 +11,7 @@ from anechoic.statement.rounding import round_up
 
 if TYPE_CHECKING:
     from anechoic.composition import Composition
+    from anechoic.endless import EndlessMechanism
 
 
 def statement_of_composition(composition: Composition) -> Statement:
@@ -38,6 +39,9 @@ def statement_of_composition(composition: Composition) -> Statement:
         ("Part", f"{count} x {part!r}, ({round_up(one)}, {delta!r}) alone")
         for (part, count, _), one in zip(parts, alone, strict=True)
     ]
+    # each way to compute once: parts often share it
+    ways = dict.fromkeys(dict(statement.items)["Arithmetic"] for _, _, statement in parts)
+    items += [("Arithmetic", text) for text in ways]
     assumptions = [Assumption("the deployment", c.assumption())]
     proofs = [COMPOSITION]
     for _, _, statement in parts:
@@ -61,5 +65,15 @@ def statement_of_composition(composition: Composition) -> Statement:
         ],
     }
     fingerprint = "none: each part has its own"
-    exact = all(isinstance(part, Mechanism) and part.grid_bits is not None for part, _ in c.parts)
-    return stated(tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, exact=exact)
+    floats = [_rounded(part) for part, _ in c.parts]
+    rounded = max((count for count in floats if count is not None), default=None)
+    return stated(
+        tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=rounded
+    )
+
+
+def _rounded(part: Mechanism | EndlessMechanism) -> float | None:
+    """Contributions in a sum of floating-point numbers; None if sums are integers."""
+    if not isinstance(part, Mechanism):
+        return part.batch_size
+    return None if part.grid_bits is not None else part.expected_batch_size

@@ -26,28 +26,26 @@ _ADJACENCY = {
     "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {units} is public",
 }
 
-_FLOATS = (
-    "floating-point attacks: sums and noise are floating-point numbers, and which of them can be released"
-    " depends on the data; with grid_bits (exact_sums=True) they would be covered"
+_OBSERVER = (
+    "sees every noisy gradient and every model, all their digits; knows the code, C, the sampling scheme and"
+    " all data but the unit's, and with them the bare noise of other entries; does not know the keys or,"
+    " where batches are secret, which of them the unit joined, and cannot tell AES-256 and SHAKE-256 from"
+    " random bits"
 )
+
 _NOT_COVERED = (
-    "whoever breaks AES-256 or SHAKE-256, from which noise and batches follow",
     "side channels, such as running time or memory",
     "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
     "a deployment that departs from the assumptions above, or that loses or shares the random keys",
 )
 
-_OBSERVER = (
-    "sees every noisy gradient and every model; knows C, the sampling scheme and all other data, and with"
-    " them the bare noise of other entries"
-)
-
 _DUTIES = (
     "each {unit}'s contribution is computed from that {unit}'s data and from released models alone",
     "keys come from the operating system, stay secret, and are used for this run only",
-    "what leaves the run are noisy sums and what is computed from them; checkpoints hold keys and stay",
-    "a run that is resumed repeats the same batches and the same noise, or is a second release",
+    "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
+    "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"
+    " compares them); the journal stays with the checkpoint, and of two copies of a run only one goes on",
     "other releases from the same data add up with this one",
 )
 
@@ -125,7 +123,7 @@ def statement_of(mechanism: Mechanism) -> Statement:
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
         ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
-        ("Arithmetic", _arithmetic(m)),
+        ("Arithmetic", _arithmetic(m.grid_bits, m.expected_batch_size, m.drift)),
     )
     record = {
         "guarantee": {
@@ -151,9 +149,8 @@ def statement_of(mechanism: Mechanism) -> Statement:
         "arithmetic": _numbers(m.grid_bits, m.expected_batch_size, m.drift),
     }
     assumptions = (*_access(m), *_ownership(unit))
-    return stated(
-        items, assumptions, proofs_of(m), unit, m.fingerprint, record, exact=m.grid_bits is not None
-    )
+    rounded = None if m.grid_bits is not None else m.expected_batch_size
+    return stated(items, assumptions, proofs_of(m), unit, m.fingerprint, record, rounded=rounded)
 
 
 def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
@@ -176,6 +173,7 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
         ("Noise multiplier", f"{m.noise_multiplier!r} = noise std / limiting sensitivity"),
         ("Divisor", f"every noisy sum is divided by the constant {m.batch_size}"),
+        ("Arithmetic", _arithmetic(None, m.batch_size, 0.0)),
     )
     record = {
         "guarantee": {
@@ -205,7 +203,7 @@ def statement_of_endless(mechanism: EndlessMechanism) -> Statement:
     except UnsupportedError:
         fingerprint = "none: this strategy comes from a function, which has no written form"
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record)
+    return stated(items, assumptions, proofs_of_endless(m), unit, fingerprint, record, rounded=m.batch_size)
 
 
 def _noise(m: Mechanism | EndlessMechanism, sensitivity: float, reference: str) -> dict[str, Any]:
@@ -236,12 +234,13 @@ def stated(
     fingerprint: str,
     record: dict[str, Any],
     *,
-    exact: bool = False,
+    rounded: float | None,
 ) -> Statement:
     """With what every statement says: duties, what is not covered, and the software.
 
     Args:
-        exact: whether sums and noise are integers, so that floating point is covered.
+        rounded: contributions in the largest sum that is a floating-point number; None if all are
+            integers, so that floating point is covered.
     """
     duties = tuple(duty.format(unit=unit) for duty in _DUTIES)
     return Statement(
@@ -249,7 +248,7 @@ def stated(
         assumptions,
         proofs,
         duties,
-        _NOT_COVERED if exact else (_FLOATS, *_NOT_COVERED),
+        _NOT_COVERED if rounded is None else (_floats(rounded), *_NOT_COVERED),
         software(),
         fingerprint,
         {"unit": unit, **record},
@@ -305,18 +304,30 @@ def _numbers(bits: int | None, count: float, drift: float) -> dict[str, Any]:
     return {"grid_bits": bits, "sum_excess": excess if math.isfinite(excess) else None, "drift": drift}
 
 
-def _arithmetic(m: Mechanism) -> str:
-    if m.grid_bits is None:
-        excess = round_up(float_excess(m.expected_batch_size))
-        return (
-            f"floating point: without one of {m.expected_batch_size} contributions a float32 sum moves by at"
-            f" most 1 + {excess} clip norms; noise is rounded once to the precision of the release"
-        )
+def _excess(count: float) -> str:
+    """How far rounding may take the sum of `count` contributions, for people."""
+    one, excess = f"without one of {count} contributions", float_excess(count)
+    if math.isinf(excess):
+        return f"{one} nothing bounds how far a float32 sum moves"
+    return f"{one} a float32 sum moves by at most 1 + {round_up(excess)} clip norms"
+
+
+def _floats(count: float) -> str:
+    return (
+        f"floating-point attacks: {_excess(count)}, where the guarantee counts 1; and which floating-point"
+        " numbers can be released depends on the data, which nothing bounds. With grid_bits"
+        " (exact_sums=True) both are covered"
+    )
+
+
+def _arithmetic(bits: int | None, count: float, drift: float) -> str:
+    if bits is None:
+        return f"floating point: {_excess(count)}; noise is rounded once to the precision of the release"
     text = (
-        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{m.grid_bits} and"
+        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{bits} and"
         " added up as integers, and noise is rounded to the same grid as real numbers would be"
     )
-    return text if not m.drift else f"{text}; what its memory loses is a part of epsilon and delta"
+    return text if not drift else f"{text}; what its memory loses is a part of epsilon and delta"
 
 
 def _sensitivity(m: Mechanism) -> str:

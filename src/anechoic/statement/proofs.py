@@ -34,6 +34,7 @@ VERIFIED = Proof("Monte Carlo with a confidence bound that is a part of delta", 
 HORIZON_FREE = Proof("Any number of releases at the limiting sensitivity", "horizon-free.md")
 USER_LEVEL = Proof("Units that own several examples", "user-level.md")
 FLOAT_SAFE = Proof("Integer sums and exactly rounded noise", "float-safe.md")
+FLOAT_SUMS = Proof("How far rounding moves a sum of floating-point numbers", "float-safe.md#float-sums")
 COMPOSITION = Proof("Several mechanisms on the same data", "composition.md")
 
 #: Accountants, by the name of their class.
@@ -91,12 +92,11 @@ def proofs_of(mechanism: Mechanism) -> tuple[Proof, ...]:
         found.append(RECTANGULAR)
     if m.unit != "example":
         found.append(USER_LEVEL)
-    if m.grid_bits is not None:
-        found.append(FLOAT_SAFE)
+    found.append(FLOAT_SUMS if m.grid_bits is None else FLOAT_SAFE)
     return tuple(proof for proof in found if proof is not None)
 
 
 def proofs_of_endless(mechanism: EndlessMechanism) -> tuple[Proof, ...]:
     """What the guarantee of a mechanism without a last step rests on."""
-    found = (HORIZON_FREE, GAUSSIAN, ADJACENCY)
-    return (*found, USER_LEVEL) if mechanism.unit != "example" else found
+    units = (USER_LEVEL,) if mechanism.unit != "example" else ()
+    return (HORIZON_FREE, GAUSSIAN, ADJACENCY, *units, FLOAT_SUMS)

@@ -20,7 +20,7 @@ from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
-from anechoic.torch.setup import Setup, begin, check, mechanism_of
+from anechoic.torch.setup import Setup, begin, check, mechanism_of, with_mode
 from anechoic.torch.single import Single
 from anechoic.units import Units
 
@@ -36,11 +36,15 @@ class PrivacyEngine(Resumable, Single):
     by their number, which shows nothing where there are as many positions as examples in the batch.
     Weights may be loaded after make_private until the first batch is delivered; from then on only step()
     may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. From the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
-    functions of the sampling key and t; then they go on where they were. Not covered: a loss that
-    mixes examples (mixup, contrastive losses, class weights under reduction "mean"), floating-point
-    attacks without exact_sums, side channels, and choices made by looking at private data (learning rates,
-    early stopping).
+    copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
+    its step() the global generators (torch, numpy.random, random) are functions of the sampling key and t, so
+    no seed of the script has to be secret; then they go on where they were. From the first checkpoint on
+    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact_sums a
+    release is what the proof says in spite of floating point; without, the statement bounds what rounding
+    adds to a sum.
+    Not covered: a loss that mixes examples (mixup, contrastive losses, class weights under reduction "mean";
+    impossible in "vmap_loss" mode), which floats can be released without exact_sums, side channels, copies of
+    a run that go on apart, and choices made by looking at private data (learning rates, a validation set).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
@@ -134,7 +138,8 @@ class PrivacyEngine(Resumable, Single):
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
-            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", or "vmap_loss".
+            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
+                or "hooks" by the classes of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
                 "blt", …), for one planned from the other arguments.
@@ -366,6 +371,7 @@ class PrivacyEngine(Resumable, Single):
                 "this engine has made a model private already: make a new PrivacyEngine for another run. The"
                 " guarantees of two runs on the same data add up."
             )
+        setup = with_mode(setup)
         mechanism, self.plan = mechanism_of(setup, check(setup))
         self._run, private = begin(
             setup,

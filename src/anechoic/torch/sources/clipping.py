@@ -35,18 +35,11 @@ class Clipping:
 
     @property
     def excess(self) -> float:
-        """By what part of the clip norm the norm of one clipped contribution may exceed it: not at all."""
-        return 0.0
+        """By what part of the clip norm one clipped contribution may exceed it: not at all.
 
-    def rounding(self, contributions: int, dtype: torch.dtype = torch.float32) -> float:
-        """By how many clip norms rounding can move a sum of so many contributions, at most.
-
-        Each entry of a sum of k terms, taken in any order, is off by at most g times the sum of the terms'
-        absolute values, g = k u / (1 - k u) with unit roundoff u; over all entries that is g k clip norms.
+        What rounding adds to a sum of several is `anechoic.noise.grid.float_excess`.
         """
-        unit = torch.finfo(dtype).eps / 2
-        count = contributions + 1  # the products round too
-        return count * unit / (1 - count * unit) * contributions
+        return 0.0
 
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """The sums of no contribution."""
