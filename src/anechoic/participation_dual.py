@@ -170,9 +170,11 @@ class ParticipationDual:
 
     Attributes:
         evaluations: eigendecompositions so far.
-        barrier: tau >= 0; (tau / k) sum_pi v_pi log det R_pi and (tau / n) sum_t log p_t are added to the
-            logarithm. Its maximiser is interior, and there the M of `DualPoint.gram` has a loss of at most
-            about 1 + 2 tau times the bound, also where the optimal p or R_pi are singular.
+        barrier: tau >= 0; (tau / k) sum_pi v_pi log det R_pi, (tau / count) sum_pi log v_pi and
+            (tau / n) sum_t log p_t are added to the logarithm. Its maximiser is interior, and there the M of
+            `DualPoint.gram` has a loss of at most about 1 + 3 tau times the bound, also where the optimal p,
+            v or R_pi vanish or are singular. A share v_pi that fell too far would not return without: the
+            slope by its logarithm vanishes with it.
     """
 
     def __init__(self, workload: Array, patterns: NDArray[np.intp], weights: Array | None) -> None:
@@ -246,8 +248,10 @@ class ParticipationDual:
             )
             by_raw -= np.where(inside, strength[:, :, None] * raw / np.square(norms), 0.0)
             np.einsum("ijj->ij", by_raw)[...] += np.where(self._inside, strength / pivots, 0.0)
+            value += self.barrier * float(np.log(np.maximum(v, 1e-300)).mean())
         by_inner = np.matmul(self._base.transpose(0, 2, 1), by_raw)
-        gradient = [by_v - v * by_v.sum(), by_inner[:, self._lower].ravel()]
+        by_log_v = by_v - v * by_v.sum() + self.barrier * (1.0 / count - v)
+        gradient = [by_log_v, by_inner[:, self._lower].ravel()]
         if self.weights is None:
             by_log = np.zeros(len(p))
             by_log[p > 0] = 0.5 * np.square(vectors) @ roots / total

@@ -335,6 +335,19 @@ def test_the_last_step_alone():
     assert error(workloads.prefix_sum(8), found.strategy).max < 1e3
 
 
+def test_largest_error_keeps_the_highest_bound(monkeypatch):
+    """Each bound holds; which of them is the last, and how good, is a matter of rounding."""
+    taken, bound = [], searches.Search.bound
+
+    def recorded(self, columns, weights):
+        taken.append(bound(self, columns, weights))
+        return taken[-1]
+
+    monkeypatch.setattr(searches.Search, "bound", recorded)
+    found = banded(workloads.prefix_sum(23), bands=5, participation=MinSep(5), loss="max")
+    assert found.lower_bound == max(one.value for one in taken)
+
+
 def test_largest_error_of_few_bands():
     workload = workloads.prefix_sum(40)
     found = banded(workload, bands=8, loss="max")

@@ -79,6 +79,7 @@ class Search:
         squared error m so far; the weights of the mean that is then at its minimum are the next w.
         """
         smallest, best = np.inf, columns
+        highest: Bound | None = None
         sharpness, tolerance = SHARPNESS, LOOSE
         for _ in range(MULTIPLIERS):
             squares = self._objective.squares(columns)
@@ -89,12 +90,13 @@ class Search:
             largest = float(np.sqrt(squares.max()))
             if largest < smallest:
                 smallest, best = largest, columns
-            bound = self.bound(columns, weights)
-            if smallest <= (1.0 + GAP) * bound.value:
-                return best, bound
+            # each holds, and the last is not always the highest
+            highest = _higher(highest, self.bound(columns, weights))
+            if smallest <= (1.0 + GAP) * highest.value:
+                return best, highest
             sharpness = min(sharpness * SHARPER, SHARPEST)
             tolerance = max(tolerance / SHARPER, TOLERANCE)
-        return best, self.bound(self.minimise(columns, weights), weights)
+        return best, _higher(highest, self.bound(self.minimise(columns, weights), weights))
 
     def projected(self, columns: Array, weights: Array) -> float:
         """The projected gradient there, of the weighted mean."""
@@ -210,6 +212,10 @@ class Search:
 def weighted(weights: Array) -> Mean:
     """The weighted mean; weights sum to 1."""
     return lambda squares: (float(weights @ squares), weights)
+
+
+def _higher(one: Bound | None, other: Bound) -> Bound:
+    return other if one is None or other.value > one.value else one
 
 
 class _Smooth:
