@@ -161,6 +161,7 @@ def test_a_planned_mechanism_gets_the_default_grid():
         epochs=2,
         max_grad_norm=1.0,
         exact_sums=True,
+        poisson_sampling=False,
     )
     assert engine.mechanism.grid_bits == default_bits(14)
     assert engine.mechanism.epsilon(1e-5) <= 2.0
