@@ -18,6 +18,7 @@ from torch.func import vjp, vmap
 from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.sources.structure import filled, mapped, tensors_in
 from anechoic.torch.stateless import called, without_our_hooks
@@ -354,59 +355,6 @@ def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
     else:
         state = hidden
     return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
-
-
-def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
-    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
-
-    Raises:
-        UnsupportedError: where autograd cannot.
-    """
-    try:
-        if not _hides_parameters(outputs):
-            found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, retain_graph=True)
-            return list(found)
-        return _pulled_by_backward(outputs, parameters, cotangents)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
-
-
-def _hides_parameters(outputs: list[Tensor]) -> bool:
-    """Whether a function in the graph is written in Python: a reentrant checkpoint knows backward() alone, and
-    parameters within it are in no graph that autograd.grad could find."""
-    seen: set[Any] = set()
-    todo: list[Any] = [output.grad_fn for output in outputs]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        seen.add(node)
-        todo.extend(following for following, _ in node.next_functions)
-    return False
-
-
-def _pulled_by_backward(
-    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
-) -> list[Any]:
-    kept = [p.grad for p in parameters]
-    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
-    hooks = [dict(table) for table in tables]
-    try:
-        for table in tables:
-            table.clear()
-        for p in parameters:
-            p.grad = None
-        torch.autograd.backward(outputs, cotangents, retain_graph=True)
-        return [p.grad for p in parameters]
-    finally:
-        for p, gradient in zip(parameters, kept, strict=True):
-            p.grad = gradient
-        for table, own in zip(tables, hooks, strict=True):
-            table.update(own)
 
 
 def _axis(tensor: Tensor, dimension: int) -> int:

@@ -2,17 +2,13 @@
 
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
-compares. It happens at the first delivery of two rows or more, and at the first that is not empty (a single
-row cannot show that rows are mixed, and mixes none); so again after each change of the model's attributes
-(train or eval, options, hooks, a replaced forward); and on secret rows: at steps drawn by the key at a rate
-of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128
-of a step.
+compares. It happens at the first delivery, after each change of the model's attributes (train or eval,
+options, hooks, a replaced forward), and on secret rows: at steps drawn by the key at a rate of `RATE`, on
+one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128 of a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +17,10 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.row_calls import pulled
+from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
-from anechoic.torch.stateless import without_our_hooks
+from anechoic.torch.stateless import undisturbed, without_our_hooks
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -56,8 +52,8 @@ class SingleRows:
         self._names = [names.get(id(p), "a parameter") for p in parameters]
         self._state: list[Any] | None = None
         self._changes: dict[str, int] = {}
-        self._owed = 0  # comparisons since the last change: 2, or 1 where a delivery of one row had its own
         self._decided: Delivery | None = None
+        self._due = False  # until a row of a batch that has others too was compared, and nothing was found
         self._row: int | None = None
         self.compared = 0
 
@@ -65,13 +61,11 @@ class SingleRows:
         """The row of `delivery` to compare, or None: decided when its first call is made."""
         if delivery is not self._decided:
             self._decided = delivery
-            if self._changed():
-                self._owed = 2
+            self._due = self._changed() or self._due
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
-            owed = self._owed == 2 or (self._owed == 1 and delivery.size > 1)
             self._row = None
-            if delivery.size and (owed or secret):
+            if delivery.size and (self._due or secret):
                 self._row = (draw & (2**64 - 1)) % delivery.size
         return self._row
 
@@ -92,17 +86,20 @@ class SingleRows:
                 counts = counts or self._changes[name] <= CHANGES
         return counts
 
-    def compare(self, found: list[Tensor], alone: list[Tensor], row: int) -> None:
+    def compare(
+        self, found: list[Tensor], alone: list[Tensor], row: int, *, norm: float | None = None
+    ) -> None:
         """Refuse `found`, the gradient of one row in the batch, if it is not that of the row alone.
 
         Args:
             found, alone: one tensor a parameter.
             row: its place in the batch.
+            norm: what the row is clipped by, where that is an upper bound of the norm of `found`.
 
         Raises:
             GuaranteeError: naming the parameter where they differ most.
         """
-        self._done()
+        self.compared += 1
         if not all(bool(torch.isfinite(tensor).all()) for tensor in (*found, *alone)):
             return  # such a row counts as zero, whatever it is
         bound = self.bound(_GRADIENT)
@@ -111,24 +108,13 @@ class SingleRows:
         whole = sum(norm * norm for norm in norms) ** 0.5
         excess = [gap - bound * (norm + _FLOOR * whole) for gap, norm in zip(gaps, norms, strict=True)]
         if max(excess) <= 1e-30:
+            if norm is not None and not norm >= (1 - bound) * whole:
+                self._refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
+            self._due = self._due and self._decided is not None and self._decided.size < 2
             return
         worst = max(range(len(gaps)), key=lambda place: excess[place])
         self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
                      f" it has norm {norms[worst]:.3g}")  # fmt: skip
-
-    def _done(self) -> None:
-        self.compared += 1
-        alone = self._decided is not None and self._decided.size == 1
-        self._owed = min(self._owed, 1 if alone else 0)
-
-    def compare_norm(self, found: float, alone: list[Tensor], row: int) -> None:
-        """The same for a source that knows only the norm of a row's gradient: it must not fall short."""
-        self._done()
-        norm = sum(float(a.double().norm()) ** 2 for a in alone) ** 0.5
-        if norm == norm and not abs(found - norm) <= self.bound(_GRADIENT) * norm:
-            layer = max(zip(alone, self._names, strict=True), key=lambda pair: float(pair[0].norm()))[1]
-            self._refuse(row, f"the norm of its gradient is {norm:.6g} and was taken as {found:.6g} (most of"
-                         f" it is in {layer})")  # fmt: skip
 
     def compare_output(self, found: Tensor, alone: Tensor, row: int) -> None:
         """Refuse a model whose output for a row depends on the other rows of the batch.
@@ -171,30 +157,6 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, (nn.Module, Tensor, type))
 
 
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
-    layers = [
-        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
-        for layer in module.modules()
-    ]
-    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for layer, own, parameters, tensors in layers:
-            layer.__dict__.clear()
-            layer.__dict__.update(own)
-            layer._parameters.clear()
-            layer._parameters.update(parameters)
-            layer._buffers.clear()
-            layer._buffers.update(tensors)
-        for buffer, version, value in buffers:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(value)
-
-
 # -- for sources that let the model see the whole batch ------------------------------------------------
 
 
@@ -217,8 +179,9 @@ class CallWatch:
     """Follows the calls of a module that sees the whole batch, and repeats them for one row alone.
 
     Where a call draws random numbers, the row is repeated in a batch of as many copies of it: each row then
-    draws what it drew, and a model that mixes rows still gives another output. Where the model cannot take a
-    batch of one (it squeezes its output, say), it takes a few copies.
+    draws what it drew, and a model that mixes rows still gives another output; the gradient of an output that
+    is of all rows (a loss) is not known for one of them then, and is not compared. Where the model cannot take
+    a batch of one (it squeezes its output, say), it takes a few copies.
 
     Args:
         rows: decides and compares.
@@ -252,8 +215,8 @@ class CallWatch:
 
     def row(self, delivery: Delivery) -> int | None:
         """The row whose gradient can be compared now; None if there is none."""
-        known = any(call.delivery is delivery and call.cotangents for call in self._calls)
-        return self.rows.row(delivery) if known else None
+        calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
+        return self.rows.row(delivery) if calls and not any(map(_hidden, calls)) else None
 
     def alone(self, delivery: Delivery) -> list[Tensor]:
         """The gradient of that row by itself, of all calls, one tensor a parameter.
@@ -322,8 +285,8 @@ class CallWatch:
     def _repeated(self, call: _Call) -> list[Tensor]:
         rows = self.rows
         rows.coarse = call.autocast[0]
-        # to the end of the backward pass, in which a checkpoint runs its layers once more
-        with undisturbed(rows.module), without_our_hooks(rows.module):
+        # checkpointed segments run once more in the backward pass, so all of it happens in here
+        with rewound(call.start), undisturbed(rows.module), without_our_hooks(rows.module):
             pairs = self._pairs(call)
             found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
@@ -331,31 +294,33 @@ class CallWatch:
     def _pairs(self, call: _Call) -> list[tuple[Tensor, Tensor]]:
         """The outputs for the row alone, each with the gradient of the loss with respect to it."""
         rows, size = self.rows, call.delivery.size
-        outputs, place = self._outputs(call)
+        outputs, copies = self._outputs(call)
         pairs = []
         for number, cotangent in call.cotangents.items():
             axis, value = call.outputs[number]
-            own = outputs[number]
-            scale = size if self._reduction == "mean" and axis is not None else 1
+            own, mean = outputs[number], self._reduction == "mean"
             if axis is not None:
-                own = own.select(axis, place)
+                own = own.select(axis, call.row if call.drew else 0)
                 rows.compare_output(value, own.detach(), call.row)
+            # an output of all rows is reduced over the copies as the loss is over rows
+            scale = (size if mean else 1.0) if axis is not None else (1.0 if mean else 1 / copies)
             pairs.append((own, cotangent.to(own.dtype) * scale))
         return pairs
 
     def _outputs(self, call: _Call) -> tuple[list[Tensor], int]:
-        """What the model gives for the row alone, and the row's place in it."""
+        """What the model gives for the row alone, and in how many copies it was given."""
         size = call.delivery.size
         if call.drew:
-            return self._run(call, size), call.row
+            return self._run(call, size), size
         try:
             outputs = self._run(call, 1)
-        except (RuntimeError, ValueError, IndexError):  # it may want more than one row; else it raises again
+        except (RuntimeError, ValueError, IndexError):  # it may want several rows; else it raises again
             outputs = []
         if outputs and all(_fits(outputs[i], *wanted) for i, wanted in call.outputs.items()):
-            return outputs, 0
+            return outputs, 1
         # never as many as there were: a model that divides by their number would not be seen
-        return self._run(call, 3 if size == 2 else 2), 0
+        copies = 3 if size == 2 else 2
+        return self._run(call, copies), copies
 
     def _run(self, call: _Call, copies: int) -> list[Tensor]:
         tensors = [
@@ -365,16 +330,17 @@ class CallWatch:
         arguments, keywords = filled(call.given, tensors)
         module, device = self.rows.module, self.rows.parameters[0].device.type
         enabled, dtype = call.autocast
-        with (
-            rewound(call.start),
-            torch.enable_grad(),
-            torch.autocast(device, dtype=dtype, enabled=enabled),
-        ):
+        with rewound(call.start), torch.enable_grad(), torch.autocast(device, dtype=dtype, enabled=enabled):
             return tensors_in(module(*arguments, **keywords))
 
 
+def _hidden(call: _Call) -> bool:
+    """Whether the loss came by an output of all rows that drew at random: copies would draw what others did."""
+    return call.drew and any(call.outputs[place][0] is None for place in call.cotangents)
+
+
 def _fits(output: Tensor, axis: int | None, row: Tensor) -> bool:
-    """Whether an output for a batch of one has the row of the batch where the batch had it."""
+    """Whether an output for a batch of one has its row where the batch had it."""
     return axis is None or (output.dim() == row.dim() + 1 and output.select(axis, 0).shape == row.shape)
 
 
