@@ -394,19 +394,31 @@ def test_buffers_must_stay():
 
 
 def test_frozen_batch_normalisation_must_stay_in_eval_mode():
-    model = nn.Sequential(nn.BatchNorm1d(6, affine=False, track_running_stats=False), *network())
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=False), *network())
     with pytest.raises(GuaranteeError, match="batch normalisation"):
         start(model=model)
     model[0].eval()
     run = start(model=model)
     batches, batch = first(run)
     step(run, batch)
+    run.optimizer.zero_grad()
+    backward(run, next(batches))
     run.module.train()
-    batch = next(batches)
     with pytest.raises(GuaranteeError, match="batch normalisation"):
-        step(run, batch)
+        run.optimizer.step()
     model[0].eval()
-    step(run, batch)
+    run.optimizer.step()
+    run.module.train()
+    with pytest.raises(GuaranteeError, match=r"batch normalisation.*eval"):
+        step(run, next(batches))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "vmap", "ghost"])
+def test_batch_normalisation_without_statistics_mixes_in_eval_mode_too(mode):
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=False, track_running_stats=False), *network())
+    model[0].eval()
+    with pytest.raises(GuaranteeError, match="track_running_stats=False"):
+        start(mode, model=model)
 
 
 def test_the_original_optimizer_cannot_be_stepped():
@@ -616,7 +628,8 @@ def test_norms_are_measured_in_the_precision_of_the_parameters():
     backward(run, (x, y))
     (found,) = run.optimizer.source._finished
     found.samples = {id(p): torch.full((8, *p.shape), 3e4, dtype=torch.float16) for p in run.optimizer.params}
-    found.gradients.clear()  # there is nothing to compare them with
+    found.gradients.clear()  # there is nothing to compare them with, nor a call to repeat for one row
+    run.optimizer.source._calls.forget()
     run.optimizer.step()
     assert torch.isfinite(weights(run.model)).all()
     assert 0.01 < (weights(run.model) - weights(network())).norm() < 10

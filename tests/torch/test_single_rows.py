@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from anechoic.errors import GuaranteeError
@@ -206,6 +207,63 @@ def test_a_model_that_mixes_rows_is_refused(dropout):
     run = long_run("hooks", model=Mixing(dropout))
     with pytest.raises(GuaranteeError, match="mixes the rows"):
         step(run, next(iter(run.loader)))
+
+
+class Squeezed(nn.Module):
+    """Has another shape for a batch of one; with `narrow`, it cannot take one."""
+
+    def __init__(self, narrow=False, mixing=0.0):
+        super().__init__()
+        self.body, self.narrow, self.mixing = nn.Linear(FEATURES, 1), narrow, mixing
+
+    def forward(self, x):
+        h = self.body(x).squeeze()
+        if self.narrow:
+            h = h.unflatten(0, (len(x),)) if len(x) > 1 else F.batch_norm(x, None, None, training=True)
+        return h / len(x) if self.mixing else h
+
+
+class Losing(nn.Module):
+    """Gives the loss of its rows, as models do that are handed the labels."""
+
+    def __init__(self, dropout, reduction):
+        super().__init__()
+        self.body, self.dropout, self.reduction = network(), nn.Dropout(dropout), reduction
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.dropout(self.body(x)), y, reduction=self.reduction)
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_model_that_takes_no_batch_of_one_is_compared(narrow, size, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 1.0)
+
+    def once(model):
+        mech = Mechanism(Identity(1), FixedOrder(40, size, steps=1), 0.5, 1.0)
+        run = start("hooks", model=model, mech=mech)
+        x, y = next(iter(run.loader))
+        F.binary_cross_entropy_with_logits(run.module(x), y.double().to(x.dtype)).backward()
+        run.optimizer.step()
+        return compared(run)
+
+    assert once(Squeezed(narrow)) == 1
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        once(Squeezed(narrow, mixing=1.0))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("dropout", "times"), [(0.0, 3), (0.5, 0)])
+def test_a_loss_made_by_the_model_is_compared_where_it_can_be(dropout, times, reduction, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 1.0)
+    run = long_run("hooks", model=Losing(dropout, reduction), steps=3, reduction=reduction)
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        run.module(x, y).backward()
+        run.optimizer.step()
+        if run.engine.releases == 3:
+            break
+    assert compared(run) == times
 
 
 class Untidy(nn.Module):

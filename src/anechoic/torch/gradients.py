@@ -14,12 +14,19 @@ MIXING = (nn.modules.batchnorm._BatchNorm,)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
-    """Refuse batch normalisation in train() mode, trainable or not: it mixes the examples of a batch.
+    """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples.
 
     Raises:
-        GuaranteeError: if one of the layers is in train() mode.
+        GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
     """
-    if any(layer.training for layer in layers if isinstance(layer, MIXING)):
+    found = [layer for layer in layers if isinstance(layer, MIXING)]
+    if any(layer.running_mean is None and layer.running_var is None for layer in found):
+        raise GuaranteeError(
+            "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
+            " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
+            " what it changes. Replace it: PrivacyEngine.get_compatible_module does."
+        )
+    if any(layer.training for layer in found):
         raise GuaranteeError(
             "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
             " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"

@@ -220,8 +220,8 @@ class CorrelatedOptimizer(Single, Optimizer):
                     f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
                     f" {tuple(shape)} on {device}: move and cast the model before make_private."
                 )
+        check_not_mixing(self._mixing)  # first: in train() mode its statistics change, too
         self._unchanged.check()
-        check_not_mixing(self._mixing)
         if self._step_skip_queue:
             self.signal_skip_step()
 

@@ -95,6 +95,30 @@ def without_our_hooks(module: nn.Module) -> Iterator[None]:
             namespace[name] = hooks
 
 
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+    layers = [
+        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
+        for layer in module.modules()
+    ]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for layer, own, parameters, tensors in layers:
+            layer.__dict__.clear()
+            layer.__dict__.update(own)
+            layer._parameters.clear()
+            layer._parameters.update(parameters)
+            layer._buffers.clear()
+            layer._buffers.update(tensors)
+        for buffer, version, value in buffers:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(value)
+
+
 def _names(module: nn.Module) -> dict[str, str]:
     """Each place of a parameter, once where a module has several names: its parameter's first name."""
     first = {id(p): name for name, p in module.named_parameters()}

@@ -9,8 +9,6 @@ one row drawn by the key. One row alone costs at most what its whole batch costs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +20,7 @@ from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
-from anechoic.torch.stateless import without_our_hooks
+from anechoic.torch.stateless import undisturbed, without_our_hooks
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -159,30 +157,6 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, (nn.Module, Tensor, type))
 
 
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
-    layers = [
-        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
-        for layer in module.modules()
-    ]
-    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for layer, own, parameters, tensors in layers:
-            layer.__dict__.clear()
-            layer.__dict__.update(own)
-            layer._parameters.clear()
-            layer._parameters.update(parameters)
-            layer._buffers.clear()
-            layer._buffers.update(tensors)
-        for buffer, version, value in buffers:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(value)
-
-
 # -- for sources that let the model see the whole batch ------------------------------------------------
 
 
@@ -205,7 +179,9 @@ class CallWatch:
     """Follows the calls of a module that sees the whole batch, and repeats them for one row alone.
 
     Where a call draws random numbers, the row is repeated in a batch of as many copies of it: each row then
-    draws what it drew, and a model that mixes rows still gives another output.
+    draws what it drew, and a model that mixes rows still gives another output; the gradient of an output that
+    is of all rows (a loss) is not known for one of them then, and is not compared. Where the model cannot take
+    a batch of one (it squeezes its output, say), it takes a few copies.
 
     Args:
         rows: decides and compares.
@@ -239,8 +215,8 @@ class CallWatch:
 
     def row(self, delivery: Delivery) -> int | None:
         """The row whose gradient can be compared now; None if there is none."""
-        known = any(call.delivery is delivery and call.cotangents for call in self._calls)
-        return self.rows.row(delivery) if known else None
+        calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
+        return self.rows.row(delivery) if calls and not any(map(_hidden, calls)) else None
 
     def alone(self, delivery: Delivery) -> list[Tensor]:
         """The gradient of that row by itself, of all calls, one tensor a parameter.
@@ -307,31 +283,65 @@ class CallWatch:
     # -- once more ------------------------------------------------------------------------------
 
     def _repeated(self, call: _Call) -> list[Tensor]:
+        rows = self.rows
+        rows.coarse = call.autocast[0]
+        # checkpointed segments run once more in the backward pass, so all of it happens in here
+        with rewound(call.start), undisturbed(rows.module), without_our_hooks(rows.module):
+            pairs = self._pairs(call)
+            found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
+
+    def _pairs(self, call: _Call) -> list[tuple[Tensor, Tensor]]:
+        """The outputs for the row alone, each with the gradient of the loss with respect to it."""
         rows, size = self.rows, call.delivery.size
-        copies, place = (size, call.row) if call.drew else (1, 0)
+        outputs, copies = self._outputs(call)
+        pairs = []
+        for number, cotangent in call.cotangents.items():
+            axis, value = call.outputs[number]
+            own, mean = outputs[number], self._reduction == "mean"
+            if axis is not None:
+                own = own.select(axis, call.row if call.drew else 0)
+                rows.compare_output(value, own.detach(), call.row)
+            # an output of all rows is reduced over the copies as the loss is over rows
+            scale = (size if mean else 1.0) if axis is not None else (1.0 if mean else 1 / copies)
+            pairs.append((own, cotangent.to(own.dtype) * scale))
+        return pairs
+
+    def _outputs(self, call: _Call) -> tuple[list[Tensor], int]:
+        """What the model gives for the row alone, and in how many copies it was given."""
+        size = call.delivery.size
+        if call.drew:
+            return self._run(call, size), size
+        try:
+            outputs = self._run(call, 1)
+        except (RuntimeError, ValueError, IndexError):  # it may want several rows; else it raises again
+            outputs = []
+        if outputs and all(_fits(outputs[i], *wanted) for i, wanted in call.outputs.items()):
+            return outputs, 1
+        # never as many as there were: a model that divides by their number would not be seen
+        copies = 3 if size == 2 else 2
+        return self._run(call, copies), copies
+
+    def _run(self, call: _Call, copies: int) -> list[Tensor]:
         tensors = [
             t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
             for t, has in zip(tensors_in(call.given), call.rows, strict=True)
         ]
         arguments, keywords = filled(call.given, tensors)
-        device = rows.parameters[0].device.type
+        module, device = self.rows.module, self.rows.parameters[0].device.type
         enabled, dtype = call.autocast
-        rows.coarse = enabled
-        # checkpointed segments run once more in the backward pass, so all of it happens in here
-        with rewound(call.start), undisturbed(rows.module), without_our_hooks(rows.module):
-            with torch.enable_grad(), torch.autocast(device, dtype=dtype, enabled=enabled):
-                outputs = tensors_in(rows.module(*arguments, **keywords))
-            pairs = []
-            for number, cotangent in call.cotangents.items():
-                axis, value = call.outputs[number]
-                own = outputs[number]
-                scale = size if self._reduction == "mean" and axis is not None else 1
-                if axis is not None:
-                    own = own.select(axis, place)
-                    rows.compare_output(value, own.detach(), call.row)
-                pairs.append((own, cotangent.to(own.dtype) * scale))
-            found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
+        with rewound(call.start), torch.enable_grad(), torch.autocast(device, dtype=dtype, enabled=enabled):
+            return tensors_in(module(*arguments, **keywords))
+
+
+def _hidden(call: _Call) -> bool:
+    """Whether the loss came by an output of all rows that drew at random: copies would draw what others did."""
+    return call.drew and any(call.outputs[place][0] is None for place in call.cotangents)
+
+
+def _fits(output: Tensor, axis: int | None, row: Tensor) -> bool:
+    """Whether an output for a batch of one has its row where the batch had it."""
+    return axis is None or (output.dim() == row.dim() + 1 and output.select(axis, 0).shape == row.shape)
 
 
 class _Before:
