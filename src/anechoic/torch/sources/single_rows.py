@@ -138,7 +138,7 @@ class SingleRows:
         whole_there, whole_alone = (all(map(_finite, tensors)) for tensors in (found, alone))
         if whole_there != whole_alone:
             where = "alone" if whole_there else "in the batch"
-            self._refuse(row, f"its gradient is not finite {where}, and is otherwise")
+            self.refuse(row, f"its gradient is not finite {where}, and is otherwise")
         if not whole_alone:
             return False
         bound = self.bound(_GRADIENT)
@@ -148,10 +148,10 @@ class SingleRows:
         excess = [gap - bound * (norm + _FLOOR * whole) for gap, norm in zip(gaps, norms, strict=True)]
         if max(excess) <= 1e-30:
             if norm is not None and not norm >= (1 - bound) * whole:
-                self._refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
+                self.refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
             return True
         worst = max(range(len(gaps)), key=lambda place: excess[place])
-        self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
+        self.refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
                      f" it has norm {norms[worst]:.3g}")  # fmt: skip
 
     def compare_output(self, found: Tensor, alone: Tensor, row: int) -> None:
@@ -162,13 +162,13 @@ class SingleRows:
         """
         finite = torch.isfinite(alone)
         if not torch.equal(finite, torch.isfinite(found)):
-            self._refuse(row, "the model's output for it is not finite in other places: the model mixes the rows"
+            self.refuse(row, "the model's output for it is not finite in other places: the model mixes the rows"
                          " of a batch")  # fmt: skip
         found, alone = found[finite], alone[finite]
         gap = float((found.double() - alone.double()).norm())
         if gap <= self.bound(_OUTPUT) * float(alone.double().norm()) + 1e-30:
             return
-        self._refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
+        self.refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
                      f" {float(alone.double().norm()):.3g}: the model mixes the rows of a batch")  # fmt: skip
 
     def bound(self, bounds: dict[torch.dtype, float]) -> float:
@@ -181,7 +181,8 @@ class SingleRows:
     #: set while the call that is compared was made under autocast
     coarse: bool = False
 
-    def _refuse(self, row: int, what: str) -> NoReturn:
+    def refuse(self, row: int, what: str) -> NoReturn:
+        """Stop the step: `what` is wrong with that row alone."""
         self._due = 2  # whatever is done about the batch, until rows agree
         raise GuaranteeError(
             f"row {row} of the batch, taken alone, does not give what it gave in the batch: {what}. Nothing"
@@ -270,7 +271,10 @@ class CallWatch:
         calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
         if not calls:
             self.rows.unmade(delivery)
-        return self.rows.rows(delivery) if calls and not any(map(_hidden, calls)) else ()
+        if any(map(_hidden, calls)):
+            self._compare_outputs(calls)
+            return ()
+        return self.rows.rows(delivery) if calls else ()
 
     def alone(self, delivery: Delivery, row: int) -> list[Tensor]:
         """The gradient of that row by itself, of all calls, one tensor a parameter.
@@ -284,6 +288,16 @@ class CallWatch:
                 for total, part in zip(totals, self._repeated(call), strict=True):
                     total += part
         return totals
+
+    def _compare_outputs(self, calls: list[_Call]) -> None:
+        """What can be done where gradients cannot be told apart: outputs that have rows, as logits have."""
+        for call in calls:
+            if any(axis is not None for axis, _ in call.outputs.values()):
+                self.rows.coarse = call.autocast[0]
+                with undisturbed(self.rows.module), without_our_hooks(self.rows.module):
+                    outputs, _ = self._outputs(call)
+                for number in call.outputs:
+                    self._own(call, outputs, number)
 
     # -- while the model is called ---------------------------------------------------------------
 
@@ -355,25 +369,31 @@ class CallWatch:
 
     def _pairs(self, call: _Call) -> list[tuple[Tensor, Tensor]]:
         """The outputs for the row alone, each with the gradient of the loss with respect to it."""
-        rows, size = self.rows, call.delivery.size
+        size = call.delivery.size
         outputs, copies = self._outputs(call)
         pairs = []
         for number, cotangent in call.cotangents.items():
-            axis, value = call.outputs[number]
-            own, mean = outputs[number], self._reduction == "mean"
-            if axis is not None:
-                own = own.select(axis, call.row if call.drew else 0)
-                rows.compare_output(value, own.detach(), call.row)
+            axis, mean = call.outputs[number][0], self._reduction == "mean"
+            own = self._own(call, outputs, number)
             # an output of all rows is reduced over the copies as the loss is over rows
             scale = (size if mean else 1.0) if axis is not None else (1.0 if mean else 1 / copies)
             pairs.append((own, cotangent.to(own.dtype) * scale))
         return pairs
 
+    def _own(self, call: _Call, outputs: list[Tensor], number: int) -> Tensor:
+        """The row's part of an output, which is what it was in the batch."""
+        axis, value = call.outputs[number]
+        own = outputs[number]
+        if axis is not None:
+            own = own.select(axis, call.row if call.drew else 0)
+            self.rows.compare_output(value, own.detach(), call.row)
+        return own
+
     def _outputs(self, call: _Call) -> tuple[list[Tensor], int]:
         """What the model gives for the row alone, and in how many copies it was given."""
         size = call.delivery.size
         if call.drew:
-            return self._run(call, size), size
+            return self._copied(call, size), size
         try:
             outputs = self._run(call, 1)
         except (RuntimeError, ValueError, IndexError):  # it may want several rows; else it raises again
@@ -382,7 +402,15 @@ class CallWatch:
             return outputs, 1
         # never as many as there were: a model that divides by their number would not be seen
         copies = 3 if size == 2 else 2
-        return self._run(call, copies), copies
+        return self._copied(call, copies), copies
+
+    def _copied(self, call: _Call, copies: int) -> list[Tensor]:
+        try:
+            return self._run(call, copies)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            self.rows.refuse(call.row, f"the model cannot run on it ({error})")
 
     def _run(self, call: _Call, copies: int) -> list[Tensor]:
         tensors = [
