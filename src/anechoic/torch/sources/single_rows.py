@@ -229,8 +229,8 @@ class CallWatch:
 
     Where a call draws random numbers, the row is repeated in a batch of as many copies of it: each row then
     draws what it drew, and a model that mixes rows still gives another output; the gradient of an output that
-    is of all rows (a loss) is not known for one of them then, and is not compared. Where the model cannot take
-    a batch of one (it squeezes its output, say), it takes a few copies.
+    is of all rows (a loss) is not known for one of them then, and is not compared. Where the model cannot
+    take a batch of one (it squeezes its output, say), it takes a few copies.
 
     Args:
         rows: decides and compares.
@@ -425,7 +425,7 @@ class CallWatch:
 
 
 def _hidden(call: _Call) -> bool:
-    """Whether the loss came by an output of all rows that drew at random: copies would draw what others did."""
+    """Whether the loss came by an output of all rows, some at random: copies draw what others did."""
     return call.drew and any(call.outputs[place][0] is None for place in call.cotangents)
 
 
