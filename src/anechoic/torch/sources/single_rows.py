@@ -3,10 +3,10 @@
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
 compares. It happens at the first delivery, and after each change of the model's attributes (train or eval,
-options, hooks, a replaced forward): a few rows, and again at every delivery until they agreed on a batch of two
-rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps drawn by
-the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch costs:
-at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
+options, hooks, a replaced forward): a few rows, and again at every delivery until they agreed on a batch of
+two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps drawn
+by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch
+costs: at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SingleRows:
         return self._rows
 
     def _chosen(self, draw: int, size: int) -> tuple[int, ...]:
-        """One secret row; where a comparison is due, also the last and the first one, and another secret one."""
+        """One secret row; where a comparison is due, also the last and first one, and another secret one."""
         wanted = (draw % size, size - 1, 0, (draw >> 32) % size)
         several = min(SEVERAL, max(1, size // 2)) if self._due else 1
         return tuple(dict.fromkeys(wanted))[:several]
@@ -104,7 +104,7 @@ class SingleRows:
             self._due = min(self._due, 1 if delivery.size < 2 else 0)
 
     def unmade(self, delivery: Delivery) -> None:
-        """Refuse a step whose comparison is due and could not be made, as no call was seen that shows the rows.
+        """Refuse a step whose comparison is due and cannot be made, as no call was seen that shows rows.
 
         Raises:
             GuaranteeError: naming the remedy.
@@ -162,8 +162,8 @@ class SingleRows:
         """
         finite = torch.isfinite(alone)
         if not torch.equal(finite, torch.isfinite(found)):
-            self.refuse(row, "the model's output for it is not finite in other places: the model mixes the rows"
-                         " of a batch")  # fmt: skip
+            self.refuse(row, "the model's output for it is not finite in other places: the model mixes the"
+                        " rows of a batch")  # fmt: skip
         found, alone = found[finite], alone[finite]
         gap = float((found.double() - alone.double()).norm())
         if gap <= self.bound(_OUTPUT) * float(alone.double().norm()) + 1e-30:

@@ -88,7 +88,8 @@ class GhostSource(GradientSource):
     def sums(self, delivery: Delivery) -> list[Tensor]:
         sums = self._gradients.sums(delivery, self.single.rows(delivery))
         if rows := self._calls.rows_of(delivery):
-            self.single.settle(delivery, any([self._agrees(delivery, row) for row in rows]))
+            agreed = [self._agrees(delivery, row) for row in rows]
+            self.single.settle(delivery, any(agreed))
         return sums
 
     def _agrees(self, delivery: Delivery, row: int) -> bool:
