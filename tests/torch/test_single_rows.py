@@ -20,6 +20,7 @@ from anechoic.torch.sources.single_rows import SingleRows
 from tests.torch.setting import FEATURES, backward, data, network, start, step, train
 
 MODES = ("hooks", "ghost", "vmap", "vmap_loss")
+WHOLE = ("hooks", "functorch", "ghost")  # these show the model a whole batch
 
 
 def compared(run):
@@ -47,13 +48,13 @@ def test_secret_rows_follow_from_the_key_and_are_few(monkeypatch):
     for key in (b"a" * 32, b"b" * 32):
         run.optimizer.ledger.start(key)
         watch = SingleRows(run.model, list(run.model.parameters()), run.optimizer.ledger)
-        found = [watch.row(type(delivery)(0, 50))]
-        watch.compare([torch.zeros(1)], [torch.zeros(1)], found[0])
-        found += [watch.row(type(delivery)(step, 50)) for step in range(1, 4000)]
-        rows.append(found[1:])
-        share = sum(row is not None for row in found) / len(found)
-        assert 0.3 / 128 < share < 2 / 128
-        assert all(row is None or 0 <= row < 50 for row in found)
+        first = watch.rows(type(delivery)(0, 50))
+        assert 3 <= len(first) <= 4 and {0, 49} <= set(first)
+        watch.settle(type(delivery)(0, 50), True)
+        found = [watch.rows(type(delivery)(step, 50)) for step in range(1, 4000)]
+        rows.append(found)
+        assert 0.3 / 128 < sum(map(len, found)) / len(found) < 2 / 128
+        assert all(len(chosen) <= 1 and set(chosen) <= set(range(50)) for chosen in found)
     assert rows[0] != rows[1]
 
 
@@ -139,26 +140,233 @@ def test_a_norm_that_falls_short_is_refused_under_ghost_clipping(monkeypatch):
     assert run.engine.releases == 0
 
 
-def test_a_row_that_is_not_finite_is_not_compared(monkeypatch):
-    monkeypatch.setattr(single_rows, "RATE", 1.0)
-    broken = data(40)
-    broken.tensors[0][::2] = float("inf")
-    counts = []
-    for mode in ("hooks", "ghost"):
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_are_not_finite_agree_and_leave_the_comparison_due(mode, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    for which, times in ((slice(0, 40), 12), (slice(0, 40, 10), 1)):
+        broken = data(40)
+        broken.tensors[0][which] = float("inf")
         run = long_run(mode, dataset=broken)
         train(run)
-        counts.append(run.optimizer.source.single.compared)
-    assert 0 < counts[1] < 12
+        assert compared(run) == times
+
+
+class Lonely(nn.Module):
+    """Knows when a row is alone, and spoils it: a row that counts as zero alone says nothing of the batch."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.body, self.factor = nn.Linear(FEATURES, 2), factor
+
+    def forward(self, x):
+        if self.factor is None:  # unbiased: NaN for one row
+            return self.body(x / x.std(0))
+        h = self.body(x + x.mean(0))
+        return h * (self.factor if len(x) == 1 else 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:std")
+@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize("factor", [None, float("nan"), -float("inf")])
+def test_a_row_that_is_finite_in_the_batch_alone_is_refused(mode, factor):
+    run = long_run(mode, model=Lonely(factor))
+    with pytest.raises(GuaranteeError, match="not finite"):
+        step(run, next(iter(run.loader)))
+    assert run.engine.releases == 0
+
+
+def test_a_gradient_that_is_finite_in_the_batch_alone_is_refused():
+    watch = long_run("vmap").optimizer.source.single
+    good, bad = [torch.ones(2)], [torch.tensor([1.0, float("nan")])]
+    for found, alone in ((good, bad), (bad, good)):
+        with pytest.raises(GuaranteeError, match="not finite"):
+            watch.compare(found, alone, 0)
+    assert not watch.compare(bad, bad, 0) and watch.compare(good, good, 0)
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize("how", ["abandon", "again", "step"])
+def test_a_refusal_holds_until_rows_agree(mode, how, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = long_run(mode, model=Mixing(0.0, True))
+    batch = next(iter(run.loader))
+    for _ in range(3):
+        with pytest.raises(GuaranteeError, match="mixes the rows"):
+            step(run, batch)
+        if how == "abandon":
+            run.optimizer.abandon_batch()
+            batch = next(iter(run.loader))
+        elif how == "step":
+            with pytest.raises(GuaranteeError, match="mixes the rows"):
+                run.optimizer.step()
+    assert run.engine.releases == 0
+    run.model.share = 0.0
+    step(run, batch)
+    assert run.engine.releases == 1
+
+
+def test_a_refused_secret_row_makes_the_comparison_due(monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    monkeypatch.setattr(single_rows, "_state", lambda layer: [])
+    run = long_run("hooks", model=Mixing(0.0, True))
+    run.model.share = 0.0
+    batches = iter(run.loader)
+    step(run, next(batches))
+    run.model.share = 0.1
+    monkeypatch.setattr(single_rows, "RATE", 1.0)
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        step(run, next(batches))
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run.optimizer.abandon_batch()
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        step(run, next(iter(run.loader)))
+
+
+def _peek(run):
+    run.module(next(iter(run.loader))[0])
+
+
+def _peek_without_gradients(run):
+    with torch.no_grad():
+        _peek(run)
+
+
+def _first_only(run):
+    for _ in run.loader:
+        break
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize(
+    "before", [_peek, _peek_without_gradients, _first_only, lambda run: run.module.eval()]
+)
+def test_nothing_before_the_first_step_uses_the_comparison_up(mode, before, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = long_run(mode, model=Mixing(0.0, True))
+    before(run)
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        step(run, next(iter(run.loader)))
+    assert run.engine.releases == 0
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+def test_eval_mode_for_the_forward_alone_is_compared(mode):
+    run = long_run(mode, model=Mixing(0.0, True))
+    x, y = next(iter(run.loader))
+    run.module.eval()
+    output = run.module(x)
+    run.module.train()
+    (run.criterion or F.cross_entropy)(output, y).backward()
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        run.optimizer.step()
+
+
+class Parcel:
+    """An object that is no container of tensors."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Parcelled(nn.Module):
+    """Takes or gives its tensors in a place that is not looked at."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.body, self.where, self.kept = nn.Linear(FEATURES, 2), where, None
+
+    def forward(self, x):
+        h = self.body(x.tensor if self.where == "input" else x)
+        if self.where == "attribute":
+            self.kept = h
+            return None
+        return Parcel(h) if self.where == "output" else h
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize("where", ["input", "output", "attribute"])
+def test_a_comparison_that_cannot_be_made_is_refused(mode, where):
+    run = long_run(mode, model=Parcelled(where))
+    x, y = next(iter(run.loader))
+    output = run.module(Parcel(x) if where == "input" else x)
+    output = {"input": lambda: output, "output": lambda: output.tensor, "attribute": lambda: run.model.kept}[
+        where
+    ]()
+    (run.criterion or F.cross_entropy)(output, y).backward()
+    for _ in range(2):
+        with pytest.raises(GuaranteeError, match=r"could not be compared.*return what the loss is made from"):
+            run.optimizer.step()
+    assert run.engine.releases == 0
+
+
+class Overflowing(nn.Module):
+    """Drops the rows that come after others."""
+
+    def __init__(self, places):
+        super().__init__()
+        self.body, self.places = nn.Linear(FEATURES, 2), places
+
+    def forward(self, x):
+        kept = (torch.arange(len(x)) < self.places).to(x.dtype)
+        return self.body(x) * kept[:, None]
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+def test_a_row_that_shows_the_mixing_is_among_those_compared(mode):
+    for _ in range(5):  # one secret row of 8 would show it now and then
+        run = long_run(mode, model=Overflowing(7))
+        with pytest.raises(GuaranteeError, match="row 7 of the batch.*mixes the rows"):
+            step(run, next(iter(run.loader)))
+
+
+class Choosy(nn.Module):
+    """Takes the whole batch only."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(FEATURES, 2)
+
+    def forward(self, x):
+        if len(x) < 8:
+            raise ValueError("expected 8 rows")
+        return self.body(x)
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+def test_a_model_that_cannot_run_on_a_row_is_refused_in_words(mode):
+    run = long_run(mode, model=Choosy())
+    with pytest.raises(GuaranteeError, match=r"cannot run on it \(expected 8 rows\)"):
+        step(run, next(iter(run.loader)))
+
+
+class Normalised(nn.Module):
+    """Batch statistics by a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(FEATURES, 2)
+
+    def forward(self, x):
+        return self.body(F.batch_norm(x, None, None, training=True))
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+def test_batch_norm_by_its_function_is_refused_in_words(mode):
+    run = long_run(mode, model=Normalised())
+    with pytest.raises(GuaranteeError, match="taken alone"):
+        step(run, next(iter(run.loader)))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_comparison_waits_for_a_batch_of_several_rows(mode, monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 0.0)
     run = start(mode, mech=Mechanism(Identity(12), Poisson(40, 1, steps=12), 0.5, 1.0))
-    counts, several, expected = [], False, []
+    counts, several, expected, sizes = [], False, [], []
     for batch in run.loader:
-        expected.append(len(batch[1]) > 0 and not several)
-        several = several or len(batch[1]) > 1
+        size = len(batch[1])  # one row that is alone anyway is compared once
+        expected.append(not several and size > (1 in sizes))
+        several = several or size > 1
+        sizes.append(size)
         before = compared(run)
         run.optimizer.zero_grad()
         if len(batch[1]):
@@ -174,11 +382,11 @@ class Mixing(nn.Module):
     def __init__(self, dropout, detached=False):
         super().__init__()
         self.body, self.dropout = nn.Linear(FEATURES, 2), nn.Dropout(dropout)
-        self.detached = detached
+        self.detached, self.share = detached, 0.1
 
     def forward(self, x):
         h = self.dropout(self.body(x))
-        mean = 0.1 * h.mean(0)
+        mean = self.share * h.mean(0)
         return h + (mean.detach() if self.detached else mean)
 
 

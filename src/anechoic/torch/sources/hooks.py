@@ -70,9 +70,9 @@ class HooksSource(GradientSource):
             return self.clipping.nothing(self.parameters)
         samples = self._whole(found, delivery)
         self._compare(found, samples)
-        row = self._calls.row(delivery)
-        if row is not None:
-            self.single.compare([sample[row] for sample in samples], self._calls.alone(delivery), row)
+        if rows := self._calls.rows_of(delivery):
+            agreed = [self._agrees([s[row] for s in samples], delivery, row) for row in rows]
+            self.single.settle(delivery, any(agreed))
         if delivery.units is None:
             return self.clipping.sums(samples)
         return self.clipping.sums(item_gradients(samples, delivery.units), delivery.units.limits)
@@ -108,6 +108,9 @@ class HooksSource(GradientSource):
         self.module.cleanup()
 
     # -- checks --------------------------------------------------------------------------------
+
+    def _agrees(self, found: list[Tensor], delivery: Delivery, row: int) -> bool:
+        return self.single.compare(found, self._calls.alone(delivery, row), row)
 
     def _pass(self, delivery: Delivery) -> Pass | None:
         """The only pass since gradients were cleared; None for an empty batch without one."""

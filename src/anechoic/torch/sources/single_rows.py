@@ -2,15 +2,17 @@
 
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
-compares. It happens at the first delivery, after each change of the model's attributes (train or eval,
-options, hooks, a replaced forward), and on secret rows: at steps drawn by the key at a rate of `RATE`, on
-one row drawn by the key. One row alone costs at most what its whole batch costs: at most 1/128 of a step.
+compares. It happens at the first delivery, and after each change of the model's attributes (train or eval,
+options, hooks, a replaced forward): a few rows, and again at every delivery until they agreed on a batch of
+two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps drawn
+by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch
+costs: at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,8 @@ from anechoic.torch.stateless import undisturbed, without_our_hooks
 RATE = 1 / 128
 #: An attribute that changed in so many steps is left to the secret rows: each comparison costs up to a step.
 CHANGES = 8
+#: Rows that are compared where a comparison is due; never more than half of the batch, but one.
+SEVERAL = 4
 #: By how much rounding may move a gradient, or an output, of one row: part of its norm. A rectifier whose
 #: input is 0 to rounding may flip, so gradients are not compared to the last digits.
 _GRADIENT = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -53,21 +57,28 @@ class SingleRows:
         self._state: list[Any] | None = None
         self._changes: dict[str, int] = {}
         self._decided: Delivery | None = None
-        self._due = False  # until a row of a batch that has others too was compared, and nothing was found
-        self._row: int | None = None
+        #: 2 until rows agreed after a change; 1 if that was in a batch of one row, which shows no mixing
+        self._due = 0
+        self._rows: tuple[int, ...] = ()
         self.compared = 0
 
-    def row(self, delivery: Delivery) -> int | None:
-        """The row of `delivery` to compare, or None: decided when its first call is made."""
+    def rows(self, delivery: Delivery) -> tuple[int, ...]:
+        """The rows of `delivery` to compare: decided when its first call is made."""
         if delivery is not self._decided:
             self._decided = delivery
-            self._due = self._changed() or self._due
+            self._due = 2 if self._changed() else self._due
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
-            self._row = None
-            if delivery.size and (self._due or secret):
-                self._row = (draw & (2**64 - 1)) % delivery.size
-        return self._row
+            self._rows = ()
+            if delivery.size and (secret or self._due == 2 or (self._due and delivery.size > 1)):
+                self._rows = self._chosen(draw & (2**64 - 1), delivery.size)
+        return self._rows
+
+    def _chosen(self, draw: int, size: int) -> tuple[int, ...]:
+        """One secret row; where a comparison is due, also the last and first one, and another secret one."""
+        wanted = (draw % size, size - 1, 0, (draw >> 32) % size)
+        several = min(SEVERAL, max(1, size // 2)) if self._due else 1
+        return tuple(dict.fromkeys(wanted))[:several]
 
     def forget(self) -> None:
         """The delivery was dropped: it is decided anew."""
@@ -86,9 +97,31 @@ class SingleRows:
                 counts = counts or self._changes[name] <= CHANGES
         return counts
 
+    def settle(self, delivery: Delivery, agreed: bool) -> None:
+        """All rows of `delivery` that were to be compared were; `agreed` if one of them was finite."""
+        self.compared += 1
+        if agreed:
+            self._due = min(self._due, 1 if delivery.size < 2 else 0)
+
+    def unmade(self, delivery: Delivery) -> None:
+        """Refuse a step whose comparison is due and cannot be made, as no call was seen that shows rows.
+
+        Raises:
+            GuaranteeError: naming the remedy.
+        """
+        if delivery.size > 1 and self.rows(delivery):
+            self._due = 2
+            raise GuaranteeError(
+                f"rows of batch {delivery.step} could not be compared with the same rows alone, so nothing"
+                " says that the model keeps them apart. Nothing was released. Call the model itself, with the"
+                " batch's tensors among its arguments; return what the loss is made from as tensors, tuples,"
+                " dicts or dataclasses from forward (not by an attribute, nor in another object); or use"
+                " grad_sample_mode='vmap'."
+            )
+
     def compare(
         self, found: list[Tensor], alone: list[Tensor], row: int, *, norm: float | None = None
-    ) -> None:
+    ) -> bool:
         """Refuse `found`, the gradient of one row in the batch, if it is not that of the row alone.
 
         Args:
@@ -96,12 +129,18 @@ class SingleRows:
             row: its place in the batch.
             norm: what the row is clipped by, where that is an upper bound of the norm of `found`.
 
+        Returns:
+            Whether there was something to compare: a row that is not finite either way counts as zero.
+
         Raises:
             GuaranteeError: naming the parameter where they differ most.
         """
-        self.compared += 1
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in (*found, *alone)):
-            return  # such a row counts as zero, whatever it is
+        whole_there, whole_alone = (all(map(_finite, tensors)) for tensors in (found, alone))
+        if whole_there != whole_alone:
+            where = "alone" if whole_there else "in the batch"
+            self.refuse(row, f"its gradient is not finite {where}, and is otherwise")
+        if not whole_alone:
+            return False
         bound = self.bound(_GRADIENT)
         gaps = [float((f.detach().double() - a.double()).norm()) for f, a in zip(found, alone, strict=True)]
         norms = [float(a.double().norm()) for a in alone]
@@ -109,11 +148,10 @@ class SingleRows:
         excess = [gap - bound * (norm + _FLOOR * whole) for gap, norm in zip(gaps, norms, strict=True)]
         if max(excess) <= 1e-30:
             if norm is not None and not norm >= (1 - bound) * whole:
-                self._refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
-            self._due = self._due and self._decided is not None and self._decided.size < 2
-            return
+                self.refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
+            return True
         worst = max(range(len(gaps)), key=lambda place: excess[place])
-        self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
+        self.refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
                      f" it has norm {norms[worst]:.3g}")  # fmt: skip
 
     def compare_output(self, found: Tensor, alone: Tensor, row: int) -> None:
@@ -122,10 +160,15 @@ class SingleRows:
         Raises:
             GuaranteeError: if it does.
         """
+        finite = torch.isfinite(alone)
+        if not torch.equal(finite, torch.isfinite(found)):
+            self.refuse(row, "the model's output for it is not finite in other places: the model mixes the"
+                        " rows of a batch")  # fmt: skip
+        found, alone = found[finite], alone[finite]
         gap = float((found.double() - alone.double()).norm())
-        if gap <= self.bound(_OUTPUT) * float(alone.double().norm()) + 1e-30 or gap != gap:
+        if gap <= self.bound(_OUTPUT) * float(alone.double().norm()) + 1e-30:
             return
-        self._refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
+        self.refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
                      f" {float(alone.double().norm()):.3g}: the model mixes the rows of a batch")  # fmt: skip
 
     def bound(self, bounds: dict[torch.dtype, float]) -> float:
@@ -138,7 +181,9 @@ class SingleRows:
     #: set while the call that is compared was made under autocast
     coarse: bool = False
 
-    def _refuse(self, row: int, what: str) -> None:
+    def refuse(self, row: int, what: str) -> NoReturn:
+        """Stop the step: `what` is wrong with that row alone."""
+        self._due = 2  # whatever is done about the batch, until rows agree
         raise GuaranteeError(
             f"row {row} of the batch, taken alone, does not give what it gave in the batch: {what}. Nothing"
             " was released. Use grad_sample_mode='vmap', which runs every row by itself; a model that mixes"
@@ -151,6 +196,10 @@ def _state(layer: nn.Module) -> list[Any]:
     found = [value for value in own.values() if type(value) in _PLAIN or _is_function(value)]
     found.extend(tuple(own[name]) for name in _HOOKS if name in own)
     return found
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
 
 
 def _is_function(value: Any) -> bool:
@@ -193,7 +242,7 @@ class CallWatch:
         self.rows = rows
         self._dimension = 0 if batch_first else 1
         self._reduction = reduction
-        self._open: list[_Call | None] = []
+        self._open: list[list[_Call]] = []
         self._calls: list[_Call] = []
         self._handles = [
             rows.module.register_forward_pre_hook(_Before(self), with_kwargs=True),
@@ -213,23 +262,42 @@ class CallWatch:
         for handle in self._handles:
             handle.remove()
 
-    def row(self, delivery: Delivery) -> int | None:
-        """The row whose gradient can be compared now; None if there is none."""
-        calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
-        return self.rows.row(delivery) if calls and not any(map(_hidden, calls)) else None
+    def rows_of(self, delivery: Delivery) -> tuple[int, ...]:
+        """The rows whose gradients are to be compared now.
 
-    def alone(self, delivery: Delivery) -> list[Tensor]:
+        Raises:
+            GuaranteeError: if they are due, and no call shows them.
+        """
+        calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
+        if not calls:
+            self.rows.unmade(delivery)
+        if any(map(_hidden, calls)):
+            self._compare_outputs(calls)
+            return ()
+        return self.rows.rows(delivery) if calls else ()
+
+    def alone(self, delivery: Delivery, row: int) -> list[Tensor]:
         """The gradient of that row by itself, of all calls, one tensor a parameter.
 
         Raises:
-            GuaranteeError: if the model gives the row another output alone.
+            GuaranteeError: if the model gives the row another output alone, or none.
         """
         totals = [torch.zeros_like(p) for p in self.rows.parameters]
         for call in self._calls:
-            if call.delivery is delivery and call.cotangents:
+            if call.delivery is delivery and call.row == row and call.cotangents:
                 for total, part in zip(totals, self._repeated(call), strict=True):
                     total += part
         return totals
+
+    def _compare_outputs(self, calls: list[_Call]) -> None:
+        """What can be done where gradients cannot be told apart: outputs that have rows, as logits have."""
+        for call in calls:
+            if any(axis is not None for axis, _ in call.outputs.values()):
+                self.rows.coarse = call.autocast[0]
+                with undisturbed(self.rows.module), without_our_hooks(self.rows.module):
+                    outputs, _ = self._outputs(call)
+                for number in call.outputs:
+                    self._own(call, outputs, number)
 
     # -- while the model is called ---------------------------------------------------------------
 
@@ -237,41 +305,49 @@ class CallWatch:
         """The model is being called."""
         self._open.append(self._opened(arguments, keywords))
 
-    def _opened(self, arguments: Any, keywords: dict[str, Any]) -> _Call | None:
+    def _opened(self, arguments: Any, keywords: dict[str, Any]) -> list[_Call]:
+        """One for each row that is to be compared."""
         delivery = self.rows.ledger.in_hand
-        if delivery is None or not self.rows.module.training or not torch.is_grad_enabled():
-            return None
-        row = self.rows.row(delivery)
-        if row is None:
-            return None
+        if delivery is None or not torch.is_grad_enabled():
+            return []
+        chosen = self.rows.rows(delivery)
         given = (arguments, keywords)
-        tensors = tensors_in(given)
+        tensors = tensors_in(given) if chosen else []
         axes = [self._axis(t, delivery.size) for t in tensors]
-        own = [
-            t.detach() if axis is None else t.detach().narrow(axis, row, 1).clone()
-            for t, axis in zip(tensors, axes, strict=True)
-        ]
+        if all(axis is None for axis in axes):
+            return []  # nothing in it that is known to be a row's
         device = self.rows.parameters[0].device.type
         autocast = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         flags = [axis is not None for axis in axes]
-        return _Call(delivery, row, filled(given, own), flags, Generators(), autocast)
+        start, calls = Generators(), []
+        for row in chosen:
+            own = [
+                t.detach() if axis is None else t.detach().narrow(axis, row, 1).clone()
+                for t, axis in zip(tensors, axes, strict=True)
+            ]
+            calls.append(_Call(delivery, row, filled(given, own), flags, start, autocast))
+        return calls
 
     def after(self, output: Any) -> Any:
         """The call is over; returns the output, or one whose gradients can be told apart."""
-        call = self._open.pop() if self._open else None
-        if call is None:
+        calls = self._open.pop() if self._open else []
+        if not calls:
             return output
-        call.drew = not call.start.same(Generators())
+        drew = not calls[0].start.same(Generators())
         handed = []
         for place, tensor in enumerate(tensors_in(output)):
             # one output may be made from another: the gradient of this view is that of the loss's own use
             handed.append(tensor.view_as(tensor) if tensor.requires_grad else tensor)
-            if tensor.requires_grad:
-                axis = self._axis(tensor, call.delivery.size)
+            if not tensor.requires_grad:
+                continue
+            axis = self._axis(tensor, calls[0].delivery.size)
+            for call in calls:
                 value = tensor if axis is None else tensor.select(axis, call.row)
                 call.outputs[place] = (axis, value.detach().clone())
                 handed[-1].register_hook(_Taking(call, place, axis))
-        self._calls.append(call)
+        for call in calls:
+            call.drew = drew
+        self._calls.extend(calls)
         return filled(output, handed)
 
     def _axis(self, tensor: Tensor, size: int) -> int | None:
@@ -293,25 +369,31 @@ class CallWatch:
 
     def _pairs(self, call: _Call) -> list[tuple[Tensor, Tensor]]:
         """The outputs for the row alone, each with the gradient of the loss with respect to it."""
-        rows, size = self.rows, call.delivery.size
+        size = call.delivery.size
         outputs, copies = self._outputs(call)
         pairs = []
         for number, cotangent in call.cotangents.items():
-            axis, value = call.outputs[number]
-            own, mean = outputs[number], self._reduction == "mean"
-            if axis is not None:
-                own = own.select(axis, call.row if call.drew else 0)
-                rows.compare_output(value, own.detach(), call.row)
+            axis, mean = call.outputs[number][0], self._reduction == "mean"
+            own = self._own(call, outputs, number)
             # an output of all rows is reduced over the copies as the loss is over rows
             scale = (size if mean else 1.0) if axis is not None else (1.0 if mean else 1 / copies)
             pairs.append((own, cotangent.to(own.dtype) * scale))
         return pairs
 
+    def _own(self, call: _Call, outputs: list[Tensor], number: int) -> Tensor:
+        """The row's part of an output, which is what it was in the batch."""
+        axis, value = call.outputs[number]
+        own = outputs[number]
+        if axis is not None:
+            own = own.select(axis, call.row if call.drew else 0)
+            self.rows.compare_output(value, own.detach(), call.row)
+        return own
+
     def _outputs(self, call: _Call) -> tuple[list[Tensor], int]:
         """What the model gives for the row alone, and in how many copies it was given."""
         size = call.delivery.size
         if call.drew:
-            return self._run(call, size), size
+            return self._copied(call, size), size
         try:
             outputs = self._run(call, 1)
         except (RuntimeError, ValueError, IndexError):  # it may want several rows; else it raises again
@@ -320,7 +402,15 @@ class CallWatch:
             return outputs, 1
         # never as many as there were: a model that divides by their number would not be seen
         copies = 3 if size == 2 else 2
-        return self._run(call, copies), copies
+        return self._copied(call, copies), copies
+
+    def _copied(self, call: _Call, copies: int) -> list[Tensor]:
+        try:
+            return self._run(call, copies)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            self.rows.refuse(call.row, f"the model cannot run on it ({error})")
 
     def _run(self, call: _Call, copies: int) -> list[Tensor]:
         tensors = [

@@ -155,7 +155,7 @@ class VmapSource(GradientSource):
             return None
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
-        self.single.row(delivery)
+        self.single.rows(delivery)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
@@ -207,13 +207,16 @@ class VmapSource(GradientSource):
 
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
         totals = self.clipping.nothing(self.parameters)
-        compared = self.single.row(delivery)
+        compared, agreed = self.single.rows(delivery), []
         for rows, found in self._chunks(calls, delivery):
-            if compared is not None and bool((place := (rows == compared).nonzero()).numel()):
-                self._compare(calls, compared, [t[int(place)] for t in found])
+            for row in compared:
+                for place in (rows == row).nonzero().flatten().tolist():
+                    agreed.append(self._agrees(calls, row, [t[place] for t in found]))
             for vectors, limits in self._contributions(rows, found, delivery):
                 parts = self.clipping.sums(vectors, limits)
                 totals = [total + part for total, part in zip(totals, parts, strict=True)]
+        if agreed:
+            self.single.settle(delivery, any(agreed))
         return totals
 
     def _chunks(self, calls: list[Pending], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
@@ -262,14 +265,14 @@ class VmapSource(GradientSource):
         vectors = [t[:count] * scales.to(t).reshape(-1, *(1,) * (t.dim() - 1)) for t in sums]
         yield vectors, None if units.limits is None else units.limits[chosen]
 
-    def _compare(self, calls: list[Pending], row: int, found: list[Tensor]) -> None:
+    def _agrees(self, calls: list[Pending], row: int, found: list[Tensor]) -> bool:
         alone = [torch.zeros_like(p) for p in self.parameters]
         for call in calls:
             with undisturbed(self.setup.module):
                 parts = call.rows.alone(call.cotangents, row)
             alone = [a + b for a, b in zip(alone, parts, strict=True)]
         self.single.coarse = any(call.rows.coarse for call in calls)
-        self.single.compare(found, alone, row)
+        return self.single.compare(found, alone, row)
 
     def marks(self) -> list[tuple[int, int]]:
         """What p.grad is: it changes where a loss reaches a parameter past the model's outputs."""

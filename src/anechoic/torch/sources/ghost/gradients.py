@@ -56,7 +56,7 @@ class GhostGradients:
         """Drop what backward passes left."""
         self.passes = self.rows = 0
         self._trace: Trace | None = None
-        self.seen: tuple[list[Tensor], float] | None = None
+        self.seen: dict[int, tuple[list[Tensor], float]] = {}
 
     # -- the backward pass ---------------------------------------------------------------------
 
@@ -82,20 +82,20 @@ class GhostGradients:
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def sums(self, delivery: Delivery, row: int | None = None) -> list[Tensor]:
+    def sums(self, delivery: Delivery, rows: tuple[int, ...] = ()) -> list[Tensor]:
         """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
 
         Args:
             delivery: the batch in hand.
-            row: one whose gradient, as it goes into these sums but unclipped, is left in `seen`, with the
-                norm that it is clipped by; None where it is not finite.
+            rows: those whose gradients, as they go into these sums but unclipped, are left in `seen`, with
+                the norms that they are clipped by; one that is not finite is missing there.
 
         Raises:
             DesynchronizedError: if they are not those of `delivery`.
             GuaranteeError: if a layer's forward() was replaced.
         """
         self._check(delivery)
-        self.seen = None
+        self.seen = {}
         if delivery.size == 0 or self._trace is None:
             return self._zeros()
         calls = self._trace.calls
@@ -111,10 +111,12 @@ class GhostGradients:
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
             lengths = norms(list(gradients.values()))
-        if row is not None and bool(finite[row]):
-            place = int(finite[:row].sum())
-            one = torch.zeros_like(lengths).index_fill_(0, torch.tensor([place], device=lengths.device), 1.0)
-            self.seen = self._weighted(gradients, one), float(lengths[place])
+        for row in rows:
+            if bool(finite[row]):
+                place = int(finite[:row].sum())
+                one = torch.zeros_like(lengths)
+                one[place] = 1.0
+                self.seen[row] = self._weighted(gradients, one), float(lengths[place])
         factors = self._clipping.factors(lengths)
         terms = max(part.terms for part in gradients.values())
         self._count_rounding(delivery, excess(len(lengths), terms))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anechoic.torch.ledger import Delivery
@@ -85,12 +86,18 @@ class GhostSource(GradientSource):
         return max(self.clipping.excess, self._gradients.excess)
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        row = self._calls.row(delivery)
-        sums = self._gradients.sums(delivery, row)
-        if row is not None and self._gradients.seen is not None:
-            found, norm = self._gradients.seen
-            self.single.compare(found, self._calls.alone(delivery), row, norm=norm)
+        sums = self._gradients.sums(delivery, self.single.rows(delivery))
+        if rows := self._calls.rows_of(delivery):
+            agreed = [self._agrees(delivery, row) for row in rows]
+            self.single.settle(delivery, any(agreed))
         return sums
+
+    def _agrees(self, delivery: Delivery, row: int) -> bool:
+        alone = self._calls.alone(delivery, row)
+        # a row that is not finite is left out of the sums
+        nothing = [torch.full_like(p, float("nan")) for p in self.parameters]
+        found, norm = self._gradients.seen.get(row, (nothing, None))
+        return self.single.compare(found, alone, row, norm=norm)
 
     def used(self) -> None:
         self._calls.forget()
