@@ -19,7 +19,7 @@ from anechoic.torch.single import Single
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.units import OrderWatch
 from anechoic.torch.update import Update
-from anechoic.torch.watch import Watch
+from anechoic.torch.watch import BeforeCall, Watch
 
 if TYPE_CHECKING:
     from anechoic.mechanism import Mechanism
@@ -73,6 +73,10 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._settings = self._read_settings()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._unchanged = Watch(self._bound, watched)
+        called = module if source.by_layers else source.module  # else the module runs row by row
+        self._before_call = called.register_forward_pre_hook(
+            BeforeCall(lambda: self.ledger.in_hand is not None, self._unchanged.check_parameters)
+        )
         self._stepping = threading.Lock()
         self.identity: Any = None  # the run, for stamps of state dicts
 
@@ -180,6 +184,7 @@ class CorrelatedOptimizer(Single, Optimizer):
     def detach(self) -> None:
         """Let go of the user's optimizer, which may be stepped by anyone then."""
         self._update.detach()
+        self._before_call.remove()
 
     def forget(self) -> None:
         """Drop all gradients and sums, and what was kept of an interrupted pass."""
