@@ -84,6 +84,14 @@ class CorrelatedOptimizer(Single, Optimizer):
         """Take parameters, buffers and frozen parameters as they are now."""
         self._unchanged.retake()
 
+    def check_watched(self) -> None:
+        """Refuse a model that something else than step() changed.
+
+        Raises:
+            GuaranteeError: naming what changed.
+        """
+        self._unchanged.check()
+
     @property
     def order_watch(self) -> OrderWatch | None:
         """Compares the order of rows with that of the delivered batch, where the run has units."""

@@ -41,7 +41,8 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
     Raises:
         CheckpointError: if the folder is missing, or `path` is one.
         DesynchronizedError: if the run is between two releases.
-        GuaranteeError: if the journal cannot be written, or another process has it.
+        GuaranteeError: if the journal cannot be written, or another process has it; if something else than
+            step() changed the model: the resumed run would take it as it is.
         ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
             sealed and nobody could give the keys again.
     """
@@ -57,6 +58,8 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
             " optimizer.step(), or call optimizer.abandon_batch() first."
         )
+    if run.ledger.before_first is None:  # until the first batch the user may load weights
+        run.optimizer.check_watched()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
