@@ -21,6 +21,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
+from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_replayable, environment
 from anechoic.torch.ledger import check_not_made
@@ -92,7 +93,7 @@ def _content(run: Run, keys: bool) -> dict[str, Any]:
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": run.optimizer.original_optimizer.state_dict(),
+        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "earlier": run.history.saved(),

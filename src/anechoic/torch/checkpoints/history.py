@@ -151,7 +151,7 @@ class History:
                 " files. To go on as a new run that pays for both, call engine.charge(state) before, with"
                 " this optimizer state."
             )
-        return {key: value for key, value in state.items() if key != STAMP}
+        return unstamped(state)
 
     def _missing(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of a stamp that are not charged here; nameless ones are told apart by what they are."""
@@ -225,6 +225,11 @@ def stamp_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
     """The stamp of an optimizer state, or None."""
     stamp = state.get(STAMP)
     return stamp if isinstance(stamp, dict) else None
+
+
+def unstamped(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state alone."""
+    return {key: value for key, value in state.items() if key != STAMP}
 
 
 def _journaled(stamped: Mapping[str, Any]) -> int | None:
