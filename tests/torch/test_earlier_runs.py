@@ -168,6 +168,18 @@ def test_an_optimizer_that_was_let_go_of_has_no_stamp(mech):
     assert "anechoic" not in optimizer.state_dict()
 
 
+def test_a_stamp_with_another_mechanism_than_the_journal_is_refused(mech, tmp_path):
+    first = start(mech=mech, keys=False, engine={"journal": tmp_path})
+    train(first, 5)
+    saved = framework_saves(first)
+    cheap = mechanism("fixed", noise_std=1000.0)
+    saved["optimizer"]["anechoic"]["fingerprint"] = cheap.fingerprint
+    second = fresh(saved, mech=mech)
+    with pytest.raises(MismatchError, match="the state was edited"):
+        second.engine.charge(saved["optimizer"], cheap)
+    assert second.engine.get_epsilon(DELTA) == 0
+
+
 def test_a_run_may_go_back_to_its_own_state(mech):
     run = start(mech=mech)
     train(run, 3)

@@ -90,7 +90,7 @@ class History:
 
         Raises:
             CheckpointError: without a stamp.
-            MismatchError: if a run's mechanism is unknown.
+            MismatchError: if a run's mechanism is unknown, or not the one of its journal.
         """
         stamp = stamp_of(state)
         if stamp is None:
@@ -238,4 +238,10 @@ def _journaled(stamped: Mapping[str, Any]) -> int | None:
     if not path or not Path(path).exists():
         return None
     record = read_journal(path)
+    if record.identity == stamped["run"] and record.fingerprint != stamped["fingerprint"]:
+        raise MismatchError(
+            f"run {stamped['run'][:12]}… has a mechanism with fingerprint {stamped['fingerprint'][:12]}… by this"
+            f" optimizer state, and one with {record.fingerprint[:12]}… by journal {path}: the state was"
+            " edited. Charge the mechanism of the journal."
+        )
     return max(record.end, int(stamped["releases"])) if record.identity == stamped["run"] else None
