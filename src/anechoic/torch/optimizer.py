@@ -214,6 +214,8 @@ class CorrelatedOptimizer(Single, Optimizer):
             "optimizer.noise_multiplier": self.noise_multiplier,
             "optimizer.expected_batch_size": self.expected_batch_size,
             "optimizer.loss_reduction": self.loss_reduction,
+            "optimizer.source.clipping": self.source.clipping,
+            "optimizer.release.divisor": self.release.divisor,
             **self.source.settings(),
         }
 
