@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise.grid import default_bits, spacing
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
@@ -69,6 +69,33 @@ def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
     for other in sums[1:]:
         moved = sum(int((a - b).square().sum()) for a, b in zip(sums[0], other, strict=True))
         assert 0.99 * 4**BITS < moved < 4**BITS
+
+
+@pytest.mark.parametrize("mode", ["vmap", "vmap_loss"])
+def test_sums_of_rows_are_integers_however_many_are_taken_at_once(mode):
+    """The rows' own gradients are float32, whose last bits may go with the number of rows in a kernel."""
+    found = []
+    for memory in (1, 2**26):  # one row at a time, or all of them
+        run = start(mode, mech=exact(), keys=False, shuffle=False)
+        run.optimizer.source.memory = memory
+        for batch in run.loader:
+            run.optimizer.zero_grad()
+            backward(run, batch)
+            found.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+            run.optimizer.abandon_batch()
+            break
+    assert all(total.dtype == torch.int64 for total in found[0])
+    assert all(int((a - b).abs().max()) <= 2 for a, b in zip(*found, strict=True))
+
+
+def test_sums_that_are_not_integers_are_refused_on_a_grid():
+    run = start(mech=exact(), keys=False)
+    for batch in run.loader:
+        run.optimizer.zero_grad()
+        backward(run, batch)
+        with pytest.raises(GuaranteeError, match="int64"):
+            run.optimizer.release.add([torch.zeros_like(p) for p in run.model.parameters()])
+        break
 
 
 def test_micro_batches_and_threads_leave_no_trace():

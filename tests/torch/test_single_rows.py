@@ -9,15 +9,16 @@ from torch import nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.mechanism import Mechanism
-from anechoic.sampling import FixedOrder
+from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources import single_rows
+from anechoic.torch.sources.ghost import gradients
 from anechoic.torch.sources.row_calls import RowCall
 from anechoic.torch.sources.single_rows import SingleRows
-from tests.torch.setting import FEATURES, data, network, start, step, train
+from tests.torch.setting import FEATURES, backward, data, network, start, step, train
 
-MODES = ("hooks", "vmap", "vmap_loss")
+MODES = ("hooks", "ghost", "vmap", "vmap_loss")
 
 
 def compared(run):
@@ -45,7 +46,9 @@ def test_secret_rows_follow_from_the_key_and_are_few(monkeypatch):
     for key in (b"a" * 32, b"b" * 32):
         run.optimizer.ledger.start(key)
         watch = SingleRows(run.model, list(run.model.parameters()), run.optimizer.ledger)
-        found = [watch.row(type(delivery)(step, 50)) for step in range(4000)]
+        found = [watch.row(type(delivery)(0, 50))]
+        watch.compare([torch.zeros(1)], [torch.zeros(1)], found[0])
+        found += [watch.row(type(delivery)(step, 50)) for step in range(1, 4000)]
         rows.append(found[1:])
         share = sum(row is not None for row in found) / len(found)
         assert 0.3 / 128 < share < 2 / 128
@@ -105,6 +108,14 @@ def test_a_wrong_gradient_is_refused_and_the_parameter_named(mode, monkeypatch):
             return samples
 
         monkeypatch.setattr(type(run.optimizer.source), "_whole", wrong)
+    elif mode == "ghost":
+        sums = gradients.GhostGradients._weighted
+
+        def wrong(self, parts, factors):
+            found = sums(self, parts, factors)
+            return [*found[:2], found[2] * 1.05, *found[3:]]
+
+        monkeypatch.setattr(gradients.GhostGradients, "_weighted", wrong)
     else:
         right = RowCall.gradients
 
@@ -118,16 +129,76 @@ def test_a_wrong_gradient_is_refused_and_the_parameter_named(mode, monkeypatch):
     assert run.engine.releases == 0
 
 
-class Mixing(nn.Module):
-    """Mixes rows, and draws random numbers."""
+def test_a_norm_that_falls_short_is_refused_under_ghost_clipping(monkeypatch):
+    right = gradients.norms
+    monkeypatch.setattr(gradients, "norms", lambda parts: 0.9 * right(parts))
+    run = long_run("ghost")
+    with pytest.raises(GuaranteeError, match=r"row \d of the batch.*the norm of its gradient is"):
+        step(run, next(iter(run.loader)))
+    assert run.engine.releases == 0
 
-    def __init__(self, dropout):
+
+def test_a_row_that_is_not_finite_is_not_compared(monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 1.0)
+    broken = data(40)
+    broken.tensors[0][::2] = float("inf")
+    counts = []
+    for mode in ("hooks", "ghost"):
+        run = long_run(mode, dataset=broken)
+        train(run)
+        counts.append(run.optimizer.source.single.compared)
+    assert 0 < counts[1] < 12
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_comparison_waits_for_a_batch_of_several_rows(mode, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = start(mode, mech=Mechanism(Identity(12), Poisson(40, 1, steps=12), 0.5, 1.0))
+    counts, several, expected = [], False, []
+    for batch in run.loader:
+        expected.append(len(batch[1]) > 0 and not several)
+        several = several or len(batch[1]) > 1
+        before = compared(run)
+        run.optimizer.zero_grad()
+        if len(batch[1]):
+            backward(run, batch)
+        run.optimizer.step()
+        counts.append(compared(run) > before)
+    assert several and counts == expected
+
+
+class Mixing(nn.Module):
+    """Mixes rows, with a gradient or without, and draws random numbers."""
+
+    def __init__(self, dropout, detached=False):
         super().__init__()
         self.body, self.dropout = nn.Linear(FEATURES, 2), nn.Dropout(dropout)
+        self.detached = detached
 
     def forward(self, x):
         h = self.dropout(self.body(x))
-        return h + 0.1 * h.mean(0)
+        mean = 0.1 * h.mean(0)
+        return h + (mean.detach() if self.detached else mean)
+
+
+class Centring(nn.Module):
+    """Takes the mean of the batch off its inputs, which has no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(FEATURES, 2)
+
+    def forward(self, x):
+        return self.body(x - x.detach().mean(0))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("model", [Centring, lambda: Mixing(0.0, True), lambda: Mixing(0.5, True)])
+def test_rows_that_mix_without_a_gradient_are_refused(mode, model):
+    run = long_run(mode, model=model())
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        step(run, next(iter(run.loader)))
+    assert run.engine.releases == 0
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -194,16 +265,17 @@ def test_under_units(monkeypatch):
         assert compared(run) == 5
 
 
-def test_norms_alone():
+def test_a_norm_must_not_fall_short():
     run = long_run("vmap")
     watch = run.optimizer.source.single
     alone = [torch.ones_like(p) for p in run.model.parameters()]
     norm = sum(float(a.norm()) ** 2 for a in alone) ** 0.5
-    watch.compare_norm(norm * 1.001, alone, 3)
+    for upper in (norm * 0.999, norm * 2):
+        watch.compare(alone, alone, 3, norm=upper)
     with pytest.raises(GuaranteeError, match="row 3 of the batch"):
-        watch.compare_norm(norm * 0.9, alone, 3)
+        watch.compare(alone, alone, 3, norm=norm * 0.9)
     with pytest.raises(GuaranteeError, match="the norm of its gradient"):
-        watch.compare_norm(float("nan"), alone, 3)
+        watch.compare(alone, alone, 3, norm=float("nan"))
 
 
 def test_bounds_follow_the_precision():

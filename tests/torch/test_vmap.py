@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism import Mechanism
@@ -33,6 +34,25 @@ def released(run, batch):
 def test_a_run_is_that_of_hooks(mode, reduction):
     expected = train(start("hooks", reduction=reduction))
     assert torch.allclose(train(start(mode, reduction=reduction)), expected, atol=1e-5)
+
+
+class Checkpointed(nn.Sequential):
+    """Its first layer is computed once more in the backward pass, which autograd.grad does not reach."""
+
+    def forward(self, x):
+        h = checkpoint(self[0], x.requires_grad_(), use_reentrant=True)
+        return self[2](self[1](h))
+
+
+@pytest.mark.parametrize("mode", ["hooks", *BOTH])
+@pytest.mark.filterwarnings("ignore")
+def test_reentrant_checkpointing_at_the_inputs_loses_no_gradient(mode):
+    def summed(model):
+        run = start(mode, mech=silent(), model=model, keys=False, shuffle=False)
+        return released(run, next(iter(run.loader)))
+
+    expected, found = summed(network()), summed(Checkpointed(*network()))
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("mode", BOTH)

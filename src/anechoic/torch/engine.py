@@ -20,7 +20,7 @@ from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
-from anechoic.torch.setup import Setup, begin, check, mechanism_of
+from anechoic.torch.setup import Setup, begin, check, mechanism_of, with_mode
 from anechoic.torch.single import Single
 from anechoic.units import Units
 
@@ -138,7 +138,8 @@ class PrivacyEngine(Resumable, Single):
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
-            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", or "vmap_loss".
+            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
+                or "hooks" by the classes of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
                 "blt", …), for one planned from the other arguments.
@@ -370,6 +371,7 @@ class PrivacyEngine(Resumable, Single):
                 "this engine has made a model private already: make a new PrivacyEngine for another run. The"
                 " guarantees of two runs on the same data add up."
             )
+        setup = with_mode(setup)
         mechanism, self.plan = mechanism_of(setup, check(setup))
         self._run, private = begin(
             setup,

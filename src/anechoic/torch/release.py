@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from anechoic.errors import DesynchronizedError
+from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.noise import NoiseState, NoiseStream
 from anechoic.noise.grid import spacing
 from anechoic.runs import digest_of
@@ -81,7 +81,16 @@ class Release(Single):
         return self._partial is not None
 
     def add(self, sums: list[Tensor]) -> None:
-        """Add the sums of a micro-batch to the partial sum; they are kept."""
+        """Add the sums of a micro-batch to the partial sum; they are kept.
+
+        Raises:
+            GuaranteeError: if the mechanism has a grid, and a sum is not of integers.
+        """
+        if self._mechanism.grid_bits is not None and any(total.dtype != torch.int64 for total in sums):
+            raise GuaranteeError(
+                f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid,"
+                " whose sums are int64: a gradient source sums through setup.clipping alone."
+            )
         if self._partial is None:
             self._partial = list(sums)
             return

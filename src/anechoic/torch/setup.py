@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.units import check_units, report_units, units_of
@@ -102,6 +103,15 @@ class Setup:
             return len(loader)
         whole, rest = divmod(self.count, loader.batch_size)
         return whole if loader.drop_last or not rest else whole + 1
+
+
+def with_mode(setup: Setup) -> Setup:
+    """The setup with a source in the place of grad_sample_mode="auto", which is logged."""
+    if setup.grad_sample_mode != AUTO or not isinstance(setup.module, nn.Module):
+        return setup
+    mode = chosen_mode(setup.module, wrap=setup.wrap_model)
+    logger.info("grad_sample_mode='auto': %r for this model.", mode)
+    return replace(setup, grad_sample_mode=mode)
 
 
 def check(setup: Setup) -> list[nn.Parameter]:

@@ -18,6 +18,7 @@ from torch.func import vjp, vmap
 from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.sources.structure import filled, mapped, tensors_in
 from anechoic.torch.stateless import called, without_our_hooks
@@ -354,37 +355,6 @@ def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
     else:
         state = hidden
     return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
-
-
-def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
-    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
-
-    Raises:
-        UnsupportedError: where autograd cannot.
-    """
-    try:
-        found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, retain_graph=True)
-        return list(found)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        if "use_reentrant" not in str(error):
-            raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
-    kept = [p.grad for p in parameters]  # reentrant checkpointing knows backward() alone
-    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
-    hooks = [dict(table) for table in tables]
-    try:
-        for table in tables:
-            table.clear()
-        for p in parameters:
-            p.grad = None
-        torch.autograd.backward(outputs, cotangents)
-        return [p.grad for p in parameters]
-    finally:
-        for p, gradient in zip(parameters, kept, strict=True):
-            p.grad = gradient
-        for table, own in zip(tables, hooks, strict=True):
-            table.update(own)
 
 
 def _axis(tensor: Tensor, dimension: int) -> int:

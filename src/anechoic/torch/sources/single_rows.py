@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.row_calls import pulled
+from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
 from anechoic.torch.stateless import without_our_hooks
@@ -55,6 +55,7 @@ class SingleRows:
         self._state: list[Any] | None = None
         self._changes: dict[str, int] = {}
         self._decided: Delivery | None = None
+        self._due = False  # until a row of a batch that has others too was compared, and nothing was found
         self._row: int | None = None
         self.compared = 0
 
@@ -62,11 +63,11 @@ class SingleRows:
         """The row of `delivery` to compare, or None: decided when its first call is made."""
         if delivery is not self._decided:
             self._decided = delivery
-            changed = self._changed()
+            self._due = self._changed() or self._due
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
             self._row = None
-            if delivery.size and (changed or secret):
+            if delivery.size and (self._due or secret):
                 self._row = (draw & (2**64 - 1)) % delivery.size
         return self._row
 
@@ -87,12 +88,15 @@ class SingleRows:
                 counts = counts or self._changes[name] <= CHANGES
         return counts
 
-    def compare(self, found: list[Tensor], alone: list[Tensor], row: int) -> None:
+    def compare(
+        self, found: list[Tensor], alone: list[Tensor], row: int, *, norm: float | None = None
+    ) -> None:
         """Refuse `found`, the gradient of one row in the batch, if it is not that of the row alone.
 
         Args:
             found, alone: one tensor a parameter.
             row: its place in the batch.
+            norm: what the row is clipped by, where that is an upper bound of the norm of `found`.
 
         Raises:
             GuaranteeError: naming the parameter where they differ most.
@@ -106,19 +110,13 @@ class SingleRows:
         whole = sum(norm * norm for norm in norms) ** 0.5
         excess = [gap - bound * (norm + _FLOOR * whole) for gap, norm in zip(gaps, norms, strict=True)]
         if max(excess) <= 1e-30:
+            if norm is not None and not norm >= (1 - bound) * whole:
+                self._refuse(row, f"the norm of its gradient is {whole:.6g} and was taken as {norm:.6g}")
+            self._due = self._due and self._decided is not None and self._decided.size < 2
             return
         worst = max(range(len(gaps)), key=lambda place: excess[place])
         self._refuse(row, f"its gradient for {self._names[worst]} is off by {gaps[worst]:.3g}, where"
                      f" it has norm {norms[worst]:.3g}")  # fmt: skip
-
-    def compare_norm(self, found: float, alone: list[Tensor], row: int) -> None:
-        """The same for a source that knows only the norm of a row's gradient: it must not fall short."""
-        self.compared += 1
-        norm = sum(float(a.double().norm()) ** 2 for a in alone) ** 0.5
-        if norm == norm and not abs(found - norm) <= self.bound(_GRADIENT) * norm:
-            layer = max(zip(alone, self._names, strict=True), key=lambda pair: float(pair[0].norm()))[1]
-            self._refuse(row, f"the norm of its gradient is {norm:.6g} and was taken as {found:.6g} (most of"
-                         f" it is in {layer})")  # fmt: skip
 
     def compare_output(self, found: Tensor, alone: Tensor, row: int) -> None:
         """Refuse a model whose output for a row depends on the other rows of the batch.
@@ -319,24 +317,20 @@ class CallWatch:
         device = rows.parameters[0].device.type
         enabled, dtype = call.autocast
         rows.coarse = enabled
-        with (
-            rewound(call.start),
-            undisturbed(rows.module),
-            without_our_hooks(rows.module),
-            torch.enable_grad(),
-            torch.autocast(device, dtype=dtype, enabled=enabled),
-        ):
-            outputs = tensors_in(rows.module(*arguments, **keywords))
-        pairs = []
-        for number, cotangent in call.cotangents.items():
-            axis, value = call.outputs[number]
-            own = outputs[number]
-            scale = size if self._reduction == "mean" and axis is not None else 1
-            if axis is not None:
-                own = own.select(axis, place)
-                rows.compare_output(value, own.detach(), call.row)
-            pairs.append((own, cotangent.to(own.dtype) * scale))
-        found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
+        # checkpointed segments run once more in the backward pass, so all of it happens in here
+        with rewound(call.start), undisturbed(rows.module), without_our_hooks(rows.module):
+            with torch.enable_grad(), torch.autocast(device, dtype=dtype, enabled=enabled):
+                outputs = tensors_in(rows.module(*arguments, **keywords))
+            pairs = []
+            for number, cotangent in call.cotangents.items():
+                axis, value = call.outputs[number]
+                own = outputs[number]
+                scale = size if self._reduction == "mean" and axis is not None else 1
+                if axis is not None:
+                    own = own.select(axis, place)
+                    rows.compare_output(value, own.detach(), call.row)
+                pairs.append((own, cotangent.to(own.dtype) * scale))
+            found = pulled([own for own, _ in pairs], rows.parameters, [c for _, c in pairs])
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, rows.parameters, strict=True)]
 
 

@@ -205,7 +205,7 @@ class VmapSource(GradientSource):
             return self._clipped(calls, delivery)
 
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
-        totals = [torch.zeros_like(p) for p in self.parameters]
+        totals = self.clipping.nothing(self.parameters)
         compared = self.single.row(delivery)
         for rows, found in self._chunks(calls, delivery):
             if compared is not None and bool((place := (rows == compared).nonzero()).numel()):
@@ -290,7 +290,7 @@ class VmapSource(GradientSource):
             raise self._fault
         if self._sums is None:
             if delivery.size == 0:
-                return [torch.zeros_like(p) for p in self.parameters]
+                return self.clipping.nothing(self.parameters)
             raise DesynchronizedError(
                 "no gradient reached this step: call the module that make_private returned (not a part of"
                 " it, and not the plain one) on the delivered batch, in train() mode, and backward() on the"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from secrets import randbelow
 
 import torch
@@ -29,6 +30,7 @@ class GhostGradients:
         ledger: knows the batch in hand.
         clipping: gives multiples of the rows' gradients, from upper bounds of their norms.
         batch_first: whether rows come before positions.
+        interrupted: called where a backward pass was refused, or interrupted.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class GhostGradients:
         clipping: Clipping,
         *,
         batch_first: bool = True,
+        interrupted: Callable[[], None] = lambda: None,
     ) -> None:
+        self._interrupted = interrupted
         self._parameters, self._clipping = parameters, clipping
         self._module = module
         self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
@@ -52,6 +56,7 @@ class GhostGradients:
         """Drop what backward passes left."""
         self.passes = self.rows = 0
         self._trace: Trace | None = None
+        self.seen: tuple[list[Tensor], float] | None = None
 
     # -- the backward pass ---------------------------------------------------------------------
 
@@ -68,6 +73,7 @@ class GhostGradients:
             self._trace = self.tracer.run(loss, apart=apart)
         except BaseException:
             self.forget()
+            self._interrupted()
             raise
         if apart and len(loss) > 1:
             self._checked_state = state
@@ -76,14 +82,20 @@ class GhostGradients:
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def sums(self, delivery: Delivery) -> list[Tensor]:
+    def sums(self, delivery: Delivery, row: int | None = None) -> list[Tensor]:
         """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
+
+        Args:
+            delivery: the batch in hand.
+            row: one whose gradient, as it goes into these sums but unclipped, is left in `seen`, with the
+                norm that it is clipped by; None where it is not finite.
 
         Raises:
             DesynchronizedError: if they are not those of `delivery`.
             GuaranteeError: if a layer's forward() was replaced.
         """
         self._check(delivery)
+        self.seen = None
         if delivery.size == 0 or self._trace is None:
             return self._zeros()
         calls = self._trace.calls
@@ -99,25 +111,21 @@ class GhostGradients:
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
             lengths = norms(list(gradients.values()))
+        if row is not None and bool(finite[row]):
+            place = int(finite[:row].sum())
+            one = torch.zeros_like(lengths).index_fill_(0, torch.tensor([place], device=lengths.device), 1.0)
+            self.seen = self._weighted(gradients, one), float(lengths[place])
         factors = self._clipping.factors(lengths)
         terms = max(part.terms for part in gradients.values())
         self._count_rounding(delivery, excess(len(lengths), terms))
-        sums = [
-            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
-            for p in self._parameters
-        ]
+        sums = self._weighted(gradients, factors)
         self._check_bound(sums, len(lengths))
         return sums
 
-    def row(self, index: int) -> list[Tensor]:
-        """The gradient of one row of the last backward pass, unclipped, one tensor a parameter, float64."""
-        one = torch.zeros(self.rows, dtype=torch.float64, device=self._parameters[0].device)
-        one[index] = 1.0
-        found = self._gradients(self._trace.calls if self._trace is not None else {})
-        for part in found.values():
-            part.squared_norms()  # leaves what the sums are made of
+    def _weighted(self, gradients: dict[int, RowGradients], factors: Tensor) -> list[Tensor]:
+        """Sums of the rows' gradients times `factors`, one a parameter, float64."""
         return [
-            found[id(p)].weighted_sum(one) if id(p) in found else torch.zeros_like(p, dtype=torch.float64)
+            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
             for p in self._parameters
         ]
 

@@ -10,6 +10,7 @@ from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.base import GradientSource, SourceSetup, register
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
+from anechoic.torch.sources.single_rows import CallWatch, SingleRows
 from anechoic.torch.sources.wrapper import passed
 
 
@@ -69,27 +70,41 @@ class GhostSource(GradientSource):
             setup.ledger,
             setup.clipping,
             batch_first=setup.batch_first,
+            interrupted=lambda: self._calls.cleared(),
         )
         self.module = (GhostModule if setup.wrap else GhostHandle)(
             setup.module, loss_reduction=setup.loss_reduction, batch_first=setup.batch_first
         )
         self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        # backward() starts at the losses of the rows, whatever becomes of their sum
+        self._calls = CallWatch(self.single, batch_first=setup.batch_first, reduction="sum")
 
     @property
     def excess(self) -> float:
         return max(self.clipping.excess, self._gradients.excess)
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        return self._gradients.sums(delivery)
+        row = self._calls.row(delivery)
+        sums = self._gradients.sums(delivery, row)
+        if row is not None and self._gradients.seen is not None:
+            found, norm = self._gradients.seen
+            self.single.compare(found, self._calls.alone(delivery), row, norm=norm)
+        return sums
 
     def used(self) -> None:
+        self._calls.forget()
         self._gradients.forget()
 
     def zero_grad(self) -> None:
+        self._calls.cleared()
         self._gradients.forget()
 
     def forget(self) -> None:
+        self._calls.forget()
+        self.single.forget()
         self._gradients.forget()
 
     def detach(self) -> None:
+        self._calls.detach()
         self._gradients.tracer.detach()
