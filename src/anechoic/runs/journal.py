@@ -40,8 +40,8 @@ class Journal:
 
     The file is locked: another process cannot open it. A forked child holds no lock, and cannot record.
 
-    A torn line is cut within a minute of the last whole one, as after a crash. Later the file may as well have
-    been cut by hand, in the middle of an old line, and has to be adopted.
+    A torn line is cut within a minute of the last whole one, as after a crash. Later the file may as well
+    have been cut by hand, in the middle of an old line, and has to be adopted.
 
     Not seen: a copy that is continued on another machine while this one goes on (the copy has to be adopted
     there, and nothing tells this one); a whole disk that is put back to an earlier state; a file that was put

@@ -97,9 +97,9 @@ class Watch:
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"
                 " and adds noise: a second optimizer, an edit in place (p.sub_(p.grad)), or a layer that"
-                " changes its own weights, or a change that is put back before step(), as of SAM. Load weights"
-                " after make_private and before the first batch; to evaluate averaged weights, put them into"
-                " a copy of the model."
+                " changes its own weights, or a change that is put back before step(), as of SAM. Load"
+                " weights after make_private and before the first batch; to evaluate averaged weights, put"
+                " them into a copy of the model."
             )
 
     def _untouched(self) -> bool:

@@ -240,8 +240,8 @@ def _journaled(stamped: Mapping[str, Any]) -> int | None:
     record = read_journal(path)
     if record.identity == stamped["run"] and record.fingerprint != stamped["fingerprint"]:
         raise MismatchError(
-            f"run {stamped['run'][:12]}… has a mechanism with fingerprint {stamped['fingerprint'][:12]}… by this"
-            f" optimizer state, and one with {record.fingerprint[:12]}… by journal {path}: the state was"
+            f"run {stamped['run'][:12]}… has a mechanism with fingerprint {stamped['fingerprint'][:12]}… by"
+            f" this optimizer state, and one with {record.fingerprint[:12]}… by journal {path}: the state was"
             " edited. Charge the mechanism of the journal."
         )
     return max(record.end, int(stamped["releases"])) if record.identity == stamped["run"] else None
