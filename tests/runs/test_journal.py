@@ -225,6 +225,21 @@ def test_a_journal_that_was_put_back_in_place_is_refused(path, monkeypatch):
     opened(path, 5, mark=mark).close()
 
 
+def test_a_journal_that_was_cut_within_an_old_line_is_refused(path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.time, "time_ns", lambda: 10**18)  # long ago
+        filled(path)
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(len(content) - 200)
+    assert (read_journal(path).end, read_journal(path).torn) == (3, True)
+    with pytest.raises(ReplayError, match=r"was changed \d+ s after .*adopt_journal=True"):
+        opened(path, 3)
+    opened(path, 3, adopt=True).close()
+    assert not read_journal(path).torn
+    opened(path, 3).close()
+
+
 def test_a_renamed_folder_is_the_same_journal(path, tmp_path):
     (tmp_path / "old").mkdir()
     mark = filled(tmp_path / "old" / path.name)

@@ -248,3 +248,17 @@ def test_the_journal_shows_no_key(path):
     content = the_journal(path.parent).read_bytes()
     assert NOISE_KEY.hex().encode() not in content and SAMPLING_KEY.hex().encode() not in content
     assert json.dumps(content.decode("ascii"))
+
+
+@pytest.mark.parametrize("releases", [0, 2])
+def test_weights_that_something_else_changed_are_not_saved(releases, path):
+    run = start()
+    train(run, releases)
+    with torch.no_grad():
+        run.model[0].weight.add_(1.0)
+    if not releases:  # weights may be loaded until the first batch
+        run.engine.save_checkpoint(path=path)
+        return
+    with pytest.raises(GuaranteeError, match="by something else than optimizer.step"):
+        run.engine.save_checkpoint(path=path)
+    assert not path.exists()

@@ -10,7 +10,7 @@ from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
-from tests.torch.setting import mechanism, start, step, train
+from tests.torch.setting import mechanism, network, start, step, train
 
 DELTA = 1e-5
 
@@ -147,6 +147,39 @@ def test_the_same_key_in_a_fresh_engine_is_refused_whatever_is_charged(mech):
         second.optimizer.load_state_dict(saved["optimizer"])
 
 
+def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
+    first = start(mech=mech, keys=False)
+    train(first, 8)
+    inner = through_a_file(first.optimizer.original_optimizer.state_dict())
+    assert inner["anechoic"] == first.optimizer.state_dict()["anechoic"]
+    second = start(mech=mech, keys=False)
+    for optimizer in (second.optimizer, second.optimizer.original_optimizer):
+        with pytest.raises(ReplayError, match=r"8 releases of its own"):
+            optimizer.load_state_dict(inner)
+    second.engine.charge(inner, releases=8)
+    second.optimizer.original_optimizer.load_state_dict(inner)
+    assert second.engine.get_epsilon(DELTA) > 0
+
+
+def test_an_optimizer_that_was_let_go_of_has_no_stamp(mech):
+    run = start(mech=mech)
+    optimizer = run.optimizer.original_optimizer
+    run.optimizer.detach()
+    assert "anechoic" not in optimizer.state_dict()
+
+
+def test_a_stamp_with_another_mechanism_than_the_journal_is_refused(mech, tmp_path):
+    first = start(mech=mech, keys=False, engine={"journal": tmp_path})
+    train(first, 5)
+    saved = framework_saves(first)
+    cheap = mechanism("fixed", noise_std=1000.0)
+    saved["optimizer"]["anechoic"]["fingerprint"] = cheap.fingerprint
+    second = fresh(saved, mech=mech)
+    with pytest.raises(MismatchError, match="the state was edited"):
+        second.engine.charge(saved["optimizer"], cheap)
+    assert second.engine.get_epsilon(DELTA) == 0
+
+
 def test_a_run_may_go_back_to_its_own_state(mech):
     run = start(mech=mech)
     train(run, 3)
@@ -157,7 +190,7 @@ def test_a_run_may_go_back_to_its_own_state(mech):
 
 
 def test_states_that_were_never_private_are_taken_as_they_are(mech):
-    plain = start(mech=mech).optimizer.original_optimizer.state_dict()
+    plain = torch.optim.SGD(network().parameters(), lr=0.1).state_dict()
     run = start(mech=mech)
     run.optimizer.load_state_dict(plain)
     with pytest.raises(CheckpointError, match="not one of a private optimizer"):

@@ -321,3 +321,20 @@ def test_messages_name_folder_method_and_argument(tmp_path):
 def test_without_interference_weights_are_as_before():
     assert torch.equal(weights(network()), weights(start().model))
     train(start(dataset=TensorDataset(*data(40).tensors)), 3)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "vmap"])
+@pytest.mark.parametrize("what", ["clipping", "divisor"])
+def test_parts_of_a_step_that_are_replaced_are_refused(mode, what):
+    run = start(mode)
+    train(run, 1)
+    batch = next(iter(run.loader))
+    run.optimizer.zero_grad()
+    backward(run, batch)
+    if what == "clipping":
+        run.optimizer.source.clipping = type(run.optimizer.source.clipping)(100.0)
+    else:
+        run.optimizer.release.divisor = 1e-3
+    with pytest.raises(MismatchError, match=f"{what}=.* when the run began"):
+        run.optimizer.step()
+    assert run.engine.releases == 1

@@ -1,5 +1,7 @@
 """Parameters and buffers are compared by their bits, however they were changed."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -151,3 +153,51 @@ def test_gradients_changed_after_clipping_are_none_of_the_sum_in_ghost_mode():
         run.optimizer.zero_grad()
     run.optimizer.abandon_batch()
     step(run, next(iter(run.loader)))
+
+
+def climbed(run, batch):
+    """SAM's step along the raw gradient of the batch, taken on a copy of the model."""
+    copied = network()
+    copied.load_state_dict(run.model.state_dict())
+    nn.functional.cross_entropy(copied(batch[0]), batch[1]).backward()
+    with torch.no_grad():
+        for p, q in zip(run.model.parameters(), copied.parameters(), strict=True):
+            p.add_(q.grad, alpha=0.1)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("mode", [*MODES, "vmap", "vmap_loss"])
+def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
+    monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
+    run, same = start(mode), start(mode)
+    train(run, 1), train(same, 1)
+    batch, before = next(iter(run.loader)), weights(run.model)
+    climbed(run, batch)
+    with pytest.raises(GuaranteeError, match=r"put back before step\(\), as of SAM"):
+        backward(run, batch)
+    torch.nn.utils.vector_to_parameters(before, run.model.parameters())
+    run.optimizer.abandon_batch()
+    assert torch.equal(train(run, 3), train(same, 3))
+
+
+@pytest.mark.parametrize("mode", [*MODES, "vmap", "vmap_loss"])
+def test_averaged_weights_may_be_evaluated_between_batches_and_without_gradients(mode):
+    run, same = start(mode), start(mode)
+    train(run, 1), train(same, 1)
+    batch = next(iter(run.loader))
+    before = weights(run.model)
+    torch.nn.utils.vector_to_parameters(0.5 * before, run.model.parameters())
+    with torch.no_grad():
+        run.forward(batch[0])
+    torch.nn.utils.vector_to_parameters(before, run.model.parameters())
+    assert torch.equal(train(run, 2), train(same, 2))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "vmap"])
+def test_a_copy_of_the_model_is_not_held_to_the_weights_of_the_run(mode):
+    run = start(mode)
+    next(iter(run.loader))
+    other = copy.deepcopy(run.model)
+    with torch.no_grad():
+        other[0].weight.add_(1.0)
+    other(torch.zeros(3, 6)).sum().backward()

@@ -40,6 +40,9 @@ class Journal:
 
     The file is locked: another process cannot open it. A forked child holds no lock, and cannot record.
 
+    A torn line is cut within a minute of the last whole one, as after a crash. Later the file may as well
+    have been cut by hand, in the middle of an old line, and has to be adopted.
+
     Not seen: a copy that is continued on another machine while this one goes on (the copy has to be adopted
     there, and nothing tells this one); a whole disk that is put back to an earlier state; a file that was put
     back by hand within a minute of its last line.
@@ -247,7 +250,7 @@ class Journal:
             idle = (os.fstat(self._handle).st_ctime_ns - record.time) / 1e9
             if record.token != here:
                 why = "is another file than the one that the run wrote"
-            elif os.name != "nt" and not record.torn and idle > SLACK:
+            elif os.name != "nt" and idle > SLACK:
                 why = f"was changed {idle:.0f} s after its last line was written"
             else:
                 why = ""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
+from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.gradients import MIXING, check_not_mixing
 from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.ledger import Delivery
@@ -19,7 +20,7 @@ from anechoic.torch.single import Single
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.units import OrderWatch
 from anechoic.torch.update import Update
-from anechoic.torch.watch import Watch
+from anechoic.torch.watch import BeforeCall, Watch
 
 if TYPE_CHECKING:
     from anechoic.mechanism import Mechanism
@@ -73,12 +74,28 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._settings = self._read_settings()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._unchanged = Watch(self._bound, watched)
+        called = module if source.by_layers else source.module  # else the module runs row by row
+        self._before_call = called.register_forward_pre_hook(
+            BeforeCall(lambda: self.ledger.in_hand is not None, self._unchanged.check_parameters)
+        )
         self._stepping = threading.Lock()
         self.identity: Any = None  # the run, for stamps of state dicts
+        self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
+            optimizer.register_state_dict_post_hook(self._stamped),
+            optimizer.register_load_state_dict_pre_hook(self._admitted),
+        ]
 
     def rewatch(self) -> None:
         """Take parameters, buffers and frozen parameters as they are now."""
         self._unchanged.retake()
+
+    def check_watched(self) -> None:
+        """Refuse a model that something else than step() changed.
+
+        Raises:
+            GuaranteeError: naming what changed.
+        """
+        self._unchanged.check()
 
     @property
     def order_watch(self) -> OrderWatch | None:
@@ -180,6 +197,8 @@ class CorrelatedOptimizer(Single, Optimizer):
     def detach(self) -> None:
         """Let go of the user's optimizer, which may be stepped by anyone then."""
         self._update.detach()
+        for hook in (self._before_call, *self._stamps):
+            hook.remove()
 
     def forget(self) -> None:
         """Drop all gradients and sums, and what was kept of an interrupted pass."""
@@ -195,6 +214,8 @@ class CorrelatedOptimizer(Single, Optimizer):
             "optimizer.noise_multiplier": self.noise_multiplier,
             "optimizer.expected_batch_size": self.expected_batch_size,
             "optimizer.loss_reduction": self.loss_reduction,
+            "optimizer.source.clipping": self.source.clipping,
+            "optimizer.release.divisor": self.release.divisor,
             **self.source.settings(),
         }
 
@@ -277,7 +298,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         No secret is in it; keys and noise are in engine.save_checkpoint alone.
         """
         state = self.original_optimizer.state_dict()
-        return state if self.identity is None else self.identity.stamped(state)
+        return state if STAMP in state else self._stamped(None, state)  # some have a state_dict of their own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
         """Put the user's optimizer where `state_dict` was taken.
@@ -286,8 +307,15 @@ class CorrelatedOptimizer(Single, Optimizer):
             ReplayError: if it is of a run with releases that this engine does not count; see
                 `PrivacyEngine.charge`.
         """
-        state = state_dict if self.identity is None else self.identity.admitted(state_dict)
-        self.original_optimizer.load_state_dict(state)
+        self.original_optimizer.load_state_dict(self._admitted(None, state_dict))
+
+    def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
+        stamped: dict[str, Any] = state if self.identity is None else self.identity.stamped(state)
+        return stamped
+
+    def _admitted(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
+        admitted: dict[str, Any] = state if self.identity is None else self.identity.admitted(state)
+        return admitted
 
     def __repr__(self) -> str:
         return repr(self.original_optimizer)

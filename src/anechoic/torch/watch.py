@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
+from anechoic.torch.sources.capture import idle
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000
@@ -84,12 +85,21 @@ class Watch:
                 " (such as the statistics of batch normalisation) and frozen parameters must stay as they"
                 " are. Keep such layers in eval() mode, or replace them."
             )
+        self.check_parameters()
+
+    def check_parameters(self) -> None:
+        """Compare the trainable parameters alone.
+
+        Raises:
+            GuaranteeError: if one changed since the last release, even if it is to be put back.
+        """
         if not self._untouched():
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"
                 " and adds noise: a second optimizer, an edit in place (p.sub_(p.grad)), or a layer that"
-                " changes its own weights. Load weights after make_private and before the first batch; to"
-                " evaluate averaged weights, put them into a copy of the model."
+                " changes its own weights, or a change that is put back before step(), as of SAM. Load"
+                " weights after make_private and before the first batch; to evaluate averaged weights, put"
+                " them into a copy of the model."
             )
 
     def _untouched(self) -> bool:
@@ -104,6 +114,28 @@ class Watch:
         if tensor is not None and tensor.shape != before:
             return f"went from shape {tuple(before)} to {tuple(tensor.shape)}"
         return ""
+
+
+class BeforeCall:
+    """Forward pre-hook of the model: its weights are what was released whenever it works on a batch in hand.
+
+    Per-example gradients at weights that hold something of other examples are not those of single examples,
+    also if the weights are put back before step().
+
+    Args:
+        working: whether a batch is in hand.
+        check: see `Watch.check_parameters`.
+    """
+
+    def __init__(self, working: Callable[[], bool], check: Callable[[], None]) -> None:
+        self._working, self._check = working, check
+
+    def __call__(self, *_: Any) -> None:
+        if torch.is_grad_enabled() and self._working():
+            self._check()
+
+    def __reduce__(self) -> Any:  # a copy of the model is another model
+        return idle, ()
 
 
 class _Kept:

@@ -21,6 +21,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
+from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_replayable, environment
 from anechoic.torch.ledger import check_not_made
@@ -41,7 +42,8 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
     Raises:
         CheckpointError: if the folder is missing, or `path` is one.
         DesynchronizedError: if the run is between two releases.
-        GuaranteeError: if the journal cannot be written, or another process has it.
+        GuaranteeError: if the journal cannot be written, or another process has it; if something else than
+            step() changed the model: the resumed run would take it as it is.
         ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
             sealed and nobody could give the keys again.
     """
@@ -57,6 +59,8 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
             " optimizer.step(), or call optimizer.abandon_batch() first."
         )
+    if run.ledger.before_first is None:  # until the first batch the user may load weights
+        run.optimizer.check_watched()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
@@ -89,7 +93,7 @@ def _content(run: Run, keys: bool) -> dict[str, Any]:
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": run.optimizer.original_optimizer.state_dict(),
+        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "earlier": run.history.saved(),

@@ -90,7 +90,7 @@ class History:
 
         Raises:
             CheckpointError: without a stamp.
-            MismatchError: if a run's mechanism is unknown.
+            MismatchError: if a run's mechanism is unknown, or not the one of its journal.
         """
         stamp = stamp_of(state)
         if stamp is None:
@@ -151,7 +151,7 @@ class History:
                 " files. To go on as a new run that pays for both, call engine.charge(state) before, with"
                 " this optimizer state."
             )
-        return {key: value for key, value in state.items() if key != STAMP}
+        return unstamped(state)
 
     def _missing(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of a stamp that are not charged here; nameless ones are told apart by what they are."""
@@ -227,10 +227,21 @@ def stamp_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
     return stamp if isinstance(stamp, dict) else None
 
 
+def unstamped(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state alone."""
+    return {key: value for key, value in state.items() if key != STAMP}
+
+
 def _journaled(stamped: Mapping[str, Any]) -> int | None:
     """Releases that the run's journal knows of, None where it cannot be read."""
     path = stamped.get("journal")
     if not path or not Path(path).exists():
         return None
     record = read_journal(path)
+    if record.identity == stamped["run"] and record.fingerprint != stamped["fingerprint"]:
+        raise MismatchError(
+            f"run {stamped['run'][:12]}… has a mechanism with fingerprint {stamped['fingerprint'][:12]}… by"
+            f" this optimizer state, and one with {record.fingerprint[:12]}… by journal {path}: the state was"
+            " edited. Charge the mechanism of the journal."
+        )
     return max(record.end, int(stamped["releases"])) if record.identity == stamped["run"] else None

@@ -94,6 +94,7 @@ class Resumable(ABC):
         Raises:
             CheckpointError: if the folder of `path` is missing, or `path` is one.
             DesynchronizedError: if a batch is delivered and not stepped, or half summed.
+            GuaranteeError: if something else than step() changed the model since the last one.
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
         checkpoint.only_none(
