@@ -4,13 +4,14 @@ It takes the call of the model as it happened (the row's input, the generators a
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
 compares. It happens at the first delivery, and after each change of the model's attributes (train or eval,
 options, hooks, a replaced forward): a few rows, and again at every delivery until they agreed on a batch of
-two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps drawn
-by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch
+two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps
+drawn by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole batch
 costs: at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -236,10 +237,18 @@ class CallWatch:
         rows: decides and compares.
         batch_first: whether the first dimension is the batch, or the second one.
         reduction: of the loss.
+        counts: whether the backward pass that runs is one whose gradients the source uses.
     """
 
-    def __init__(self, rows: SingleRows, *, batch_first: bool, reduction: str) -> None:
-        self.rows = rows
+    def __init__(
+        self,
+        rows: SingleRows,
+        *,
+        batch_first: bool,
+        reduction: str,
+        counts: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.rows, self.counts = rows, counts
         self._dimension = 0 if batch_first else 1
         self._reduction = reduction
         self._open: list[list[_Call]] = []
@@ -344,7 +353,7 @@ class CallWatch:
             for call in calls:
                 value = tensor if axis is None else tensor.select(axis, call.row)
                 call.outputs[place] = (axis, value.detach().clone())
-                handed[-1].register_hook(_Taking(call, place, axis))
+                handed[-1].register_hook(_Taking(self, call, place, axis))
         for call in calls:
             call.drew = drew
         self._calls.extend(calls)
@@ -464,11 +473,11 @@ class _After:
 class _Taking:
     """Gradient hook of an output: keeps the part of the row."""
 
-    def __init__(self, call: _Call, place: int, axis: int | None) -> None:
-        self._call, self._place, self._axis = call, place, axis
+    def __init__(self, watch: CallWatch, call: _Call, place: int, axis: int | None) -> None:
+        self._watch, self._call, self._place, self._axis = watch, call, place, axis
 
     def __call__(self, gradient: Tensor) -> None:
-        if self._place not in self._call.cotangents:
+        if self._watch.counts() and self._place not in self._call.cotangents:
             own = gradient if self._axis is None else gradient.select(self._axis, self._call.row)
             self._call.cotangents[self._place] = own.detach().clone()
 

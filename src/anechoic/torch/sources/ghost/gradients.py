@@ -44,6 +44,7 @@ class GhostGradients:
         interrupted: Callable[[], None] = lambda: None,
     ) -> None:
         self._interrupted = interrupted
+        self.running = False  # a backward pass of this run's own criterion
         self._parameters, self._clipping = parameters, clipping
         self._module = module
         self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
@@ -69,12 +70,15 @@ class GhostGradients:
         state = tuple(layer.training for layer in self._module.modules())
         apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
         self._trace = None
+        self.running = True
         try:
             self._trace = self.tracer.run(loss, apart=apart)
         except BaseException:
             self.forget()
             self._interrupted()
             raise
+        finally:
+            self.running = False
         if apart and len(loss) > 1:
             self._checked_state = state
         self.passes += 1

@@ -79,7 +79,12 @@ class GhostSource(GradientSource):
         self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         # backward() starts at the losses of the rows, whatever becomes of their sum
-        self._calls = CallWatch(self.single, batch_first=setup.batch_first, reduction="sum")
+        self._calls = CallWatch(
+            self.single,
+            batch_first=setup.batch_first,
+            reduction="sum",
+            counts=lambda: self._gradients.running,
+        )
 
     @property
     def excess(self) -> float:
