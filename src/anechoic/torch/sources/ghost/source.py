@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.base import GradientSource, SourceSetup, register
+from anechoic.torch.sources.call_watch import CallWatch
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
-from anechoic.torch.sources.single_rows import CallWatch, SingleRows
+from anechoic.torch.sources.single_rows import SingleRows
 from anechoic.torch.sources.wrapper import passed
 
 
