@@ -102,7 +102,7 @@ class Shares:
 
 def fill(optimizer: Any, loader: Any, bands: int) -> None:
     """Make `bands` releases without a gradient, after which the stream's buffer is full."""
-    optimizer.source.sums = lambda _: [torch.zeros_like(p) for p in optimizer.params]
+    optimizer.source.sums = lambda _: optimizer.source.clipping.nothing(optimizer.params)
     while optimizer.ledger.releases < bands:
         for _ in loader:
             optimizer.step()
