@@ -76,7 +76,7 @@ class Shares:
             ("journal", optimizer.release.journal, ("record",)),
             ("journal", release, ("digest",)),
             ("rows by themselves", calls, ("row", "alone", "before", "after")),
-            ("rows by themselves", getattr(source, "single", None), ("row", "compare", "compare_norm")),
+            ("rows by themselves", getattr(source, "single", None), ("row", "compare")),
             ("rules of layers against autograd", source, ("_compare",)),
             ("random numbers of the step", optimizer.ledger, ("delivered", "settled")),
         ):

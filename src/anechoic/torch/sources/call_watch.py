@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.torch.ledger import Delivery
+from anechoic.torch.sources.capture import idle
 from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.single_rows import SingleRows
@@ -264,7 +265,7 @@ class _Before:
             self._watch.before(arguments, keywords)
 
     def __reduce__(self) -> Any:
-        return _idle, ()
+        return idle, ()
 
 
 class _After:
@@ -277,7 +278,7 @@ class _After:
         return self._watch.after(output) if module is self._watch.rows.module else None
 
     def __reduce__(self) -> Any:
-        return _idle, ()
+        return idle, ()
 
 
 class _Taking:
@@ -290,12 +291,3 @@ class _Taking:
         if self._watch.counts() and self._place not in self._call.cotangents:
             own = gradient if self._axis is None else gradient.select(self._axis, self._call.row)
             self._call.cotangents[self._place] = own.detach().clone()
-
-
-class _Idle:
-    def __call__(self, *_: Any) -> None:
-        pass
-
-
-def _idle() -> _Idle:
-    return _Idle()
