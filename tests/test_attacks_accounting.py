@@ -28,6 +28,7 @@ from anechoic.strategies import (
     Identity,
     Restarted,
 )
+from tests.marks import slow
 
 RECORD = Verified(samples=30_000, failure=1e-4, seed=5)
 
@@ -97,7 +98,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("bins", [1, 3, 11])
+@pytest.mark.parametrize("bins", [*slow(1), 3, 11])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_balls_in_bins_never_claims_too_little(name, bins):
     """Bins that do not divide n, one bin, more bins than steps; with and without Monte Carlo."""

@@ -28,6 +28,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BandedToeplitz, Identity, Restarted, Toeplitz
+from tests.marks import slow
 
 N = 24
 BANDED = BandedToeplitz(N, [1.0, 0.5, 0.375])
@@ -290,7 +291,7 @@ def test_a_part_at_rate_one_is_a_gaussian():
     assert everyone.epsilon() < compose(everyone, some).epsilon() < everyone.epsilon() + some.epsilon()
 
 
-@pytest.mark.parametrize("noise", [1e-12, 1e-6, 0.1, 1.0, 1e6, 1e12])
+@pytest.mark.parametrize("noise", [1e-12, 1.0, 1e12, *slow(1e-6, 0.1, 1e6)])
 def test_any_noise_has_an_epsilon(noise):
     for sampling in (Poisson(100, 10, 10), BallsInBins(100, 5, 10), RandomAllocation(100, 5, 10)):
         part = Mechanism(Identity(10), sampling, noise, delta=1e-5)

@@ -29,6 +29,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
+from tests.marks import slow
 from tests.zoo import zoo
 
 ZOO = zoo()
@@ -252,7 +253,7 @@ def searched(workload, kind, start):
 
 
 @pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("name", ["prefix", "fading", "rates", "general", "restarts-momentum"])
+@pytest.mark.parametrize("name", ["prefix", "general", "restarts-momentum", *slow("fading", "rates")])
 def test_a_search_over_strategies_ends_at_the_bound(name, kind):
     workload = workloads_of(3)[name]
     rng = np.random.default_rng(5)

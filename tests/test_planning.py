@@ -14,6 +14,7 @@ from anechoic.planning.bands import best_bands, ends
 from anechoic.planning.designs import Designs
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import BLT, Identity
+from tests.marks import slow
 
 DRAWN = (Poisson, CyclicPoisson, RandomAllocation, BallsInBins)
 
@@ -238,8 +239,14 @@ def searched(designs, examples, batch_size, epsilon, adjacency):
 
 
 # whole and broken N / B, one epoch and several; benchmarks/choosing.py has sixty more
-@pytest.mark.parametrize(("examples", "batch_size", "epochs"), [(3000, 50, 4), (1000, 43, 1), (1000, 43, 7)])
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "epochs", "epsilon"),
+    [
+        *((3000, 50, 4, 2.0), (1000, 43, 1, 8.0), (1000, 43, 7, 0.5)),
+        *slow((3000, 50, 4, 0.5), (3000, 50, 4, 8.0), (1000, 43, 1, 0.5), (1000, 43, 1, 2.0)),
+        *slow((1000, 43, 7, 2.0), (1000, 43, 7, 8.0)),
+    ],
+)
 def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, epochs, epsilon):
     designs = Designs(workloads.prefix_sum(epochs * -(-examples // batch_size)))
     # replace-one has no bins and no allocation: (cyclic) Poisson sampling alone is compared

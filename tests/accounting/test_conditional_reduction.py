@@ -22,6 +22,7 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Toeplitz, Tree
 from tests.accounting.test_conditional import random_matrix, true_deltas
+from tests.marks import slow
 
 EPSILONS = (0.0, 0.3, 1.0)
 
@@ -157,9 +158,9 @@ def test_which_accountant():
     ("strategy", "sampling", "epsilon"),
     [
         (OVERLAPPING, SAMPLING, 1.0),
-        (OVERLAPPING, CyclicPoisson(1000, 50, 2, 60), 1.0),
+        *slow((OVERLAPPING, CyclicPoisson(1000, 50, 2, 60), 1.0)),
         (OVERLAPPING, SAMPLING, 40.0),
-        (Toeplitz.square_root(workloads.prefix_sum(40)), Poisson(1000, 10, 40), 4.0),
+        *slow((Toeplitz.square_root(workloads.prefix_sum(40)), Poisson(1000, 10, 40), 4.0)),
         (ColumnNormalized(BandedToeplitz(20, [1.0, 0.6])), Poisson(1000, 50, 20), 2.0),
         (Dense([[2.0]]), Poisson(1000, 50, 1), 1.0),
     ],

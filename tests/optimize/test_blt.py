@@ -16,6 +16,7 @@ from anechoic.optimize._blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, Toeplitz
+from tests.marks import slow
 
 module = import_module("anechoic.optimize._blt")
 blt = partial(optimize.blt, loss="max")
@@ -318,8 +319,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("schema", [Single(), MinSep(12, 5)])
-@pytest.mark.parametrize("kind", ["max", "rms", "weights"])
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
+        *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
+    ],
+)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_toeplitz_workloads(name, kind, schema):
     """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""

@@ -13,7 +13,7 @@ import torch
 from anechoic.torch import read_mechanism
 from tests.torch.setting import data, mechanism, network, start, step, weights
 
-STEPS = 80
+STEPS = 40
 
 
 def run(path, workers, result):

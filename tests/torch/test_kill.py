@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.marks import slow
+from tests.torch.killed import STEPS, run
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,18 +49,16 @@ def finish(process):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    whole = launch("none", 0, tmp_path / "whole.pt")
-    paths = {}
-    for workers in (0, 2):  # the same keys, so each needs a place for its journal
-        (tmp_path / str(workers)).mkdir()
-        paths[workers] = (tmp_path / str(workers) / "run.ckpt", tmp_path / f"{workers}.pt")
-    running = {workers: launch(path, workers, result) for workers, (path, result) in paths.items()}
-    killed = {workers: kill_after(process, 17 + 6 * workers) for workers, process in running.items()}
-    running = {workers: launch(path, workers, result) for workers, (path, result) in paths.items()}
-    finish(whole)
-    expected = torch.load(tmp_path / "whole.pt", weights_only=True)
-    for workers, process in running.items():
-        resumed_at = int(finish(process).split()[1])
-        assert killed[workers] <= resumed_at < 80
-        assert torch.equal(torch.load(paths[workers][1], weights_only=True), expected)
+@pytest.mark.parametrize("workers", [*slow(0), 2])
+def test_a_killed_run_resumes_bit_for_bit(workers, tmp_path):
+    path, result = tmp_path / "run.ckpt", tmp_path / "result.pt"
+    process = launch(path, workers, result)
+    killed = kill_after(process, 9)
+    process = launch(path, workers, result)
+    with torch.random.fork_rng():
+        run("none", 0, tmp_path / "whole.pt")
+    resumed_at = int(finish(process).split()[1])
+    assert killed <= resumed_at < STEPS
+    assert torch.equal(
+        torch.load(result, weights_only=True), torch.load(tmp_path / "whole.pt", weights_only=True)
+    )
