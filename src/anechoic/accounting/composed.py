@@ -16,7 +16,7 @@ M^T e^(-t epsilon) times its q-mass, which Chernoff's inequality bounds by _OUTS
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ _TILTS = np.geomspace(1e-6, 1e6, 57)
 _STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
 _REACHES = np.geomspace(0.5, 200.0, 40)
 _MOST_POINTS = 2**24  # of the composed loss: beyond them nothing is shown
-_SKETCHED = 2**17  # points of one loss from which the tilt and the window are chosen on fewer
+_SKETCHED = 2**14  # points of one loss from which the tilt and the window are chosen on fewer
 
 
 def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) -> float:
@@ -142,9 +142,8 @@ class _Composed:
         points = next_fast_len(high - low + 1, real=True)
         transform, largest, start = 1.0 + 0.0j, 0.0, 0
         for one, count, _, masses in tilted:
-            folded = np.zeros(points)
             first = int(one.places[0])
-            np.add.at(folded, (one.places.astype(np.int64) - first) % points, masses)
+            folded = np.bincount((one.places.astype(np.int64) - first) % points, masses, points)
             transform = transform * rfft(folded) ** count
             largest, start = max(largest, float(np.linalg.norm(folded))), start + count * first
         # index 0 stands for the sum of the first losses, modulo the number of points
@@ -162,22 +161,43 @@ class _Composed:
         weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
         relative = 1.0 + _EXPONENTS * _UNIT * (self._count + 1)
 
-        def bound(epsilon: float) -> float:
-            above = int(np.searchsorted(losses, epsilon, side="right"))
-            mass = float(values[above:] @ -np.expm1(epsilon - losses[above:]))
+        def charged(mass: float, epsilon: float, above: int) -> float:
             norm = math.sqrt(min(weights, len(losses) - above))
             charge = (self._error * norm + 2.0 * _OUTSIDE) * _exp(self._log_scale - self._tilt * epsilon)
             return (mass + charge) * relative
+
+        def bound(epsilon: float) -> float:
+            above = int(np.searchsorted(losses, epsilon, side="right"))
+            return charged(float(values[above:] @ -np.expm1(epsilon - losses[above:])), epsilon, above)
+
+        # sums over all larger losses tell nearly the same, without a pass over them
+        sums = np.append(np.cumsum(values[::-1])[::-1], 0.0)
+        shrunk = np.append(np.cumsum((values * np.exp(-losses))[::-1])[::-1], 0.0)
+
+        def nearly(epsilon: float) -> float:
+            above = int(np.searchsorted(losses, epsilon, side="right"))
+            return charged(float(sums[above]) - _exp(epsilon) * float(shrunk[above]), epsilon, above)
 
         if bound(0.0) <= delta:
             return 0.0
         low, high = 0.0, max(float(self._losses[-1]), 0.0)
         if bound(high) > delta:
             return math.inf
-        while high - low > 1e-10 * max(high, 1e-3):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if bound(middle) <= delta else (middle, high)
-        return high
+        near = _least(nearly, delta, low, high)
+        for width in 4e-11 * max(near, 1e-3) * np.array([1.0, 30.0, 1e3, 1e5]):
+            below, above = max(near - width, low), min(near + width, high)
+            if bound(below) > delta >= bound(above):
+                low, high = below, above
+                break
+        return _least(bound, delta, low, high)
+
+
+def _least(bound: Callable[[float], float], delta: float, low: float, high: float) -> float:
+    """The least argument up to `high` at which the falling `bound` is at most `delta`."""
+    while high - low > 1e-10 * max(high, 1e-3):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if bound(middle) <= delta else (middle, high)
+    return high
 
 
 def _window(tilted: list[_Tilted], tilt: float) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
@@ -38,6 +39,7 @@ WORK = 3e7  # numbers that one exact divergence may cost
 BOUND_WORK = 4e5  # and one try of a bound
 ROUNDING = 1e-9  # by which a divergence may be off
 
+_BLOCK = 10_000  # vectors of counts that are handled at once
 _SPACINGS = 5  # numbers of bins that are skipped, tried by `renyi_bound`
 
 
@@ -159,9 +161,11 @@ def _enumerated(scaled: Array, order: int) -> float:
 
 
 def _counts(bins: int, total: int) -> Iterator[Array]:
-    """Blocks of all vectors of `bins` counts with the given sum, shape (block, bins)."""
-    if bins == 1:
-        yield np.full((1, 1), float(total))
+    """Blocks of all vectors of `bins` counts with the given sum, in order, shape (block, bins)."""
+    if math.comb(total + bins - 1, bins - 1) <= _BLOCK:  # where the bars stand between the stars
+        bars = np.array(list(combinations(range(total + bins - 1), bins - 1)), dtype=np.float64)
+        ends = np.pad(bars, ((0, 0), (1, 1)), constant_values=((0, 0), (-1.0, total + bins - 1.0)))
+        yield np.diff(ends, axis=1) - 1.0
         return
     for first in range(total + 1):
         for rest in _counts(bins - 1, total - first):
