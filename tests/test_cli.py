@@ -235,6 +235,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     assert code == 0 and "Fingerprint" in shown
 
 
+@pytest.mark.slow  # tests/experiments runs the study of aircraft every time
 @needs_torch
 def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
     from anechoic.experiments import demo

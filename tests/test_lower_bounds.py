@@ -225,6 +225,7 @@ def test_sizes_around_the_limits(n, kind):
             assert 0 < bound <= loss(workload, strategy, Single(), weighting) * (1 + 1e-12), name
 
 
+@pytest.mark.slow
 def test_more_steps_than_any_transform():
     n = 2**20 + 3
     root = Toeplitz.square_root(workloads.prefix_sum(n))
@@ -365,8 +366,13 @@ def test_refusals(call, message):
         call()
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("schema", [Single(), MinSep(10**8, 10)])
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        *(("max", Single()), ("rms", MinSep(10**8, 10))),
+        *slow(("rms", Single()), ("last", Single()), ("max", MinSep(10**8, 10)), ("last", MinSep(10**8, 10))),
+    ],
+)
 def test_a_billion_steps_cost_no_array_of_a_billion(kind, schema):
     for workload in (workloads.prefix_sum(10**9), workloads.momentum(10**9, 0.9)):
         tracemalloc.start()
