@@ -23,7 +23,7 @@ def test_a_restored_stream_continues_bit_for_bit(name):
                 saved[step] = state.state_dict()
             if step < n:
                 row, state = stream.next(state)
-                rows.append(np.array(row, dtype=np.float64))
+                rows.append(np.asarray(row, dtype=np.float64))
         whole = np.array(rows)
         for cut, content in saved.items():
             again = make_stream(STRATEGIES[name], 19, backend, precision=precision, std=0.4)
