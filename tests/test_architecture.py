@@ -26,6 +26,7 @@ ORDER = [
     {"lower_bounds_result", "lower_bounds_cycles", "lower_bounds_participation"},
     {"lower_bounds_listed"},
     {"lower_bounds"},
+    {"upper_bounds"},
     {"sampling"},
     {"accounting"},
     {"optimize"},

@@ -1,7 +1,7 @@
 """Trees under minimum separation: sens^2 is the largest sum over nodes of (participations in the node)^2.
 
 The entries of C^T C are >= 0 and count the nodes that two steps share, so the sum of the entries on a pattern
-is that sum of squares, and sens^2 its maximum (Lemma 3.15 b).
+is that sum of squares, and sens^2 its maximum (Lemma 3.15 b). `TreeAggregation` measures no last children.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.strategies import FullTree, Strategy, Tree
+from anechoic.strategies import FullTree, Strategy, Tree, TreeAggregation
 
 WORK = 1_000_000_000  # numbers that the dynamic programme may look up
 
@@ -20,11 +20,11 @@ WORK = 1_000_000_000  # numbers that the dynamic programme may look up
 Table = dict[tuple[int, int], NDArray[Any]]
 
 
-def by_heights(strategy: Tree | FullTree, separation: int, count: int) -> float:
+def by_heights(strategy: Tree | FullTree | TreeAggregation, separation: int, count: int) -> float:
     """A bound of the maximum, in O(log n): nodes that are cut short weigh less than whole ones.
 
-    A node of k^h steps holds at most q = ceil(k^h / b) participations; the squares of numbers <= q of a given
-    sum are largest if as many as possible are q.
+    So do nodes that are not measured. A node of k^h steps holds at most q = ceil(k^h / b) participations; the
+    squares of numbers <= q of a given sum are largest if as many as possible are q.
     """
     total, width = 0, 1
     while width <= _horizon(strategy):
@@ -39,26 +39,30 @@ def by_heights(strategy: Tree | FullTree, separation: int, count: int) -> float:
 def best_pattern(strategy: Strategy, separation: int, count: int) -> float | None:
     """The maximum itself, or None where C is no whole tree, or the programme too large.
 
-    Nodes of one height are alike, so one table a height is enough. Of two ways to hold c participations from
-    the same first step on, one that is worth no less and lets the next node begin no later makes the other
-    superfluous.
+    Nodes of one height are alike, so one table a height is enough, and another one for a last child that does
+    not count itself. Of two ways to hold c participations from the same first step on, one that is worth no
+    less and lets the next node begin no later makes the other superfluous.
     """
-    if not isinstance(strategy, (Tree, FullTree)) or _horizon(strategy) != strategy.n:
+    if not isinstance(strategy, (Tree, FullTree, TreeAggregation)) or _horizon(strategy) != strategy.n:
         return None
     k, n = strategy.branching, strategy.n
     first = np.arange(separation)
     never = np.full(separation, separation)  # later than any step that is allowed
     once = np.where(first == 0, separation - 1, separation)
     tables: list[Table] = [{(0, 0): np.maximum(first - 1, 0), (1, 1): once}]
+    last = tables[0]
+    if isinstance(strategy, TreeAggregation):
+        last = {(c, 0): after for (c, _), after in tables[0].items()}
     work = 0
     while k ** len(tables) <= n:
         found: Table = {(0, 0): first}
-        for _ in range(k):
-            work += len(found) * len(tables[-1]) * separation
+        for child in [tables[-1]] * (k - 1) + [last]:
+            work += len(found) * len(child) * separation
             if work > WORK:
                 return None
-            found = _pruned(_one_after_the_other(found, tables[-1], count), never)
+            found = _pruned(_one_after_the_other(found, child, count), never)
         tables.append({(c, value + c * c): after for (c, value), after in found.items()})
+        last = found if isinstance(strategy, TreeAggregation) else tables[-1]
     state: Table = {(0, 0): np.zeros(1, dtype=np.int64)}
     for h in range(len(tables) - 1, -1, -1):
         for _ in range(n // k**h % k):
@@ -89,5 +93,5 @@ def _pruned(table: Table, never: NDArray[Any]) -> Table:
     return kept
 
 
-def _horizon(strategy: Tree | FullTree) -> int:
-    return strategy.n if isinstance(strategy, Tree) else strategy.horizon or strategy.n
+def _horizon(strategy: Tree | FullTree | TreeAggregation) -> int:
+    return strategy.horizon or strategy.n if isinstance(strategy, FullTree) else strategy.n
