@@ -23,7 +23,7 @@ ORDER = [
     {"unit_labels", "units", "duplicates"},
     {"strategies", "testing"},
     {"participation_dual", "sensitivity", "losses", "losses_recurrent"},
-    {"lower_bounds_result", "lower_bounds_cycles", "lower_bounds_participation"},
+    {"lp_losses", "lower_bounds_result", "lower_bounds_cycles", "lower_bounds_participation"},
     {"lower_bounds_listed"},
     {"lower_bounds"},
     {"upper_bounds"},
