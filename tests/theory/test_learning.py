@@ -1,6 +1,7 @@
 """Orders of Section 3.5 against the stationary risk of noisy gradient descent on a quadratic, by quadrature.
 
-With expected gradients, coordinate j of theta - theta* follows x <- (1 - eta lambda_j) x - eta w_t, w = C^-1 Z.
+With expected gradients, coordinate j of theta - theta* follows x <- (1 - eta lambda_j) x - eta w_t, w = C^-1
+Z.
 """
 
 import math
@@ -20,7 +21,7 @@ SPECTRA = {
 
 
 def stationary_risk(eigenvalues, eta, mu, nu=None):
-    """1/2 sum_j lambda_j Var_j, where C has the coefficients of ((1 - (1 - nu) x)^(-1/2), or is the identity."""
+    """1/2 sum_j lambda_j Var_j; C has the coefficients of (1 - (1 - nu) x)^(-1/2), or is the identity."""
     omega = np.concatenate([[0.0], np.geomspace(1e-9, math.pi, 40_001)])
     z = np.exp(1j * omega)
     noise, sensitivity_squared = np.ones(len(omega)), 1.0

@@ -1,12 +1,12 @@
 """Excess population risks of learning with correlated noise, as the monograph's Section 3.5 surveys them.
 
-All of them are **orders**: they leave out absolute constants, and those of convex problems also factors that are
-polylogarithmic in n and delta. They say how a risk scales, and which of two mechanisms wins for large
+All of them are **orders**: they leave out absolute constants, and those of convex problems also factors that
+are polylogarithmic in n and delta. They say how a risk scales, and which of two mechanisms wins for large
 problems; no guarantee may rest on their values.
 
 Linear regression is that of Section 3.5.2: Gaussian features with covariance H, a model without error,
-streaming, no clipping, learning rate eta small enough, and n to infinity; noise of std sens / mu, which would be
-mu-GDP if gradients had norm at most 1.
+streaming, no clipping, learning rate eta small enough, and n to infinity; noise of std sens / mu, which would
+be mu-GDP if gradients had norm at most 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def convex_risk(n: int, dimension: int, epsilon: float) -> float:
         Monograph, Theorem 3.22; Kairouz et al., Practical and private (deep) learning, ICML 2021.
     """
     n, m, epsilon = _problem(n, dimension, epsilon)
-    return 1 / math.sqrt(n) + m**0.25 / math.sqrt(epsilon * n)
+    return 1 / math.sqrt(n) + math.sqrt(math.sqrt(m)) / math.sqrt(epsilon * n)
 
 
 def realizable_convex_risk(n: int, dimension: int, epsilon: float) -> float:
