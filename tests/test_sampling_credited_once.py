@@ -55,7 +55,7 @@ def test_no_accounting_can_be_asked_to_credit_what_is_not_drawn(scheme, accounte
 @pytest.mark.parametrize("grouping", ["balanced", "independent"])
 def test_being_in_a_group_at_random_is_not_credited_besides_sampling_within_it(grouping):
     """Cyclic Poisson sampling with b groups is Poisson sampling at rate B b / N over n / b steps: no less."""
-    groups, steps, std = 4, 24, 1.3
+    groups, steps, std = 4, 12, 1.3
     mech = Mechanism(Identity(steps), CyclicPoisson(400, 8, groups, steps, grouping), std)
     within = Mechanism(Identity(steps // groups), Poisson(100, 8, steps // groups), std)
     assert mech.epsilon(DELTA) == pytest.approx(within.epsilon(DELTA), rel=1e-9)
@@ -65,12 +65,12 @@ def test_being_in_a_group_at_random_is_not_credited_besides_sampling_within_it(g
 
 def test_a_part_of_the_data_counts_as_all_of_it():
     """N of a scheme is what it draws from: to have drawn these N from more data earns nothing."""
-    few, many = (Mechanism(Identity(24), Poisson(n, 8, 24), 1.3) for n in (100, 1000))
+    few, many = (Mechanism(Identity(4), Poisson(n, 8, 4), 1.3) for n in (100, 1000))
     assert few.epsilon(DELTA) > 3 * many.epsilon(DELTA)
     assert few.sampling.rate == 8 / 100
 
 
 def test_disjoint_parts_earn_the_weakest_and_no_credit_for_the_split():
-    mech = Mechanism(Identity(24), Poisson(100, 8, 24), 1.3)
-    other = Mechanism(Identity(24), Poisson(100, 8, 24), 1.4)
+    mech = Mechanism(Identity(4), Poisson(100, 8, 4), 1.3)
+    other = Mechanism(Identity(4), Poisson(100, 8, 4), 1.4)
     assert compose(mech, other, disjoint=True).epsilon(DELTA) == pytest.approx(mech.epsilon(DELTA), rel=1e-6)

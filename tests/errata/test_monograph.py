@@ -366,7 +366,7 @@ def test_m31_theorem_2_13_needs_two_bands():
 
 
 def test_m32_theorem_3_22_lacks_the_error_of_learning_without_privacy():
-    """Loss theta x on [-1, 1], and x = 1 or -1 of mean delta or -delta: risks delta (1 + theta), delta (1 - theta)."""
+    """Loss theta x on [-1, 1], and x = 1 or -1 of mean +-delta: the risks are delta (1 +- theta)."""
     n, delta = 100, 0.05
     counts = np.arange(n + 1)
     laws = [stats.binom.pmf(counts, n, (1 + sign * delta) / 2) for sign in (1, -1)]

@@ -2,12 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from anechoic import error, loss, lower_bounds, sensitivity, workloads
+from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
+from anechoic.noise.rounding import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.strategies import (
     BLT,
@@ -24,7 +27,7 @@ from anechoic.strategies import (
     rational_blt,
 )
 from anechoic.strategies.circulant import circulant_factors
-from anechoic.testing import check_recurrence
+from anechoic.testing import ContractError, check_recurrence
 from tests.zoo import dense
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 26]
@@ -268,6 +271,41 @@ class TestCirculantRoot:
     def test_others_are_refused(self):
         with pytest.raises(ValueError, match="must be Toeplitz"):
             circulant_root(workloads.scheduled(workloads.prefix_sum(3), [1.0, 2.0, 3.0]))
+
+
+def test_streams_of_different_trees_are_told_apart():
+    """A saved state of one must not continue another."""
+    trees = [
+        TreeAggregation(9),
+        SmoothBinary(9),
+        SmoothBinary(9, 7),
+        RecursiveTree(9, Identity(2)),
+        RecursiveTree(9, Identity(3)),
+        RecursiveTree(9, BLT(2, [0.5], [0.9])),
+        RecursiveTree(9, BLT(2, [0.5], [0.8])),
+        RecursiveTree(9, ColumnNormalized(BLT(2, [0.5], [0.9]))),
+        RecursiveTree(9, BandedToeplitz(2, [1.0, 0.5])),
+        RecursiveTree(9, BandedToeplitz(2, [1.0, 0.6])),
+    ]
+    for options in ({}, {"grid": 1e-3}):
+        digests = [NoiseStream(tree, 2, key=bytes(32), **options).identity["coefficients"] for tree in trees]
+        assert len(set(digests)) == len(trees)
+
+
+class TestStacks:
+    def test_the_contract_notices_a_wrong_depth(self):
+        class Wrong(SmoothBinary):
+            def recurrence(self):
+                return replace(super().recurrence(), depth=lambda s: s)
+
+        with pytest.raises(ContractError, match=r"depth\(3\)=3 but 1 rows are on the stack"):
+            check_recurrence(Wrong(9), np.random.default_rng(0))
+
+    def test_factors_that_are_said_to_be_integers_are(self):
+        recurrence = RecursiveTree(9, BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
+        assert not recurrence.integral
+        with pytest.raises(GuaranteeError, match="said to be integral"):
+            rounded_filter(replace(recurrence, integral=True), 1.0).plan(2)
 
 
 @pytest.mark.parametrize(
