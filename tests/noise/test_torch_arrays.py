@@ -26,7 +26,10 @@ def test_modes_of_the_caller_change_nothing(name):
     assert not row.is_inference() and not row.requires_grad
 
 
-@pytest.mark.parametrize("name", ["identity", "output", "banded-4-signed", "blt-4", "restarted(dense)"])
+@pytest.mark.parametrize(
+    "name",
+    ["identity", "output", "banded-4-signed", "blt-4", "restarted(dense)", "smooth-binary", "recursive-blt"],
+)
 def test_other_devices_take_the_same_steps(name):
     # meta tensors hold no data; that the steps run on them shows that all operations name their device
     stream = make_stream(STRATEGIES[name], 33, "torch", device="meta")

@@ -161,11 +161,11 @@ class TestSmoothBinary:
         assert found.value == pytest.approx(supremum(SmoothBinary(13), participation), rel=1e-12)
 
     @pytest.mark.parametrize("participation", PATTERNS, ids=str)
-    def test_minimum_separation_is_bounded(self, participation):
-        found, truth = sensitivity(SmoothBinary(11), participation), supremum(SmoothBinary(11), participation)
-        assert found.value >= truth * (1 - 1e-12)
-        if found.exact:
-            assert found.value == pytest.approx(truth, rel=1e-12)
+    @pytest.mark.parametrize(("n", "height"), [(2, 4), (5, 4), (9, 5), (9, 7), (11, 6), (13, 6)])
+    def test_minimum_separation_is_exact(self, n, height, participation):
+        found = sensitivity(SmoothBinary(n, height), participation)
+        assert found.exact
+        assert found.value == pytest.approx(supremum(SmoothBinary(n, height), participation), rel=1e-12)
 
     def test_a_stream_keeps_few_rows(self):
         assert NoiseStream(SmoothBinary(1000), 3).memory_bytes == 6 * 3 * 4
