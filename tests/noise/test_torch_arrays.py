@@ -39,6 +39,16 @@ def test_other_devices_take_the_same_steps(name):
         assert row.device.type == "meta"
 
 
+@pytest.mark.parametrize("name", ["smooth-binary", "recursive-blt", "normalised(recursive-blt)"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_operations_of_a_device_give_the_bits_of_numpy_for_stacks(name, precision, monkeypatch):
+    expected, _ = emit(make_stream(STRATEGIES[name], 33, "numpy", precision=precision))
+    stream = make_stream(STRATEGIES[name], 33, "torch", precision=precision)
+    monkeypatch.setattr(stream.arrays, "_on_cpu", False)
+    found, _ = emit(stream)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_memory_starts_at_a_multiple_of_64_bytes():
     for backend in ("numpy", "torch"):
         for precision in ("float32", "float64"):

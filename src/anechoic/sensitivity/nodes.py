@@ -76,7 +76,7 @@ def _whole_trees(strategy: Tree | FullTree | TreeAggregation, programme: _Progra
 
 
 def _balanced_nodes(strategy: SmoothBinary, programme: _Programme) -> Iterator[Table]:
-    """The nodes that the steps make up: a table for each number of bits, and of ones among them, below a node.
+    """The nodes that the steps make up: a table for each number of bits, and of ones among them, below one.
 
     A node counts where its sibling, with a 1 in place of its 0, holds a leaf too.
     """
