@@ -273,6 +273,23 @@ class TestCirculantRoot:
             circulant_root(workloads.scheduled(workloads.prefix_sum(3), [1.0, 2.0, 3.0]))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "largest", "rms", "rows"),
+    [
+        (TreeAggregation(1023), 10.0, 7.0745, 10),
+        (SmoothBinary(1023), 6.4807, 5.9862, 6),
+        (Tree(1023), 7.6176, 5.3891, 10),
+    ],
+    ids=str,
+)
+def test_numbers_of_the_docs(strategy, largest, rms, rows):
+    """docs/mechanisms.md; computed here first."""
+    prefix = workloads.prefix_sum(1023)
+    assert loss(prefix, strategy, Single(), "max") == pytest.approx(largest, abs=5.1e-5)
+    assert loss(prefix, strategy, Single(), "rms") == pytest.approx(rms, abs=5.1e-5)
+    assert NoiseStream(strategy, 1).filter.rows == rows
+
+
 def test_streams_of_different_trees_are_told_apart():
     """A saved state of one must not continue another."""
     trees = [
