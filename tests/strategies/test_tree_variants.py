@@ -207,6 +207,8 @@ class TestRecursiveTree:
         tree = RecursiveTree(n, base)
         c = tree.to_dense()
         np.testing.assert_allclose(tree.column_norms_squared(), np.square(c).sum(axis=0), rtol=1e-12)
+        for lag in range(n):
+            np.testing.assert_allclose(tree.gram_diagonal(lag), (c.T @ c).diagonal(lag), atol=1e-12)
         b = np.tril(np.ones((n, n))) @ np.linalg.inv(c)
         np.testing.assert_allclose(tree.prefix_errors_squared(), np.square(b).sum(axis=1), rtol=1e-10)
         found = error(workloads.prefix_sum(n), tree).per_step

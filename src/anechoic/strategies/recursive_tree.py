@@ -114,6 +114,24 @@ class RecursiveTree(SquareStrategy):
             found[: count * k**h] += np.repeat(norms[:count], k**h)
         return found
 
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[t, t + lag], shape (n - lag,): a sum over the nodes of which both are in measured children.
+
+        It takes the k - 1 x k - 1 Gram matrix of the base.
+        """
+        k, step, found = self.branching, np.arange(self.n - lag), np.zeros(self.n - lag)
+        for h in range(self._height + 1):
+            count = self.n // k**h
+            earlier, later = step // k**h, (step + lag) // k**h
+            shared = np.flatnonzero((earlier // k == later // k) & (later < count) & (later % k < k - 1))
+            node, i, j = earlier[shared] // k, earlier[shared] % k, later[shared] % k
+            whole = node < count // k
+            found[shared[whole]] += self._base_gram[i[whole], j[whole]]
+            if not whole.all():  # of the last node only so many children are measured
+                part = self.base.truncate(count % k).to_dense()
+                found[shared[~whole]] += (part.T @ part)[i[~whole], j[~whole]]
+        return found
+
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre C^-1, shape (n,): the base's errors at the digits of 1, …, n."""
         k, count = self.branching, np.arange(1, self.n + 1)
@@ -163,6 +181,11 @@ class RecursiveTree(SquareStrategy):
         child = child[child % k < k - 1]
         steps = (child + 1) * width - 1
         out[steps] = flat[child] + (out[steps] if add else 0.0)
+
+    @cached_property
+    def _base_gram(self) -> Array:
+        dense = self.base.to_dense()
+        return np.asarray(dense.T @ dense)
 
     @cached_property
     def _base_errors(self) -> Array:
