@@ -3,7 +3,7 @@
     make figures                              # all of them, into docs/images/monograph
     python benchmarks/figures.py 2.2 --out figures --format png
 
-Names are the monograph's: 1.6, 2.1, 2.2, 2.4, 2.5, 2.6, 3.3 (3.4 comes with it), 3.5, 4.3.
+Names are the monograph's: 1.6, 2.1, 2.2, 2.4, 2.5, 2.6, 3.1, 3.2, 3.3 (3.4 comes with it), 3.5, 4.3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from anechoic.strategies import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from monograph import batch_size
+from monograph import amplification, batch_size
 
 Array = NDArray[np.float64]
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9}
@@ -268,6 +268,8 @@ FIGURES = {
     "2.4": figure_2_4,
     "2.5": figure_2_5,
     "2.6": figure_2_6,
+    "3.1": amplification.figure_3_1,
+    "3.2": amplification.figure_3_2,
     "3.3": figure_3_3,
     "3.5": batch_size.figure_3_5,
     "4.3": batch_size.figure_4_3,

@@ -7,13 +7,14 @@ CORE = """
 AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism Error GuaranteeError
 HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity Units
 UnsupportedError __version__ accounting calibrate check_schema compose error find_duplicates loss lower_bounds
-noise optimize participation plan sampling sensitivity strategies workloads
+noise optimize participation plan sampling sensitivity strategies upper_bounds workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
-ConstantRecurrent Dense FullTree HorizonFree Identity MovingAverage Nested Output Recurrence Restarted
-SquareStrategy StateSpace Strategy Structure Toeplitz Tree approximation_error excess_bound
-from_factorization rational_blt serializable without_horizon
+ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MovingAverage Nested Output Recurrence
+RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure Toeplitz
+Tree TreeAggregation approximation_error circulant_root excess_bound from_factorization rational_blt
+serializable without_horizon
 """
 TORCH = """
 BatchMemoryManager CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
@@ -37,6 +38,7 @@ def test_rooms_of_the_promised_api():
             " from_dense restart_differences"
         ),
         "lower_bounds": "Bound lower_bound prefix_sum_lower_bound mathias_upper_bound",
+        "upper_bounds": "toeplitz column_normalized_toeplitz banded_toeplitz tree_aggregation",
         "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
         "sampling": "FixedOrder Poisson CyclicPoisson External BallsInBins MinSepSampling RandomAllocation",
         "optimize": (

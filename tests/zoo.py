@@ -15,9 +15,12 @@ from anechoic.strategies import (
     FullTree,
     Identity,
     Output,
+    RecursiveTree,
     Restarted,
+    SmoothBinary,
     Toeplitz,
     Tree,
+    TreeAggregation,
     rational_blt,
 )
 
@@ -135,6 +138,25 @@ def zoo():
         "restarted-full-tree": Restarted(FullTree(4), 3, 11),
         "restarted-scaled-tree": Restarted(ColumnScaled(Tree(3, 3), np.array([1.0, 2.0, 0.5])), 2),
         "normalized-restarted-tree": ColumnNormalized(Restarted(Tree(4), 2, 7)),
+    }
+    found |= {
+        "aggregation-1": TreeAggregation(1),
+        "aggregation-13": TreeAggregation(13),
+        "aggregation-wide": TreeAggregation(14, 3),
+        "normalized-aggregation": ColumnNormalized(TreeAggregation(8)),
+        "restarted-aggregation": Restarted(TreeAggregation(5), 2, 9),
+        "smooth-1": SmoothBinary(1),
+        "smooth-13": SmoothBinary(13),
+        "smooth-cut": SmoothBinary(9, 7),
+        "normalized-smooth": ColumnNormalized(SmoothBinary(9)),
+        "recursive-1": RecursiveTree(1, BLT(2, [0.5], [0.9])),
+        "recursive-blt": RecursiveTree(13, BLT(2, [0.5], [0.9])),
+        "recursive-wide": RecursiveTree(11, BLT(4, [0.3, 0.2], [0.9, 0.4])),
+        "recursive-mixed": RecursiveTree(14, dense(3)),
+        "recursive-scaled": RecursiveTree(10, ColumnNormalized(BLT(3, [0.3, 0.2], [0.9, 0.4]))),
+        "recursive-turning": RecursiveTree(13, turning(4)),
+        "recursive-inverse": RecursiveTree(9, BandedInverse.square_root(prefix(4), 2)),
+        "restarted-recursive": Restarted(RecursiveTree(7, BLT(2, [0.5], [0.9])), 2, 12),
     }
     found |= {
         "scaled-dense": ColumnScaled(found["dense-9"], np.linspace(0.5, 2.0, 9)),

@@ -40,14 +40,23 @@ def max_error(bands: int) -> float:
     return optimize.banded_toeplitz(workloads.prefix_sum(STEPS), bands=bands, loss="max").loss
 
 
-def noise(epsilon: float, batch_size: int, groups: int, *, amplified: bool) -> float:
+def noise(
+    epsilon: float,
+    batch_size: int,
+    groups: int,
+    *,
+    amplified: bool,
+    steps: int = STEPS,
+    examples: int = EXAMPLES,
+    delta: float = DELTA,
+) -> float:
     """Noise multiplier of a strategy of at most `groups` bands."""
-    releases = -(-STEPS // groups)
+    releases = -(-steps // groups)
     if amplified:
-        rate = min(1.0, batch_size * groups / EXAMPLES)
-        return poisson_noise_multiplier_estimate(epsilon, DELTA, rate, releases)
-    period = EXAMPLES // batch_size  # every example once in so many steps
-    return (-(-STEPS // period)) ** 0.5 / gaussian_mu(epsilon, DELTA)
+        rate = min(1.0, batch_size * groups / examples)
+        return poisson_noise_multiplier_estimate(epsilon, delta, rate, releases)
+    period = examples // batch_size  # every example once in so many steps
+    return (-(-steps // period)) ** 0.5 / gaussian_mu(epsilon, delta)
 
 
 def best_of(epsilon: float, batch_size: int, *, amplified: bool) -> Best:

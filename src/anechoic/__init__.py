@@ -9,7 +9,17 @@
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
 """
 
-from anechoic import accounting, lower_bounds, noise, optimize, participation, sampling, strategies, workloads
+from anechoic import (
+    accounting,
+    lower_bounds,
+    noise,
+    optimize,
+    participation,
+    sampling,
+    strategies,
+    upper_bounds,
+    workloads,
+)
 from anechoic.composition import Composition, compose
 from anechoic.duplicates import check_schema, find_duplicates
 from anechoic.endless import EndlessMechanism
@@ -66,5 +76,6 @@ __all__ = [
     "sampling",
     "sensitivity",
     "strategies",
+    "upper_bounds",
     "workloads",
 ]

@@ -22,7 +22,18 @@ from anechoic.errors import PerformanceWarning
 from anechoic.losses_recurrent import squares_with_gains, toeplitz_error
 from anechoic.participation import Participation
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BLT, ColumnScaled, FullTree, Identity, Output, Restarted, Strategy, Tree
+from anechoic.strategies import (
+    BLT,
+    ColumnScaled,
+    FullTree,
+    Identity,
+    IntervalStrategy,
+    Output,
+    RecursiveTree,
+    Restarted,
+    Strategy,
+    Tree,
+)
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.blt_sums import prefix_decoder
 from anechoic.workloads import RestartDifferences, Workload
@@ -239,7 +250,8 @@ def _kept_digits(squares: Array) -> bool:
 
 def _of_tree(workload: Workload, strategy: Strategy) -> Array | None:
     """Trees for prefix sums: variances of nodes, weighted by the digits of the step."""
-    if workload.is_prefix_sum and isinstance(strategy, (Tree, FullTree)):
+    trees = (Tree, FullTree, IntervalStrategy, RecursiveTree)
+    if workload.is_prefix_sum and isinstance(strategy, trees):
         return strategy.prefix_errors_squared()
     return None
 

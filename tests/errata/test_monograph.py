@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.linalg import toeplitz as dense_toeplitz
 
-from anechoic import losses, optimize, participation, strategies, toeplitz, workloads
+from anechoic import losses, optimize, participation, strategies, theory, toeplitz, upper_bounds, workloads
 from anechoic.sensitivity import sensitivity
 
 
@@ -333,3 +334,44 @@ def test_m29_regenerated_noise_of_a_step_holds_its_own_row():
     assert printed[0] == 0.0
     assert not np.isclose(printed, noise).any()
     np.testing.assert_allclose(mine, noise, atol=1e-12)
+
+
+def test_m30_theorem_2_20_is_for_two_steps_or_more():
+    def printed(n):
+        return math.sqrt(math.ceil(math.log2(n)) * (1 + math.ceil(math.log2(n))))
+
+    def measured(n):
+        tree = strategies.TreeAggregation(n)
+        return losses.loss(workloads.prefix_sum(n), tree, participation.Single(), "max")
+
+    assert printed(1) == 0.0 < measured(1) == 1.0
+    assert upper_bounds.tree_aggregation(1) >= 1.0
+    for n in range(2, 40):
+        assert measured(n) <= printed(n) * (1 + 1e-12)
+        assert upper_bounds.tree_aggregation(n) == pytest.approx(printed(n), rel=1e-12)
+
+
+def test_m31_theorem_2_13_needs_two_bands():
+    def printed(n, b):
+        return math.sqrt((n / b - 1) * math.log(b) + math.log(b) ** 2)
+
+    for n in (4, 100):
+        root = strategies.BandedToeplitz.square_root(workloads.prefix_sum(n), 1)
+        loss = losses.loss(workloads.prefix_sum(n), root, participation.Single(), "max")
+        assert printed(n, 1) == 0.0 < loss == pytest.approx(math.sqrt(n))
+        assert upper_bounds.banded_toeplitz(n, 1) >= loss
+        # from two bands on, ours is of the printed order
+        for b in range(2, n):
+            assert upper_bounds.banded_toeplitz(n, b) <= 5 * printed(n, b)
+
+
+def test_m32_theorem_3_22_lacks_the_error_of_learning_without_privacy():
+    """Loss theta x on [-1, 1], and x = 1 or -1 of mean +-delta: the risks are delta (1 +- theta)."""
+    n, delta = 100, 0.05
+    counts = np.arange(n + 1)
+    laws = [stats.binom.pmf(counts, n, (1 + sign * delta) / 2) for sign in (1, -1)]
+    least = delta * (1 - 0.5 * np.abs(laws[0] - laws[1]).sum())  # of any learner, the worse of both
+    assert least > 0.3 / math.sqrt(n)
+    for epsilon in (1e6, 1e9):  # logarithms of n and delta do not help
+        assert 1 / math.sqrt(epsilon * n) < least / 300
+        assert theory.convex_risk(n, 1, epsilon) >= least

@@ -51,6 +51,8 @@ def _plain():
         "tree-wide": s.Tree(n, 3),
         "full-tree": s.FullTree(n),
         "full-tree-wide": s.FullTree(n, 3, 27),
+        "smooth-binary": s.SmoothBinary(n),
+        "recursive-blt": s.RecursiveTree(n, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
         "dense": s.Dense(_dense(n)),
         "dense-banded": s.Dense(banded),
         "dense-diagonal": s.Dense(np.diag(np.linspace(0.5, 3.0, n))),

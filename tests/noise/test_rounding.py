@@ -11,7 +11,14 @@ from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
 from anechoic.noise.rounding import PAD, advance, rounded_filter
 from anechoic.noise.rounding.exact import nearest, nearest_of
-from anechoic.strategies.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence
+from anechoic.strategies.recurrence import (
+    Autoregressive,
+    Buffered,
+    MovingAverage,
+    Nested,
+    Recurrence,
+    Stacked,
+)
 from tests.noise.catalogue import STRATEGIES
 
 M = 40
@@ -92,6 +99,22 @@ def by_definition(system: Recurrence, std, z, emitted):
         for g in range(system.height(local)):
             node = local // k ** (g + 1) * k ** (g + 1)
             value += row[1 + g] * sum(x[node : local // k**g * k**g], Fraction(0))
+    elif isinstance(system, Stacked):
+        stack = []
+        for u in range(local + 1):
+            step = system.step(u)
+            kept = len(stack) - len(step.readout)
+            top = stack[kept:]
+            value = Fraction(step.lead) * zs[u]
+            value += sum(
+                (Fraction(float(a)) * m for a, m in zip(step.readout, top, strict=True)), Fraction(0)
+            )
+            if u < local:
+                stack = stack[:kept] + [
+                    sum((Fraction(float(a)) * m for a, m in zip(row, top, strict=True)), Fraction(0))
+                    + Fraction(float(enter)) * x[u]
+                    for row, enter in zip(step.mix, step.entry, strict=True)
+                ]
     else:
         d = len(system.readout)
         state = [Fraction(0)] * d
@@ -127,6 +150,8 @@ KINDS = {
     "recurrent": s.ConstantRecurrent(40, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
     "tree": s.Tree(40),
     "scaled-tree": s.ColumnNormalized(s.Tree(40)),
+    "smooth": s.SmoothBinary(40),
+    "recursive": s.RecursiveTree(40, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
     "identity": s.Identity(40),
 }
 
@@ -186,6 +211,11 @@ def test_drift_is_bounded_before_the_run():
     assert rounded_filter(KINDS["recurrent"].recurrence(), 1.0).drift(10**6) < 2.0**-40
     assert rounded_filter(KINDS["scaled-tree"].recurrence(), 1.0).drift(10**6) < 2.0**-40
     assert rounded_filter(KINDS["tree"].recurrence(), 1.0).drift(10**6) == 0
+    assert rounded_filter(KINDS["smooth"].recurrence(), 1.0).drift(10**6) == 0
+    assert 0 < rounded_filter(KINDS["recursive"].recurrence(), 1.0).drift(10**6) < 2.0**-40
+    wide = s.RecursiveTree(2**17 + 1, s.BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
+    with pytest.raises(GuaranteeError, match="too many to bound"):
+        rounded_filter(wide, 1.0).drift(1)
     endless = s.BLT(2**62, [0.2], [1 - 2.0**-40]).recurrence()
     with pytest.raises(GuaranteeError, match="fades faster"):
         rounded_filter(endless, 1.0).drift(10**6)

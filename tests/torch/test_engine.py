@@ -356,6 +356,23 @@ def test_loaders_whose_sampler_does_not_fit_are_refused(name, plan):
         private(loader=loader, **options)
 
 
+@pytest.mark.parametrize("name", ["weighted", "subset", "replacement", "fewer", "batches"])
+@pytest.mark.parametrize("kind", ["poisson", "cyclic"])
+def test_who_samples_already_is_not_sampled_again(name, kind):
+    """The amplification of an engine's sampling is for its own draws from all the data."""
+    with pytest.raises(UnsupportedError, match="Use shuffle"):
+        private(loader=refused_loaders()[name], mechanism=mechanism(kind))
+
+
+def test_data_that_were_sampled_count_as_all_there_are():
+    """20 of 40 examples, drawn at random: a mechanism for 40 would credit that draw besides its own."""
+    drawn = torch.utils.data.Subset(data(40), torch.randperm(40)[:20].tolist())
+    loader = DataLoader(drawn, batch_size=8, shuffle=True)
+    with pytest.raises(MismatchError, match=r"has 20 examples, the mechanism's sampling 40"):
+        private(loader=loader, mechanism=mechanism("poisson"))
+    private(loader=loader, mechanism=mechanism("poisson", examples=20))
+
+
 def test_private_objects_are_not_made_private_again():
     run = start()
     mech = mechanism()

@@ -23,6 +23,7 @@ from anechoic.strategies.recurrence import (
     MovingAverage,
     Nested,
     Recurrence,
+    Stacked,
     StateSpace,
 )
 
@@ -66,6 +67,10 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
         from anechoic.noise.tree_filter import NestedFilter
 
         return NestedFilter(recurrence, std, precision)
+    if isinstance(recurrence, Stacked):
+        from anechoic.noise.stack_filter import StackedFilter
+
+        return StackedFilter(recurrence, std, precision)
     if isinstance(recurrence, Buffered):
         return BufferedFilter(recurrence, std, precision)
     if isinstance(recurrence, Autoregressive):
@@ -74,7 +79,7 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
         return MovingAverageFilter(recurrence, std, precision)
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive, "
-        "MovingAverage, Buffered, StateSpace or Nested from recurrence()."
+        "MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
     )
 
 

@@ -14,7 +14,7 @@ from anechoic.sensitivity import comb, nodes
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import ColumnScaled, FullTree, Restarted, Strategy, Tree
+from anechoic.strategies import ColumnScaled, FullTree, Restarted, Strategy, Tree, TreeAggregation
 
 WORK = 3_000_000_000  # additions that one bound may take
 CHUNK = 500_000  # numbers in one chunk of rows
@@ -31,7 +31,7 @@ def min_sep_bounds(
     if structure.toeplitz and n <= ENTRIES:
         squared = comb.majorant(strategy).comb_norm_squared(separation, count)
         yield Sensitivity.of_squared(squared, False, "Lemma 3.16(c) of the non-increasing majorant")
-    if isinstance(strategy, (Tree, FullTree)):
+    if isinstance(strategy, (Tree, FullTree, TreeAggregation)):
         squared = nodes.by_heights(strategy, separation, count)
         yield Sensitivity.of_squared(squared, False, "most participations that nodes of each height can hold")
     if gram is not None and gram.fits_band:

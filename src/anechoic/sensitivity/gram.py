@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import Banded, ColumnScaled, FullTree, Restarted, Strategy, Tree
+from anechoic.strategies import (
+    Banded,
+    ColumnScaled,
+    FullTree,
+    IntervalStrategy,
+    RecursiveTree,
+    Restarted,
+    Strategy,
+    Tree,
+)
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import warn_dense
 
@@ -69,7 +78,9 @@ def gram_of(strategy: Strategy) -> Gram | None:
         return _scaled(strategy)
     if isinstance(strategy, Restarted):
         return _restarted(strategy)
-    if isinstance(strategy, (Tree, FullTree)):  # nodes in common are counted
+    if isinstance(strategy, (Tree, FullTree, IntervalStrategy)):  # nodes in common are counted
+        return Gram(n, structure.gram_bands, strategy.gram_diagonal)
+    if isinstance(strategy, RecursiveTree) and strategy.base.n**2 <= ENTRIES:
         return Gram(n, structure.gram_bands, strategy.gram_diagonal)
     if structure.toeplitz:
         return Gram(n, structure.gram_bands, _toeplitz_diagonal(strategy.coefficients[: structure.bands], n))

@@ -1,17 +1,19 @@
 """Trees under minimum separation: sens^2 is the largest sum over nodes of (participations in the node)^2.
 
 The entries of C^T C are >= 0 and count the nodes that two steps share, so the sum of the entries on a pattern
-is that sum of squares, and sens^2 its maximum (Lemma 3.15 b).
+is that sum of squares, and sens^2 its maximum (Lemma 3.15 b). `TreeAggregation` measures no last children.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.strategies import FullTree, Strategy, Tree
+from anechoic.strategies import FullTree, SmoothBinary, Strategy, Tree, TreeAggregation
 
 WORK = 1_000_000_000  # numbers that the dynamic programme may look up
 
@@ -20,11 +22,11 @@ WORK = 1_000_000_000  # numbers that the dynamic programme may look up
 Table = dict[tuple[int, int], NDArray[Any]]
 
 
-def by_heights(strategy: Tree | FullTree, separation: int, count: int) -> float:
+def by_heights(strategy: Tree | FullTree | TreeAggregation, separation: int, count: int) -> float:
     """A bound of the maximum, in O(log n): nodes that are cut short weigh less than whole ones.
 
-    A node of k^h steps holds at most q = ceil(k^h / b) participations; the squares of numbers <= q of a given
-    sum are largest if as many as possible are q.
+    So do nodes that are not measured. A node of k^h steps holds at most q = ceil(k^h / b) participations; the
+    squares of numbers <= q of a given sum are largest if as many as possible are q.
     """
     total, width = 0, 1
     while width <= _horizon(strategy):
@@ -39,31 +41,99 @@ def by_heights(strategy: Tree | FullTree, separation: int, count: int) -> float:
 def best_pattern(strategy: Strategy, separation: int, count: int) -> float | None:
     """The maximum itself, or None where C is no whole tree, or the programme too large.
 
-    Nodes of one height are alike, so one table a height is enough. Of two ways to hold c participations from
-    the same first step on, one that is worth no less and lets the next node begin no later makes the other
+    Nodes of one kind are alike, so one table a kind is enough. Of two ways to hold c participations from the
+    same first step on, one that is worth no less and lets the next node begin no later makes the other
     superfluous.
     """
-    if not isinstance(strategy, (Tree, FullTree)) or _horizon(strategy) != strategy.n:
+    programme = _Programme(separation, count)
+    try:
+        if isinstance(strategy, SmoothBinary):
+            nodes = _balanced_nodes(strategy, programme)
+        elif isinstance(strategy, (Tree, FullTree, TreeAggregation)) and _horizon(strategy) == strategy.n:
+            nodes = _whole_trees(strategy, programme)
+        else:
+            return None
+        state: Table = {(0, 0): np.zeros(1, dtype=np.int64)}
+        for node in nodes:
+            state = programme.join(state, node)
+    except _TooLong:
         return None
-    k, n = strategy.branching, strategy.n
-    first = np.arange(separation)
-    never = np.full(separation, separation)  # later than any step that is allowed
-    once = np.where(first == 0, separation - 1, separation)
-    tables: list[Table] = [{(0, 0): np.maximum(first - 1, 0), (1, 1): once}]
-    work = 0
-    while k ** len(tables) <= n:
-        found: Table = {(0, 0): first}
-        for _ in range(k):
-            work += len(found) * len(tables[-1]) * separation
-            if work > WORK:
-                return None
-            found = _pruned(_one_after_the_other(found, tables[-1], count), never)
-        tables.append({(c, value + c * c): after for (c, value), after in found.items()})
-    state: Table = {(0, 0): np.zeros(1, dtype=np.int64)}
-    for h in range(len(tables) - 1, -1, -1):
-        for _ in range(n // k**h % k):
-            state = _pruned(_one_after_the_other(state, tables[h], count), never)
     return float(max(value for _, value in state))
+
+
+def _whole_trees(strategy: Tree | FullTree | TreeAggregation, programme: _Programme) -> Iterator[Table]:
+    """The trees that the steps make up; all their nodes count, but last children under `TreeAggregation`."""
+    k, n, inside = strategy.branching, strategy.n, programme.leaf()
+    tables = [_counted(inside)]
+    while k ** len(tables) <= n:
+        last = inside if isinstance(strategy, TreeAggregation) else tables[-1]
+        inside = programme.nothing()
+        for child in [tables[-1]] * (k - 1) + [last]:
+            inside = programme.join(inside, child)
+        tables.append(_counted(inside))
+    for h in range(len(tables) - 1, -1, -1):
+        yield from [tables[h]] * (n // k**h % k)
+
+
+def _balanced_nodes(strategy: SmoothBinary, programme: _Programme) -> Iterator[Table]:
+    """The nodes that the steps make up: a table for each number of bits, and of ones among them, below one.
+
+    A node counts where its sibling, with a 1 in place of its 0, holds a leaf too.
+    """
+    known: dict[tuple[int, int], Table] = {}
+
+    def inside(bits: int, ones: int) -> Table:
+        if math.comb(bits, ones) == 1:
+            return programme.leaf()
+        if (bits, ones) not in known:
+            left, right = _counted(inside(bits - 1, ones)), inside(bits - 1, ones - 1)
+            known[bits, ones] = programme.join(left, right)
+        return known[bits, ones]
+
+    bits, rest = int(strategy.height or 0), strategy.n
+    ones = bits // 2
+    while rest:
+        bits -= 1
+        left = math.comb(bits, ones)
+        if rest >= left:
+            yield _counted(inside(bits, ones))
+            rest, ones = rest - left, ones - 1
+
+
+class _TooLong(Exception):
+    """The programme would look up more than WORK numbers."""
+
+
+class _Programme:
+    """Joins of tables, for one separation and one largest number of participations."""
+
+    def __init__(self, separation: int, count: int) -> None:
+        self._count = count
+        self._first = np.arange(separation)
+        self._never = np.full(separation, separation)  # later than any step that is allowed
+        self._work = 0
+
+    def nothing(self) -> Table:
+        """No steps."""
+        return {(0, 0): self._first}
+
+    def leaf(self) -> Table:
+        """One step, which does not count itself."""
+        later = len(self._first) - 1
+        once = np.where(self._first == 0, later, later + 1)
+        return {(0, 0): np.maximum(self._first - 1, 0), (1, 0): once}
+
+    def join(self, earlier: Table, later: Table) -> Table:
+        """The steps of both, one after the other."""
+        self._work += len(earlier) * len(later) * len(self._first)
+        if self._work > WORK:
+            raise _TooLong
+        return _pruned(_one_after_the_other(earlier, later, self._count), self._never)
+
+
+def _counted(inside: Table) -> Table:
+    """A node: what is inside it, and the square of how much that is."""
+    return {(c, value + c * c): after for (c, value), after in inside.items()}
 
 
 def _one_after_the_other(earlier: Table, later: Table, count: int) -> Table:
@@ -89,5 +159,5 @@ def _pruned(table: Table, never: NDArray[Any]) -> Table:
     return kept
 
 
-def _horizon(strategy: Tree | FullTree) -> int:
-    return strategy.n if isinstance(strategy, Tree) else strategy.horizon or strategy.n
+def _horizon(strategy: Tree | FullTree | TreeAggregation) -> int:
+    return strategy.horizon or strategy.n if isinstance(strategy, FullTree) else strategy.n

@@ -5,9 +5,11 @@ from anechoic.strategies.banded import Banded
 from anechoic.strategies.banded_inverse import BandedInverse
 from anechoic.strategies.base import SquareStrategy, Strategy, Structure
 from anechoic.strategies.blt import BLT
+from anechoic.strategies.circulant import circulant_root
 from anechoic.strategies.full_tree import FullTree
 from anechoic.strategies.generating import approximation_error, excess_bound
 from anechoic.strategies.horizon_free import HorizonFree, without_horizon
+from anechoic.strategies.intervals import IntervalStrategy
 from anechoic.strategies.lq import from_factorization
 from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.recurrence import (
@@ -16,13 +18,18 @@ from anechoic.strategies.recurrence import (
     MovingAverage,
     Nested,
     Recurrence,
+    Stacked,
+    StackStep,
     StateSpace,
 )
 from anechoic.strategies.recurrent import ConstantRecurrent
+from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnNormalized, ColumnScaled, Restarted
 from anechoic.strategies.simple import Dense, Identity, Output
+from anechoic.strategies.smooth_binary import SmoothBinary
 from anechoic.strategies.toeplitz import BandedToeplitz, Toeplitz
 from anechoic.strategies.tree import Tree
+from anechoic.strategies.tree_aggregation import TreeAggregation
 
 __all__ = [
     "BLT",
@@ -38,18 +45,25 @@ __all__ = [
     "FullTree",
     "HorizonFree",
     "Identity",
+    "IntervalStrategy",
     "MovingAverage",
     "Nested",
     "Output",
     "Recurrence",
+    "RecursiveTree",
     "Restarted",
+    "SmoothBinary",
     "SquareStrategy",
+    "StackStep",
+    "Stacked",
     "StateSpace",
     "Strategy",
     "Structure",
     "Toeplitz",
     "Tree",
+    "TreeAggregation",
     "approximation_error",
+    "circulant_root",
     "excess_bound",
     "from_factorization",
     "rational_blt",

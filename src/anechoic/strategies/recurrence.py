@@ -1,6 +1,6 @@
 """How row t of C^-1 Z follows from a bounded past: what a noise stream needs to know of a strategy.
 
-Five kinds cover the literature. In all of them the emitted row may be multiplied by a gain
+Six kinds cover the literature. In all of them the emitted row may be multiplied by a gain
 (column scaling of C), and the past may be forgotten every `period` steps (restarts).
 """
 
@@ -131,3 +131,41 @@ class Nested(Recurrence):
         while width < steps and width * self.branching <= self.horizon:
             most, width = most + 1, width * self.branching
         return most + 1 if most else 0
+
+
+@dataclass(frozen=True)
+class StackStep:
+    """One step of `Stacked`: x = lead z + readout^T T, and then T <- mix T + entry x.
+
+    Attributes:
+        lead: factor of the fresh row, > 0.
+        readout: factors of the rows T on top of the stack, the topmost last, shape (r,).
+        mix: shape (w, r), for w rows that take the place of those r.
+        entry: factors of x, shape (w,).
+    """
+
+    lead: float
+    readout: Array
+    mix: Array
+    entry: Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stacked(Recurrence):
+    """A stack of rows, empty at first, of which every step reads and replaces those on top (`StackStep`).
+
+    `step(s)` and the number `depth(s)` of rows before it are functions of s = local(t); depth(s) - r + w =
+    depth(s + 1) <= deepest. `name` and `parameters` tell this recurrence from every other of its n and
+    period; `integral` says that all but the leads are integers.
+    """
+
+    step: Callable[[int], StackStep]
+    depth: Callable[[int], int]
+    deepest: int
+    name: str
+    parameters: Array
+    integral: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.deepest

@@ -11,6 +11,7 @@ from anechoic.strategies import (
     MovingAverage,
     Nested,
     Recurrence,
+    Stacked,
     StateSpace,
     Strategy,
 )
@@ -65,7 +66,7 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
     """The rows x_t that a recurrence makes of fresh rows z_t, in plain NumPy: what a noise stream must emit.
 
     Args:
-        recurrence: Autoregressive, MovingAverage, Buffered, StateSpace or Nested.
+        recurrence: Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked.
         z: shape (n, ...).
     """
     out = np.zeros_like(z)
@@ -110,6 +111,16 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
                     done += 1
                 if done < height:
                     past[done] = past[done] + carried
+            case Stacked():
+                step = recurrence.step(s)
+                if len(past) != recurrence.depth(s):
+                    raise ContractError(
+                        f"depth({s})={recurrence.depth(s)} but {len(past)} rows are on the stack"
+                    )
+                kept = len(past) - len(step.readout)
+                past, top = past[:kept], np.array(past[kept:]).reshape(-1, *fresh.shape)
+                x = step.lead * fresh + np.tensordot(step.readout, top, axes=1)
+                past += list(np.tensordot(step.mix, top, axes=1) + np.multiply.outer(step.entry, x))
             case _:
                 raise ContractError(f"{type(recurrence).__name__} is no recurrence a noise stream knows")
         out[t] = recurrence.gain(t) * x

@@ -16,6 +16,7 @@ from anechoic.noise.rounding.fading import (
 )
 from anechoic.noise.rounding.nested import RoundedNested
 from anechoic.noise.rounding.rows import IntegerArrays
+from anechoic.noise.rounding.stacked import RoundedStacked
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage
 from anechoic.strategies.recurrence import (
     Autoregressive,
@@ -23,6 +24,7 @@ from anechoic.strategies.recurrence import (
     MovingAverage,
     Nested,
     Recurrence,
+    Stacked,
     StateSpace,
 )
 
@@ -47,7 +49,8 @@ def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter:
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that can be rounded exactly: return"
-        " Autoregressive, MovingAverage, Buffered, StateSpace or Nested from recurrence()."
+        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from"
+        " recurrence()."
     )
 
 
@@ -56,3 +59,4 @@ rounded_filter.register(MovingAverage, RoundedMovingAverage)
 rounded_filter.register(Buffered, RoundedBuffered)
 rounded_filter.register(StateSpace, RoundedStateSpace)
 rounded_filter.register(Nested, RoundedNested)
+rounded_filter.register(Stacked, RoundedStacked)

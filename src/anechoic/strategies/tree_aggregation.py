@@ -1,0 +1,103 @@
+"""Tree aggregation as first proposed: a prefix sum adds the nodes of its digits, each with its own noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._serialize import serializable
+from anechoic._validate import Array, positive_int, steps_within
+from anechoic.strategies import _nodes
+from anechoic.strategies.base import Structure
+from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.recurrence import Nested, Recurrence
+
+
+@serializable
+@dataclass(frozen=True, eq=False, repr=False)
+class TreeAggregation(IntervalStrategy):
+    """Tree aggregation without any refinement; the "binary mechanism" for branching 2 (Section 2.7).
+
+    A prefix sum of t steps adds the noisy sums of the nodes that the base-k digits of t name, k = branching:
+    d nodes of height h for a digit d. Nodes that no prefix sum needs, which are the last children, are left
+    out; what remains is one node for each step, the largest that ends there, and C is square: row t is 1 on
+    the k^h steps that end with t, where k^h is the largest power that divides t + 1 (for k = 2 the matrix of
+    a Fenwick tree).
+
+    For n a power of 2 the max loss is sqrt(log2(n) (1 + log2(n))), which is the bound of Theorem 2.20. `Tree`
+    and `FullTree` combine the nodes better; a stream keeps at most floor(log_k n) + 1 rows here too.
+
+    Args:
+        n: steps, >= 1.
+        branching: k, children of a node, >= 2.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> TreeAggregation(4).to_dense()
+        array([[1., 0., 0., 0.],
+               [1., 1., 0., 0.],
+               [0., 0., 1., 0.],
+               [1., 1., 1., 1.]])
+
+    References:
+        Monograph, Section 2.7 and Theorem 2.20; Dwork, Naor, Pitassi and Rothblum, STOC 2010; Chan, Shi and
+        Song, Private and continual release of statistics, TISSEC 2011.
+    """
+
+    branching: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", positive_int("n", self.n))
+        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
+
+    @cached_property
+    def starts(self) -> NDArray[Any]:
+        stops = np.arange(1, self.n + 1)
+        widths = np.ones(self.n, dtype=np.int64)
+        for h in range(1, self._height + 1):
+            widths[self.branching**h - 1 :: self.branching**h] = self.branching**h
+        return stops - widths
+
+    @property
+    def structure(self) -> Structure:
+        bands = self.branching**self._height
+        return Structure(bands, bands, nonnegative=True)
+
+    def largest_column_norm(self) -> float:
+        return float(np.sqrt(1.0 + self._height))  # the first step is in a node of every height
+
+    def prefix_errors_squared(self) -> Array:
+        """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
+        count, found = np.arange(1, self.n + 1), np.zeros(self.n)
+        for h in range(self._height + 1):
+            found += count // self.branching**h % self.branching
+        return found
+
+    def recurrence(self) -> Recurrence:
+        return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
+
+    def truncate(self, steps: int) -> TreeAggregation:
+        return TreeAggregation(steps_within(self.n, steps), self.branching)
+
+    def describe(self) -> str:
+        return f"TreeAggregation(n={self.n}, branching={self.branching})"
+
+    @cached_property
+    def _height(self) -> int:
+        return _nodes.top_height(self.branching, self.n)
+
+    def _row(self, s: int) -> Array:
+        """x_s is the noise of its node less that of the nodes it replaces: all children finished below."""
+        row = np.zeros(1 + _nodes.height_at(s, self.branching, self.n))
+        row[0] = 1.0
+        for h in range(1, len(row)):
+            if (s + 1) % self.branching**h:
+                break
+            row[h] = -1.0
+        return row
