@@ -17,7 +17,7 @@ from anechoic.accounting.conditional import SHARES, Chain
 from anechoic.accounting.conditional_reduction import chain_of, spectral_bound
 from anechoic.accounting.counted import Counted, counted_of
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
-from anechoic.accounting.poisson import poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson import poisson_epsilon
 from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
@@ -127,7 +127,7 @@ class OverlappingAccountant(Accountant):
         std = self._sensitivity / gaussian_mu(epsilon, delta)
         if self.sampling.rate == 1.0:
             return std
-        sigma = poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)
+        sigma = fast_poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)
         std = min(std, sigma * self._spectral)
         if self._counted is not None:
             std = self._counted.less_noise(epsilon, delta, std)
