@@ -55,8 +55,8 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
         if not isinstance(recurrence, Autoregressive | MovingAverage):
             raise ValueError(
                 "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
-                f" Toeplitz strategies and their inverses, but this one's noise is {type(recurrence).__name__}"
-                f" and keeps {recurrence.rows} rows: use memory='store'."
+                f" Toeplitz strategies and their inverses, but this one's noise is"
+                f" {type(recurrence).__name__} and keeps {recurrence.rows} rows: use memory='store'."
             )
         from anechoic.noise.regenerated import RegeneratedFilter
 
