@@ -150,8 +150,8 @@ class OverlappingAccountant(Accountant):
             f" directions; thresholds fail with probability {shares} of delta, which is a part of it; row by"
             " row on a grid of likelihood ratios, in convex order; also with one row that all participations"
             " share), of the monograph's Theorem 3.21 at the noise over the spectral norm of C (pessimistic"
-            " privacy loss distribution), of Gaussians by the number of participations (joint convexity), and of no"
-            " amplification (exact Gaussian)"
+            " privacy loss distribution), of Gaussians by the number of participations (joint convexity), and"
+            " of no amplification (exact Gaussian)"
         )
 
 
