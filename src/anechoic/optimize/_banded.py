@@ -105,7 +105,7 @@ def banded(
         columns = search.minimise(columns, floored)
         gradient = search.projected(columns, floored)
         if bands > 1 and gradient > FAR:
-            # where some steps hardly count the last band may do next to nothing, and all of them nearly cancel
+            # where some steps hardly count the last band may do next to nothing
             fewer = banded(
                 workload, bands=bands - 1, participation=participation, loss=loss, progress=progress
             )
