@@ -138,3 +138,15 @@ def test_rows_that_shrink_are_not_made_from_rows():
     assert _kept_digits(np.array([1.0, 2.0, 1e-3]))
     assert not _kept_digits(np.array([1.0, 2.0, 1e-6]))
     assert not _kept_digits(np.array([1.0, np.nan]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("participation", [MinSep(8, 3), Single()])
+def test_a_search_that_stalls_begins_again_with_a_band_less(participation):
+    """16 and 75 % above the bound, and above three bands, where the steps of three bands hardly count."""
+    learning_rates = np.where(np.arange(60) % 6 < 3, 1.0, 1e-8)
+    workload = workloads.momentum(60, 0.9, learning_rates=learning_rates)
+    three, four = (optimize.banded(workload, bands=b, participation=participation) for b in (3, 4))
+    assert four.gap < 1e-3
+    assert four.loss < three.loss * (1 + 1e-6)
+    assert four.evaluations > three.evaluations

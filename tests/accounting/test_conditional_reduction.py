@@ -14,7 +14,7 @@ from anechoic.accounting import conditional_reduction as reduction
 from anechoic.accounting import gaussian_epsilon, poisson_epsilon
 from anechoic.accounting.accountants import accountant_of
 from anechoic.accounting.accountants.poisson import OverlappingAccountant, PoissonAccountant
-from anechoic.accounting.conditional import _compose, toeplitz_chain
+from anechoic.accounting.conditional import composed_rows, toeplitz_chain
 from anechoic.accounting.conditional_reduction import chain_of, group_matrix, spectral_bound
 from anechoic.accounting.conditional_rows import bernoulli_row
 from anechoic.errors import UnsupportedError
@@ -79,7 +79,7 @@ def test_noise_over_the_spectral_norm_is_never_below_the_truth(groups, signs, di
     rate, std, count = 0.2, 3.0, -(-7 // groups)
     norm = spectral_bound(Dense(dense), groups)
     rows = bernoulli_row(np.array([1.0]), np.array([rate]), std / norm)
-    ratio, _ = _compose([(count, rows)])
+    ratio, _ = composed_rows([(count, rows)], "remove")
     for first in range(groups):
         truth = true_group_deltas(dense, groups, first, rate, std, direction)
         for epsilon, (estimate, error) in zip(EPSILONS, truth, strict=True):

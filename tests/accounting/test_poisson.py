@@ -1,13 +1,17 @@
 """Amplified accounting: published numbers, limits, and an independent evaluation by quadrature."""
 
 import math
+import time
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from anechoic.accounting import gaussian_epsilon, poisson_epsilon, poisson_noise_multiplier
-from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
+from anechoic.accounting.poisson_search import (
+    fast_poisson_noise_multiplier,
+    poisson_noise_multiplier_estimate,
+)
 from tests.marks import slow
 
 
@@ -137,3 +141,75 @@ def test_the_finest_grid_has_a_budget(monkeypatch):
     for delta in (0.6, 0.65):
         assert poisson_epsilon(delta, 0.011, 0.1, 10) >= 0.0
     assert max(seen) <= sampled_gaussian.MOST_CELLS * (1 + 1e-9)
+
+
+def sum_delta(epsilon, sigma, rate, count, mirrored):
+    """A lower bound on delta: what a threshold of the sum of all releases tells, in either direction."""
+    k = np.arange(count + 1)
+    weights, s = binom.pmf(k, count, rate), sigma * math.sqrt(count)
+    at = np.concatenate([k + s * z for z in np.linspace(-12, 12, 97)])
+    above = weights @ norm.sf(at, k[:, None], s)
+    without = weights @ norm.sf(at, -k[:, None], s) if mirrored else norm.sf(at, 0, s)
+    below = weights @ norm.cdf(at, k[:, None], s)
+    remove = above - np.exp(epsilon) * without
+    add = norm.cdf(at, 0, s) - np.exp(epsilon) * below
+    return float(max(remove.max(), 0.0 if mirrored else add.max()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9])
+@pytest.mark.parametrize(
+    ("sigma", "rate", "count"),
+    [
+        (1e-12, 0.3, 7),
+        (0.4, 1e-300, 2),
+        (0.3, 1e-9, 3),
+        (2.0, 1e-6, 5),
+        (5.0, 0.999, 3),
+        (1e3, 1 - 2**-53, 10),
+        (1e12, 0.5, 100),
+    ],
+)
+def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
+    sigma, rate, count, delta, adjacency
+):
+    found = poisson_epsilon(delta, sigma, rate, count, adjacency=adjacency)
+    mu = (2 if adjacency == "replace_one" else 1) * math.sqrt(count) / sigma
+    assert 0 <= found <= gaussian_epsilon(delta, mu) * (1 + 1e-12)
+    if found < 700:
+        assert sum_delta(found, sigma, rate, count, adjacency == "replace_one") <= delta * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("search", [poisson_noise_multiplier, fast_poisson_noise_multiplier])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "count"),
+    [
+        (1e9, 1e-5, 1e-6, 50),  # 10^12 points asked for
+        (1e24, 0.999, 0.9999, 1000),
+        (100.0, 1e-302, 1e-300, 10_000),  # (mu / rate)^2 is no float64
+        (1e4, 1e-12, 1e-9, 3),
+        (1e-12, 1e-9, 0.3, 2),
+    ],
+)
+def test_extremes_are_calibrated(search, epsilon, delta, rate, count):
+    sigma = search(epsilon, delta, rate, count)
+    assert 0 < sigma < math.inf
+    assert poisson_epsilon(delta, sigma, rate, count) <= epsilon
+
+
+@pytest.mark.parametrize("search", [poisson_noise_multiplier, fast_poisson_noise_multiplier])
+def test_noise_for_a_delta_above_the_chance_of_taking_part_is_refused(search):
+    assert poisson_epsilon(0.35, 1e-9, 0.1, 4) == 0.0
+    with pytest.raises(ValueError, match=r"delta=0.35 is at least 0.3439.*any noise would do"):
+        search(1.0, 0.35, 0.1, 4)
+
+
+@pytest.mark.slow
+def test_a_delta_near_the_chance_of_taking_part_is_calibrated_in_seconds():
+    """Grids of 2^24 points and 20 s for one epsilon, without a first search on wide ones."""
+    begun = time.process_time()
+    sigma = poisson_noise_multiplier(1.0, 0.5, 0.01, 100)
+    assert sigma == pytest.approx(poisson_noise_multiplier_estimate(1.0, 0.5, 0.01, 100), rel=1e-4)
+    assert time.process_time() - begun < 40

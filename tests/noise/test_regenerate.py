@@ -7,22 +7,39 @@ import pytest
 
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted
-from anechoic.strategies.recurrence import MovingAverage
+from anechoic.strategies import (
+    BLT,
+    BandedInverse,
+    BandedToeplitz,
+    ColumnNormalized,
+    ConstantRecurrent,
+    Dense,
+    Restarted,
+    Toeplitz,
+    Tree,
+)
+from anechoic.strategies.recurrence import Autoregressive, MovingAverage
+from anechoic.workloads import prefix_sum
 from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream
 
-AVERAGES = [name for name, item in STRATEGIES.items() if isinstance(item.recurrence(), MovingAverage)]
+KINDS = (Autoregressive, MovingAverage)
+MADE = [name for name, item in STRATEGIES.items() if isinstance(item.recurrence(), KINDS)]
 SIGNED = BandedInverse(11, [1.3, -0.6, 0.0, 0.2, -0.1])
+ROOT = Toeplitz.square_root(prefix_sum(11))
+DENSE = STRATEGIES["dense"]
 
 
-def test_every_kind_of_moving_average_is_there():
-    names = " ".join(AVERAGES)
+def test_every_kind_is_there():
+    names = " ".join(MADE)
     for kind in ("identity", "output-momentum-rates", "inverse-4-signed", "normalised(", "restarted-short("):
         assert kind in names
+    for kind in ("toeplitz-root", "banded-4-signed", "free-3", "free-n", "dense", "dense-banded"):
+        for wrapped in (kind, f"normalised({kind})", f"restarted(normalised({kind}))"):
+            assert wrapped in MADE
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize("name", MADE)
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 17, backend, std=0.7, memory="regenerate")
@@ -38,25 +55,54 @@ def test_rows_are_those_of_solve(name, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("dimension", [1, 7, 16, 33, 3 * 64 + 5])
-def test_rows_differ_from_stored_ones_by_rounding(dimension, precision, backend, monkeypatch):
+@pytest.mark.parametrize("strategy", [SIGNED, ROOT, DENSE])
+def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
     options = {"precision": precision, "key": bytes(32), "std": 2.0}
-    stored, _ = emit(make_stream(SIGNED, dimension, backend, **options))
-    made, _ = emit(make_stream(SIGNED, dimension, backend, memory="regenerate", **options))
+    stored, _ = emit(make_stream(strategy, dimension, backend, **options))
+    made, _ = emit(make_stream(strategy, dimension, backend, memory="regenerate", **options))
     tolerance = 1e-14 if precision == "float64" else 2e-6
     np.testing.assert_allclose(made, stored, rtol=0, atol=tolerance * np.abs(stored).max())
     other, _ = emit(
-        make_stream(SIGNED, dimension, backend, memory="regenerate", precision=precision, std=2.0)
+        make_stream(strategy, dimension, backend, memory="regenerate", precision=precision, std=2.0)
     )
     assert not (other == made).any()  # another key
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["inverse-4-signed", "toeplitz-root", "dense", "normalised(free-3)"])
+def test_both_backends_make_the_same_bits(name, precision):
+    rows = [
+        emit(make_stream(STRATEGIES[name], 150, backend, precision=precision, memory="regenerate"))[0]
+        for backend in BACKENDS
+    ]
+    np.testing.assert_array_equal(*rows)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 130])
+def test_inverse_coefficients_are_those_of_the_strategy_at_any_step(size):
+    """They are computed 64, 128, … at a time."""
+    strategy = BandedToeplitz(size, [1.0, -0.99][:size])
+    stream = make_stream(strategy, 2, "numpy", memory="regenerate")
+    rows, _ = emit(stream)
+    np.testing.assert_allclose(rows, strategy.solve(fresh_rows(stream)), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("strategy", [SIGNED, ColumnNormalized(SIGNED), Restarted(SIGNED, 2, 19)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        SIGNED,
+        ColumnNormalized(SIGNED),
+        Restarted(SIGNED, 2, 19),
+        Toeplitz.square_root(prefix_sum(70)),
+        Restarted(DENSE, 2, 19),
+    ],
+)
 def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
     options = {"precision": "float32", "memory": "regenerate"}
     whole, _ = emit(make_stream(strategy, 40, backend, **options))
-    for stop in (0, 1, 3, 12, strategy.n):
+    for stop in (0, 1, 3, 12, strategy.n) if strategy.n < 65 else (65,):
         if stop > strategy.n:
             continue
         _, state = emit(make_stream(strategy, 40, backend, **options), count=stop)
@@ -66,21 +112,23 @@ def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_number_of_threads_leaves_no_trace(backend, monkeypatch):
+@pytest.mark.parametrize("strategy", [SIGNED, DENSE])
+def test_the_number_of_threads_leaves_no_trace(strategy, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr("anechoic.noise.numpy_arrays.available_threads", lambda threads=threads: threads)
         if backend == "torch":
             monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
-        stream = make_stream(SIGNED, 1000, backend, precision="float32", memory="regenerate")
+        stream = make_stream(strategy, 1000, backend, precision="float32", memory="regenerate")
         found.append(emit(stream)[0])
     np.testing.assert_array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(backend):
-    stream = make_stream(SIGNED, 9, backend, memory="regenerate")
+@pytest.mark.parametrize("strategy", [SIGNED, DENSE])
+def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(strategy, backend):
+    stream = make_stream(strategy, 9, backend, memory="regenerate")
     expected, _ = emit(stream)
     state, out = stream.init(), stream.arrays.empty(9)
     for t in range(stream.n):
@@ -90,8 +138,9 @@ def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(backend)
         row *= 1e6
 
 
-def test_nothing_but_the_row_and_a_block_is_allocated():
-    stream = NoiseStream(BandedInverse.one_parameter(5, 0.9), 4 * 2**20, key=KEY, memory="regenerate")
+@pytest.mark.parametrize("strategy", [BandedInverse.one_parameter(5, 0.9), Dense(np.tril(np.ones((5, 5))))])
+def test_nothing_but_the_row_and_a_block_is_allocated(strategy):
+    stream = NoiseStream(strategy, 4 * 2**20, key=KEY, memory="regenerate")
     state, row = stream.init(), stream.arrays.empty(4 * 2**20)
     tracemalloc.start()
     for _ in range(4):
@@ -109,14 +158,22 @@ def test_neither_way_resumes_the_other():
     _, state = emit(made, count=3)
     with pytest.raises(MismatchError, match="regenerated"):
         stored.restore(state.state_dict())
+    for strategy in (ROOT, DENSE):
+        stored, again = (make_stream(strategy, 5, "numpy", memory=way) for way in ("store", "regenerate"))
+        _, past = emit(stored, count=3)
+        with pytest.raises(MismatchError, match="kind='Autoregressive', but"):
+            again.restore(past.state_dict())
     broken = state.state_dict() | {"rows": np.zeros((2, 5))}
     with pytest.raises(CheckpointError, match="damaged"):
         made.restore(broken)
 
 
-@pytest.mark.parametrize("strategy", [BandedToeplitz(5, [1.0, 0.5]), BLT(5, [0.5], [0.5])])
-def test_noise_that_follows_from_emitted_rows_is_refused(strategy):
-    with pytest.raises(ValueError, match=r"memory='regenerate' needs noise.*use memory='store'"):
+@pytest.mark.parametrize(
+    "strategy",
+    [BLT(5, [0.5], [0.5]), ConstantRecurrent(5, [0.5], [[0.5]], [0.3]), Tree(5), ColumnNormalized(Tree(5))],
+)
+def test_strategies_that_keep_a_few_rows_are_refused(strategy):
+    with pytest.raises(ValueError, match=r"memory='regenerate' makes rows from.*use memory='store'"):
         strategy.stream(3, memory="regenerate")
 
 
@@ -129,9 +186,10 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_horizon_of_a_billion_steps_costs_nothing(backend):
-    stream = make_stream(BandedInverse(10**9, [1.0, -0.5, -0.1]), 3, backend, memory="regenerate")
+@pytest.mark.parametrize("family", [BandedInverse, BandedToeplitz])
+def test_a_horizon_of_a_billion_steps_costs_nothing(family, backend):
+    stream = make_stream(family(10**9, [1.0, -0.5, -0.1]), 3, backend, memory="regenerate")
     rows, _ = emit(stream, count=6)
     fresh = np.array([np.asarray(stream.fresh(t)) for t in range(6)])
-    np.testing.assert_allclose(rows, BandedInverse(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
+    np.testing.assert_allclose(rows, family(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
     assert dtype_of(backend, "float64") == stream.init().state_dict()["rows"].dtype

@@ -205,7 +205,7 @@ def _window(tilted: list[_Tilted], tilt: float) -> tuple[int, int]:
     variance, width = 0.0, tilted[0][0].width
     for one, count, _, masses in tilted:
         variance += count * float(masses @ np.square(one.losses - masses @ one.losses))
-    spread, ends = math.sqrt(max(variance, width**2)), []
+    spread, ends = max(math.sqrt(variance), width), []
 
     def reached(step: float, *, exact: bool) -> float:
         moments = (

@@ -17,6 +17,7 @@ replaced by the tail of their sum.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -101,23 +102,13 @@ class Chain:
         """
         found = self.probabilities(std, exceeded / max(1, self.exceptions), direction)
         laws = [(row.count, bernoulli_row(*_terms(row, self.rate, found), std)) for row in self.rows]
-        ratio = _compose(laws)
+        ratio = composed_rows(laws, direction)
         return None if ratio is None else Composed(*ratio, exceeded if self.exceptions else 0.0, direction)
 
     def epsilon(self, delta: float, std: float, high: float) -> float:
         """An upper bound on epsilon in both directions; `high`, which is known, where none is below it."""
-        worst = 0.0
-        for direction in DIRECTIONS:
-            best = high
-            for share in SHARES if self.exceptions else SHARES[:1]:
-                composed = self.composed(std, share * delta, direction)
-                if composed is None:
-                    return high
-                best = min(best, smallest_epsilon(composed.delta, delta, high))
-            worst = max(worst, best)
-            if worst >= high:
-                return high
-        return worst
+        shares = SHARES if self.exceptions else SHARES[:1]
+        return worse_epsilon(lambda *at: self.composed(std, *at), shares, delta, high)
 
 
 @dataclass(frozen=True)
@@ -132,8 +123,34 @@ class Composed:
     def delta(self, epsilon: float) -> float:
         """An upper bound on delta."""
         at = epsilon - self.slack
-        found = self.ratio.remove(at) if self.direction == "remove" else self.ratio.add(at)
+        remove = self.direction == "remove"
+        found = math.exp(self.slack) * self.ratio.remove(at) if remove else self.ratio.add(at)
         return min(1.0, found + self.exceeded)
+
+
+def worse_epsilon(
+    composed: Callable[[float, str], Composed | None], shares: Iterable[float], delta: float, high: float
+) -> float:
+    """Epsilon of the worse direction, in each by the best of these shares of delta for the thresholds.
+
+    Args:
+        composed: (probability that a threshold fails, direction) -> what is composed; None without a bound.
+        shares: in (0, 1).
+        delta: in (0, 1).
+        high: an epsilon that is known from elsewhere.
+    """
+    shares, worst = tuple(shares), 0.0
+    for direction in DIRECTIONS:
+        best = high
+        for share in shares:
+            found = composed(share * delta, direction)
+            if found is None:
+                return high
+            best = min(best, smallest_epsilon(found.delta, delta, high))
+        worst = max(worst, best)
+        if worst >= high:
+            return high
+    return worst
 
 
 def toeplitz_chain(coefficients: Array, steps: int, rate: float) -> Chain:
@@ -221,7 +238,8 @@ def _terms(row: _Row, rate: float, found: Array) -> tuple[Array, Array]:
     return np.append(row.fresh, row.values), np.append(rate, found[row.places])
 
 
-def _compose(laws: list[tuple[int, RowLaw]]) -> tuple[Ratio, float] | None:
+def composed_rows(laws: list[tuple[int, RowLaw]], direction: str) -> tuple[Ratio, float] | None:
+    """(ratio of so many rows of each law, sum of the misses of their cells); None without a bound."""
     moments = [(count, law.second_moment) for count, law in laws]
     whole = sum(count * moment for count, moment in moments)
     if whole > _HOPELESS:
@@ -232,8 +250,8 @@ def _compose(laws: list[tuple[int, RowLaw]]) -> tuple[Ratio, float] | None:
     width = max(width, max(law.reach for _, law in laws) / _ROW_ATOMS)
     total, slack = None, 0.0
     for count, law in laws:
-        one, off = law.ratio(width)
-        slack += count * (off + 1e-13)
+        one, miss = law.ratio(width, direction)
+        slack += count * miss
         power = product_of(one, count)
         total = power if total is None else total.times(power)
     return None if total is None else (total, slack)

@@ -56,7 +56,7 @@ def spectral_bound(strategy: Strategy, groups: int) -> float:
             phases = np.pad(c, (0, -len(c) % groups)).reshape(-1, groups).sum(axis=0)
             return float(np.linalg.norm(phases)) * (1 + _ROUNDING)
         return _toeplitz_norm(c, n, groups) * (1 + _ROUNDING)
-    dense = np.abs(_held(strategy))
+    dense = np.abs(held(strategy))
     norms = [_norm(dense[:, first::groups]) for first in range(min(groups, n))]
     return max(norms) * (1 + _ROUNDING)
 
@@ -76,7 +76,7 @@ def chain_of(strategy: Strategy, groups: int, rate: float) -> Chain | None:
     if strategy.structure.toeplitz:
         c = strategy.coefficients[: strategy.structure.bands]
     else:
-        dense = _held(strategy)
+        dense = held(strategy)
         if size <= MOST_STEPS:
             return dense_chain(group_matrix(dense, groups), rate)
         # larger entries are never harder to tell apart: the least Toeplitz matrix above C
@@ -133,7 +133,7 @@ def _collatz_wielandt(gram: Callable[[Array], Array], size: int) -> float:
     return math.sqrt(best)
 
 
-def _held(strategy: Strategy) -> Array:
+def held(strategy: Strategy) -> Array:
     if strategy.n > MOST_DENSE:
         raise UnsupportedError(
             f"n={strategy.n}: a strategy that is not Toeplitz is held as a whole to be accounted with more"

@@ -23,6 +23,7 @@ _MOST_POINTS = 500
 _EXCESS = 2e-3  # relative growth of E S that rounding up may cost
 _TABLE = 600  # points from which the search of the cells begins
 _CHUNK = 1 << 20
+_INEXACT = 1e-13  # of a loss, by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +75,12 @@ class RowLaw:
         """Length of the interval of privacy losses that is kept."""
         return float(self._table[1][-1] - self._table[1][0])
 
-    def ratio(self, width: float) -> tuple[Ratio, float]:
-        """The ratio on a grid of this width, and by how much its cells may miss the grid."""
+    def ratio(self, width: float, direction: str) -> tuple[Ratio, float]:
+        """The ratio R on a grid of this width, and by how much its cells may miss the grid.
+
+        With this miss m, e^m times what is returned has no smaller calls than R for "remove", e^-m times it
+        no smaller puts for "add": the P-mass of each cell is e^m, or e^-m, times what it is.
+        """
         table_y, table_loss = self._table
         first = math.floor(table_loss[0] / width)
         last = max(first + 2, math.ceil(table_loss[-1] / width))
@@ -88,16 +93,19 @@ class RowLaw:
         for start in range(0, len(self.points), rows):
             shifted = (y[None, :] - self.points[start : start + rows, None]) / self.std
             p += self.mass[start : start + rows] @ _between(shifted)
+        miss = off + _INEXACT
+        factor = math.exp(miss if direction == "remove" else -miss)
+        p *= factor
         up = np.clip((p * np.exp(-edges[:-1]) - q) / math.expm1(width), 0.0, q)
         mass = np.append(q - up, 0.0) + np.append(0.0, up)
         low, high = y[0] / self.std, y[-1] / self.std
-        p_low = float(self.mass @ ndtr(low - self.points / self.std))
+        p_low = factor * float(self.mass @ ndtr(low - self.points / self.std))
         lowest = min(float(ndtr(low)), p_low * math.exp(-edges[0]))
-        p_high = float(self.mass @ ndtr(self.points / self.std - high))
+        p_high = factor * float(self.mass @ ndtr(self.points / self.std - high))
         mass[0] += lowest
         mass[-1] += float(ndtr(-high))
         infinite = max(0.0, p_high - float(ndtr(-high)) * math.exp(edges[-1])) + self.lost
-        return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), infinite), off
+        return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), infinite), miss
 
     def _inverse(self, targets: Array, table_y: Array, table_loss: Array) -> tuple[Array, float]:
         """The y at which the loss has the values `targets`, which rise, and the largest error in the loss."""
@@ -144,11 +152,11 @@ def bernoulli_row(values: Array, probabilities: Array, std: float) -> RowLaw:
         lost += float(joined[kept:].sum())
         mass = joined[:kept]
     atoms: Array = step * np.arange(len(mass), dtype=np.float64)
-    atoms, mass = _merged(atoms[mass > 0], mass[mass > 0])
+    atoms, mass = merged(atoms[mass > 0], mass[mass > 0])
     return RowLaw(atoms, mass, lost, std)
 
 
-def _merged(points: Array, mass: Array) -> tuple[Array, Array]:
+def merged(points: Array, mass: Array) -> tuple[Array, Array]:
     """At most `_MOST_POINTS` atoms: those that raise E S the least are moved up to their neighbours."""
     while len(points) > _MOST_POINTS:
         lower = np.arange(0, len(points) - 1, 2)

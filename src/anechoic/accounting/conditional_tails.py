@@ -42,7 +42,7 @@ class Tails:
         if self._laws is None:
             return self._chernoff(std, failure)
         found = [
-            _quantile(points, mass, std * float(low), std * float(high), failure)
+            quantile(points, mass, std * float(low), std * float(high), failure)
             for (points, mass), low, high in zip(self._laws, self._least, self._largest, strict=True)
         ]
         return np.array(found) * (1 + _ROUNDING)
@@ -77,7 +77,7 @@ def _bernoulli_sum(values: Array, rate: float) -> tuple[Array, Array]:
     return points, mass[kept]
 
 
-def _quantile(points: Array, mass: Array, least: float, largest: float, failure: float) -> float:
+def quantile(points: Array, mass: Array, least: float, largest: float, failure: float) -> float:
     """About the least t with Pr[point + noise z > t] <= failure for every noise from `least` to `largest`."""
 
     def exceeds(t: float) -> bool:

@@ -22,8 +22,14 @@ import numpy as np
 from scipy import fft
 
 from anechoic._validate import Array, fraction, positive_float
-from anechoic.accounting.gaussian import gaussian_mu
-from anechoic.accounting.poisson import least_noise_from, poisson_noise_multiplier
+from anechoic.accounting.poisson import (
+    UNSAMPLED_FROM,
+    least_noise_from,
+    noise_guess,
+    poisson_noise_multiplier,
+    taking_part,
+    unsampled_noise,
+)
 
 #: The trapezoidal rule ends where the integrand has fallen to this part of its top.
 _NEGLIGIBLE = 1e-9
@@ -31,6 +37,7 @@ _NEGLIGIBLE = 1e-9
 _MOST_POINTS = 190
 _MOST_PRODUCTS = 60_000
 _GRID = 2**14
+_MOST_HELD = 2**17  # points of the noise of one release, beyond which nothing is estimated
 _WINDOW = 10.0  # standard deviations of the tilted law on each side of the grid
 _REACH = 11.0  # standard deviations of the tilted law that are kept
 _TOLERANCE = 1e-6  # relative, of the noise multiplier
@@ -50,12 +57,12 @@ def poisson_noise_multiplier_estimate(
         adjacency: "zero_out", "replace_one" or "add_or_remove".
     """
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
-    mu = gaussian_mu(epsilon, delta) / (2.0 if adjacency == "replace_one" else 1.0)
-    unsampled = math.sqrt(compositions) / mu
-    if rate == 1.0:
+    unsampled = unsampled_noise(epsilon, delta, compositions, adjacency=adjacency)
+    if rate == 1.0 or epsilon >= UNSAMPLED_FROM:
         return unsampled
-    # in the limit of many releases a run is Gaussian with mu = rate sqrt(T (e^(1/s^2) - 1))
-    guess = min(unsampled, 1.0 / math.sqrt(math.log1p((mu / rate) ** 2 / compositions)))
+    guess = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency)
+    if taking_part(rate, compositions) <= delta:
+        return guess  # none is needed
     found = _crossing(guess, epsilon, delta, rate, compositions, adjacency)
     if found is not None:
         return min(found, unsampled)
@@ -71,7 +78,7 @@ def fast_poisson_noise_multiplier(
     Guarantee: `poisson_epsilon` of the result is at most `epsilon`. It lies at most 1e-4 above the least.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
     """
     sigma = poisson_noise_multiplier_estimate(epsilon, delta, rate, compositions, adjacency=adjacency)
     # grids are pessimistic
@@ -177,9 +184,11 @@ def _saddle(law: _Release, epsilon: float, compositions: int) -> float | None:
         return compositions * law.moments(z)[0] - epsilon - 1 / z - 1 / (1 + z)
 
     low, high = 1e-6, 1.0
+    if not law.fits(high):
+        return None
     while slope(high) < 0:
         low, high = high, 2 * high
-        if high > 1e6:
+        if high > 1e6 or not law.fits(high):
             return None
     while high > low * 1.02:  # anywhere near it will do
         middle = math.sqrt(low * high)
@@ -199,11 +208,18 @@ class _Release:
     def refined(self) -> _Release:
         return _Release(self.sigma, self.rate, self.adjacency, 2 * self.finer)
 
+    @property
+    def _step(self) -> float:
+        # singularities of the loss are pi s^2 away from the real line: the trapezoidal rule is then exact
+        return min(self.sigma / 6, self.sigma**2 / 2) / self.finer
+
+    def fits(self, z: float) -> bool:
+        """Whether the points for this z can be held."""
+        return 2 * (z + 1) + 18 * self.sigma < _MOST_HELD * self._step
+
     def _grid(self, z: float) -> tuple[Array, Array, Array]:
         """Points x, log P dx, and the loss; z shifts what counts to the right, by at most z + 1."""
-        s, q = self.sigma, self.rate
-        # singularities of the loss are pi s^2 away from the real line: the trapezoidal rule is then exact
-        step = min(s / 6, s * s / 2) / self.finer
+        s, q, step = self.sigma, self.rate, self._step
         reach = 9 * s
         lowest = -reach - (z + 1 if self.adjacency == "replace_one" else 0.0)
         x = np.arange(lowest, z + 1 + reach + step, step)

@@ -53,11 +53,14 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
         ValueError: if the recurrence is of none of the kinds known, or needs memory that is not wanted.
     """
     if one_of("memory", memory, MEMORY) == "regenerate":
-        if not isinstance(recurrence, MovingAverage):
+        if not isinstance(recurrence, Autoregressive | MovingAverage):
             raise ValueError(
-                f"memory='regenerate' needs noise that is a moving average of fresh rows, as that of a"
-                f" BandedInverse is, but this strategy's is {type(recurrence).__name__}: use memory='store'."
+                "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
+                f" Toeplitz strategies and their inverses, but this one's noise is"
+                f" {type(recurrence).__name__} and keeps {recurrence.rows} rows: use memory='store'."
             )
+        from anechoic.noise.regenerated import RegeneratedFilter
+
         return RegeneratedFilter(recurrence, std, precision)
     if isinstance(recurrence, StateSpace):
         from anechoic.noise.state_filter import StateSpaceFilter
@@ -217,33 +220,6 @@ class MovingAverageFilter(_Ring):
                 columns.add(weights[start:stop], memory[start:stop], out)
 
         return plan
-
-    def digest(self) -> str:
-        return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
-
-
-class RegeneratedFilter:
-    """No memory: the fresh rows of earlier steps are made again from the key.
-
-    Its rows differ from those of `MovingAverageFilter` by rounding, so that neither can resume the other.
-    """
-
-    kind = "MovingAverage, regenerated"
-    rows = 0
-
-    def __init__(self, recurrence: MovingAverage, std: float, precision: str) -> None:
-        self._recurrence = recurrence
-        self._std = std
-        self._precision = precision
-
-    def used(self, t: int) -> int:
-        return 0
-
-    def plan(self, t: int) -> Plan:
-        local = self._recurrence.local(t)
-        row = self._recurrence.row(local) * (self._std * self._recurrence.gain(t))
-        _checked_scale(row[0], t, self._precision)
-        return _only_fresh(*row.tolist())
 
     def digest(self) -> str:
         return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))

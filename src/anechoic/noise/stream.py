@@ -117,7 +117,10 @@ class NoiseStream:
         device: torch device of the rows, by default the CPU. Noise is drawn on the CPU whatever the device.
         memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
             earlier steps again, block by block in the cache: each row then takes as many fresh rows as
-            the inverse has bands. For moving averages (`BandedInverse`, `Output`) only.
+            the inverse has bands for moving averages (`BandedInverse`, `Output`), and all t + 1 of them in
+            step t for dense, banded and Toeplitz strategies (those since the last restart). Not for
+            `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
+            noise as the stored ones, entry by entry but for rounding.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much.
 

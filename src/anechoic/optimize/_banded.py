@@ -19,11 +19,14 @@ from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.schema import SINGLE
 from anechoic.participation import Participation
 from anechoic.strategies import Banded
+from anechoic.strategies.banded import columns_of
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
 
 # Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
 NEGLIGIBLE = 1e-7
+# Projected gradient from which a search has failed, and begins again at the best strategy of a band less.
+FAR = 1e-3
 
 
 def banded(
@@ -40,7 +43,8 @@ def banded(
     the columns is a global one; `gap` says how closely. An evaluation takes O(n bands^2) where A^-1 has few
     bands (prefix sums, momentum, decay, learning rates, and restart differences of prefix sums), else
     O(n^3). Far from both ends of a run columns hardly change, and near them they oscillate: the ends are
-    optimised on their own, the rest fixed, between passes over all. Deterministic.
+    optimised on their own, the rest fixed, between passes over all. A search that stalls begins again at the
+    optimum of one band less. Deterministic.
 
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Columns that one unit can
     touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
@@ -92,21 +96,32 @@ def banded(
     scales = scales_of(participation, _sizes(workload, weights, bands), bands)
     search = Search(objective, scales, progress)
     columns = scales.columns(scales.variables(_start(workload, bands)))
-    gradient = None
+    gradient, spent = None, 0
     if largest:
         columns, bound = search.minimax(columns, weights)
     else:
         floored = np.maximum(weights, NEGLIGIBLE / n)
-        columns = search.minimise(columns, floored / floored.sum())
+        floored /= floored.sum()
+        columns = search.minimise(columns, floored)
+        gradient = search.projected(columns, floored)
+        if bands > 1 and gradient > FAR:
+            # where some steps hardly count the last band may do next to nothing
+            fewer = banded(
+                workload, bands=bands - 1, participation=participation, loss=loss, progress=progress
+            )
+            spent, narrow = fewer.evaluations, columns_of(fewer.strategy)
+            wide = np.pad(narrow, ((0, 0), (0, bands - narrow.shape[1])))
+            again = search.minimise(scales.columns(scales.variables(wide)), floored)
+            columns = min(again, columns, key=lambda found: float(floored @ objective.squares(found)))
+            gradient = search.projected(columns, floored)
         bound = search.bound(columns, weights)
-        gradient = search.projected(columns, floored / floored.sum())
     strategy = Banded(n, _presentable(columns))
     return finish(
         strategy,
         workload,
         participation,
         loss,
-        evaluations=search.evaluations,
+        evaluations=spent + search.evaluations,
         started=started,
         bound=bound,
         gradient=gradient,

@@ -13,11 +13,12 @@ from anechoic.accounting.accountants.base import (
     only_deterministic,
     refuse_replacing,
 )
+from anechoic.accounting.common_row import SHARE, CommonRow, common_row
 from anechoic.accounting.conditional import SHARES, Chain
 from anechoic.accounting.conditional_reduction import chain_of, spectral_bound
 from anechoic.accounting.counted import Counted, counted_of
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
-from anechoic.accounting.poisson import poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson import poisson_epsilon
 from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
@@ -68,9 +69,9 @@ class PoissonAccountant(Accountant):
 class OverlappingAccountant(Accountant):
     """(Cyclic) Poisson sampling of a non-negative strategy with more bands than groups.
 
-    The smallest of four bounds: conditional composition (after arXiv 2310.15526), plain Poisson-sampled
-    Gaussians at the noise over the spectral norm, Gaussians by the number of participations, and no
-    amplification at all.
+    The smallest of five bounds: conditional composition (after arXiv 2310.15526), row by row or with one row
+    that all participations share, plain Poisson-sampled Gaussians at the noise over the spectral norm,
+    Gaussians by the number of participations, and no amplification at all.
     """
 
     sampling: Poisson | CyclicPoisson
@@ -109,6 +110,10 @@ class OverlappingAccountant(Accountant):
         return chain_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
     @cached_property
+    def _common(self) -> CommonRow | None:
+        return common_row(self.strategy, self.sampling.groups, self.sampling.rate)
+
+    @cached_property
     def _counted(self) -> Counted | None:
         return counted_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
@@ -121,34 +126,39 @@ class OverlappingAccountant(Accountant):
         epsilon = min(
             epsilon, poisson_epsilon(delta, std / self._spectral, self.sampling.rate, self._compositions)
         )
-        return epsilon if self._chain is None else self._chain.epsilon(delta, std, epsilon)
+        for rows in (self._common, self._chain):
+            epsilon = epsilon if rows is None else rows.epsilon(delta, std, epsilon)
+        return epsilon
 
     def noise_std(self, epsilon: float, delta: float) -> float:
         std = self._sensitivity / gaussian_mu(epsilon, delta)
         if self.sampling.rate == 1.0:
             return std
-        sigma = poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)
+        sigma = fast_poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)
         std = min(std, sigma * self._spectral)
         if self._counted is not None:
             std = self._counted.less_noise(epsilon, delta, std)
-        return std if self._chain is None else _less_noise(self._chain, epsilon, delta, std)
+        for rows in (self._common, self._chain):
+            std = std if rows is None else _less_noise(rows, epsilon, delta, std)
+        return std
 
     def describe(self) -> str:
-        shares = " or ".join(f"{share:g}" for share in SHARES)
+        shares = " or ".join(f"{share:g}" for share in (SHARE, *SHARES))
         return (
             "(epsilon, delta)-DP, amplified by secret Poisson sampling with overlapping bands: the smallest"
             " of conditional composition for entrywise non-negative C (after arXiv 2310.15526; larger of both"
             f" directions; thresholds fail with probability {shares} of delta, which is a part of it; row by"
-            " row on a grid of likelihood ratios, in convex order), of the monograph's Theorem 3.21 at the"
-            " noise over the spectral norm of C (pessimistic privacy loss distribution), of Gaussians by"
-            " the number of participations (joint convexity), and of no amplification (exact Gaussian)"
+            " row on a grid of likelihood ratios, in convex order; also with one row that all participations"
+            " share), of the monograph's Theorem 3.21 at the noise over the spectral norm of C (pessimistic"
+            " privacy loss distribution), of Gaussians by the number of participations (joint convexity), and"
+            " of no amplification (exact Gaussian)"
         )
 
 
-def _less_noise(chain: Chain, epsilon: float, delta: float, std: float) -> float:
+def _less_noise(rows: Chain | CommonRow, epsilon: float, delta: float, std: float) -> float:
     """About the least noise std, at most `std`, at which conditional composition shows `epsilon`."""
     asked = epsilon * (1 - 1e-6)  # what a search for epsilon at this noise may add
-    found = chain.epsilon(delta, std, epsilon)
+    found = rows.epsilon(delta, std, epsilon)
     if found > asked * (1 - _CLOSE):
         return std
     # (log std, log epsilon) where epsilon is shown, and below where it is not
@@ -161,7 +171,7 @@ def _less_noise(chain: Chain, epsilon: float, delta: float, std: float) -> float
         place = safe[0] + (aim - safe[1]) / slope
         if unsafe is not None:
             place = min(max(place, unsafe[0] + 0.05 * (safe[0] - unsafe[0])), safe[0])
-        value = math.log(max(chain.epsilon(delta, math.exp(place), 4 * epsilon), 1e-12) / asked)
+        value = math.log(max(rows.epsilon(delta, math.exp(place), 4 * epsilon), 1e-12) / asked)
         if value <= 0:
             slope = min(-0.5, (value - safe[1]) / (place - safe[0])) if place < safe[0] else slope
             safe = (place, value)
