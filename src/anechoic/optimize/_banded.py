@@ -47,7 +47,7 @@ def banded(
     and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
     beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. A
     weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
-    ever. "max" is solved by multipliers, least closely for few bands.
+    ever. "max" is solved by multipliers to a gap of about 1e-4, and some 1e-4 more for several participations.
 
     Args:
         workload: A, n steps.
@@ -94,7 +94,7 @@ def banded(
     columns = scales.columns(scales.variables(_start(workload, bands)))
     gradient = None
     if largest:
-        columns, bound = search.minimax(columns, weights)
+        columns, bound = search.minimax(columns, workload)
     else:
         floored = np.maximum(weights, NEGLIGIBLE / n)
         columns = search.minimise(columns, floored / floored.sum())
