@@ -467,7 +467,7 @@ def test_presented_with_a_positive_diagonal():
     module = import_module("anechoic.optimize._banded")
     columns = free_columns(13, 4)
     columns[[0, 3, 12], 0] *= -1
-    shown = module._presentable(columns)
+    shown = module.presentable(columns)
     assert (shown[:, 0] > 0).all() and np.linalg.norm(shown, axis=1).max() == pytest.approx(1.0)
     c, d = algebra.dense(columns), algebra.dense(shown)
     largest = np.square(columns).sum(axis=1).max()

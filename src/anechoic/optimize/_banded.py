@@ -11,7 +11,7 @@ from anechoic import toeplitz
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
-from anechoic.optimize._banded_objective import DENSE, objective_of
+from anechoic.optimize._banded_objective import DENSE, Objective, objective_of
 from anechoic.optimize._banded_scales import scales_of
 from anechoic.optimize._banded_search import Progress, Search
 from anechoic.optimize._banded_toeplitz import banded_toeplitz
@@ -89,9 +89,7 @@ def banded(
             f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
             f" {DENSE}: leave out what makes it long (Nesterov, windows), or use optimize.banded_toeplitz."
         )
-    scales = scales_of(participation, _sizes(workload, weights, bands), bands)
-    search = Search(objective, scales, progress)
-    columns = scales.columns(scales.variables(_start(workload, bands)))
+    search, columns = begun(objective, workload, weights, bands, participation, progress)
     gradient = None
     if largest:
         columns, bound = search.minimax(columns, workload)
@@ -100,7 +98,7 @@ def banded(
         columns = search.minimise(columns, floored / floored.sum())
         bound = search.bound(columns, weights)
         gradient = search.projected(columns, floored / floored.sum())
-    strategy = Banded(n, _presentable(columns))
+    strategy = Banded(n, presentable(columns))
     return finish(
         strategy,
         workload,
@@ -111,6 +109,20 @@ def banded(
         bound=bound,
         gradient=gradient,
     )
+
+
+def begun(
+    objective: Objective,
+    workload: Workload,
+    weights: Array,
+    bands: int,
+    participation: Participation,
+    progress: Progress | None,
+) -> tuple[Search, Array]:
+    """A search, and the columns to begin with, shape (n, bands)."""
+    scales = scales_of(participation, _sizes(workload, weights, bands), bands)
+    columns = scales.columns(scales.variables(_start(workload, bands)))
+    return Search(objective, scales, progress), columns
 
 
 def _start(workload: Workload, bands: int) -> Array:
@@ -139,7 +151,7 @@ def _sizes(workload: Workload, weights: Array, bands: int) -> Array:
     return np.asarray(sizes / sizes.max() + min(1.0, bands**2 / n))[:, None]
 
 
-def _presentable(columns: Array) -> Array:
+def presentable(columns: Array) -> Array:
     """The same C^T C with a positive diagonal of C, exact zeros under the last row, largest column norm 1."""
     n, bands = columns.shape
     signs = np.pad(np.where(columns[:, 0] < 0, -1.0, 1.0), (0, bands), constant_values=0.0)

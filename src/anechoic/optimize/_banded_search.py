@@ -77,7 +77,7 @@ class Search:
                 break
         return columns
 
-    def minimax(self, columns: Array, workload: Workload) -> tuple[Array, Bound]:
+    def minimax(self, columns: Array, workload: Workload, gap: float = GAP) -> tuple[Array, Bound]:
         """Columns of the smallest largest error, and a bound of it: that of any weighted mean is one.
 
         The exponential method of multipliers: minimise log sum_t w_t exp(p e_t^2 / m) m / p for the largest
@@ -97,7 +97,7 @@ class Search:
             if len(gaps) >= LEVEL_FROM:
                 columns = found.level(columns, weights)
             gaps.append(found.gap(columns, weights, sharp=len(gaps) >= LEVEL_FROM))
-            if gaps[-1] <= GAP or (self.scales.bounded and len(gaps) > 4 and gaps[-1] > SLOW * gaps[-3]):
+            if gaps[-1] <= gap or (self.scales.bounded and len(gaps) > 4 and gaps[-1] > SLOW * gaps[-3]):
                 break
             sharpness = min(sharpness * SHARPER, SHARPEST)
             tolerance = max(tolerance / SHARPER, TOLERANCE)
