@@ -37,6 +37,14 @@ def solve(columns: Array, z: Array) -> Array:
     return np.ascontiguousarray(solved).reshape(z.shape)
 
 
+def solve_adjoint(columns: Array, z: Array) -> Array:
+    """C^-T z along axis 0, by back substitution; z has shape (n, ...)."""
+    from scipy.linalg.lapack import dtbtrs
+
+    solved, _ = dtbtrs(columns.T, z.reshape(len(z), -1), uplo="L", trans="T")
+    return np.ascontiguousarray(solved).reshape(z.shape)
+
+
 def of_toeplitz(coefficients: Array, n: int) -> Array:
     """The columns of a Toeplitz matrix, shape (n, coefficients)."""
     return inside(np.tile(coefficients, (n, 1)))

@@ -18,7 +18,8 @@ from anechoic.losses import KINDS, LossKind, row_weights, tail_weights
 from anechoic.lower_bounds_listed import listed_bound
 from anechoic.lower_bounds_participation import cheap_bound, contained_period
 from anechoic.lower_bounds_result import Bound
-from anechoic.participation import Participation, Patterns
+from anechoic.participation import MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.workloads import RestartDifferences, Workload, prefix_sum
 
 __all__ = [
@@ -185,17 +186,29 @@ def _participation_bound(workload: Workload, participation: Participation, kind:
         found.append(Bound(value, "nuclear norm of the weighted A over sqrt(period)"))
     if isinstance(kind, str) and kind != "rms" and (n <= FFT_UP_TO or workload.is_prefix_sum):
         theorem = "sum of a row of A over a pattern (Cauchy-Schwarz)"
-        found.append(Bound(_largest_pattern_sum(workload, period), theorem))
+        found.append(Bound(_largest_pattern_sum(workload, participation, period), theorem))
     return max(found, key=lambda bound: bound.value, default=None)
 
 
-def _largest_pattern_sum(workload: Workload, period: int) -> float:
-    """max over residues of the sum of |A[n-1, j]| over j = residue mod period, rounded down."""
+def _largest_pattern_sum(workload: Workload, participation: Participation, period: int) -> float:
+    """The largest sum of |A[n-1, j]| over the steps j of a pattern, rounded down.
+
+    For the last error that is the infimum over every factorisation: M = C^T C near the rank-one matrix
+    |a| |a|^T, a the last row of A but for signs, comes as close as one likes.
+    """
     n = workload.n
+    count = participation.max_participations_in(n)
     if workload.is_prefix_sum:
-        return -(-n // period) * (1 - MARGIN)
-    sums = np.bincount(np.arange(n) % period, weights=_row_sizes(workload, n - 1))
-    return float(sums.max()) * (1 - MARGIN)
+        return count * (1 - MARGIN)
+    sizes = _row_sizes(workload, n - 1)
+    match participation:
+        case MinSep(separation=separation) if n * count <= ARRAYS_UP_TO:
+            value = float(best_schedule(sizes, separation, count))
+        case OncePerEpoch(period=epoch):
+            value = float(np.maximum.reduceat(sizes, np.arange(0, n, epoch)).sum())
+        case _:
+            value = float(np.bincount(np.arange(n) % period, weights=sizes).max())
+    return value * (1 - MARGIN)
 
 
 def _even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:

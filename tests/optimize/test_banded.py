@@ -20,6 +20,7 @@ from anechoic.workloads.inverses import inverse_columns
 objectives = import_module("anechoic.optimize._banded_objective")
 searches = import_module("anechoic.optimize._banded_search")
 scaling = import_module("anechoic.optimize._banded_scales")
+rows = import_module("anechoic.optimize._banded_rows")
 
 WORKLOADS = {
     "prefix": lambda n: workloads.prefix_sum(n),
@@ -283,6 +284,12 @@ def test_bounds_hold_wherever_they_are_taken(schema, name):
             bounds.append(search.bound(start, row_weights("rms", n)).value)
     assert max(bounds) <= best.loss * (1 + 1e-12)
     assert max(bounds) > 0.9 * best.loss
+    # that by rows loses the second order of the distance from the optimum only
+    even, columns = row_weights("rms", n), np.array(best.strategy.columns)
+    other = unit(free_columns(n, bands))
+    for share, most in ((0.0, 1e-4), (1e-3, 3e-4), (1e-2, 3e-3), (1.0, 1.0)):
+        value = rows.bound_by_rows(workload, scales, columns * (1 - share) + share * other, even)
+        assert (1 - most) * best.loss < value <= best.loss * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS[:3])
@@ -337,15 +344,85 @@ def test_the_last_step_alone():
 
 def test_largest_error_keeps_the_highest_bound(monkeypatch):
     """Each bound holds; which of them is the last, and how good, is a matter of rounding."""
-    taken, bound = [], searches.Search.bound
+    taken, first, second = [], searches.Search.bound, searches.bound_by_rows
 
     def recorded(self, columns, weights):
-        taken.append(bound(self, columns, weights))
+        found = first(self, columns, weights)
+        taken.append(found.value)
+        return found
+
+    def recorded_rows(*arguments):
+        taken.append(second(*arguments))
         return taken[-1]
 
     monkeypatch.setattr(searches.Search, "bound", recorded)
+    monkeypatch.setattr(searches, "bound_by_rows", recorded_rows)
     found = banded(workloads.prefix_sum(23), bands=5, participation=MinSep(5), loss="max")
-    assert found.lower_bound == max(one.value for one in taken)
+    assert found.lower_bound == max(taken)
+
+
+def test_bounds_by_rows_for_some_of_the_steps():
+    n, bands, schema = 26, 5, MinSep(5)
+    workload, some = workloads.prefix_sum(n), np.where(np.arange(n) % 3 == 0, 1.0, 0.0)
+    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
+    best = banded(workload, bands=bands, participation=schema, loss=some)
+    columns, weights = np.array(best.strategy.columns), some / some.sum()
+    assert 0.9 * best.loss < rows.bound_by_rows(workload, scales, columns, weights) <= best.loss
+
+
+@pytest.mark.parametrize(("n", "bands"), [(1, 1), (7, 1), (13, 4), (13, 13)])
+def test_rows_are_orthogonal_and_their_products_paid_for(n, bands):
+    images = np.random.default_rng(0).standard_normal((n, n))
+    near = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < bands
+    made = rows._orthogonal(images, bands)
+    products = made @ made.T
+    assert np.abs(np.where(near, products, 0.0) - np.diag(products.diagonal())).max() < 1e-13 * n
+    # of any rows: the diagonal dominates what lies in the bands
+    inside = np.where(near, images @ images.T, 0.0)
+    assert np.linalg.eigvalsh(np.diag(rows._multipliers(images, bands)) - inside).min() > -1e-9
+    np.testing.assert_allclose(rows._multipliers(made, bands), products.diagonal(), rtol=1e-11)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_multipliers_are_worth_most_at_their_price(schema):
+    n = 17
+    scales = scaling.scales_of(schema, np.ones((n, 1)), 4)
+    rewards = np.random.default_rng(0).random(n)
+    rewards /= rewards.sum()
+    found = scales.multipliers(rewards)
+    assert scales.price(found) == pytest.approx(1.0, abs=2e-3)
+    worth = rewards @ np.log(found / scales.price(found))
+    rng = np.random.default_rng(1)
+    for size in (0.01, 0.1, 1.0):
+        for _ in range(50):
+            other = found * np.exp(size * rng.standard_normal(n))
+            assert rewards @ np.log(other / scales.price(other)) <= worth + 2e-3
+
+
+def test_slopes_of_single_errors():
+    n, bands = 13, 4
+    workload = WORKLOADS["rates"](n)
+    objective, columns = objectives.DenseObjective(workload.to_dense()), free_columns(n, bands)
+    found = rows._slopes(workload, columns, np.array([0, 5, 12]))
+    for place, t in enumerate((0, 5, 12)):
+        gradient = objective(columns, lambda squares, t=t: (squares[t], np.eye(n)[t])).gradient
+        np.testing.assert_allclose(algebra.inside(found[place]), gradient, atol=1e-12)
+
+
+def test_level_columns_have_a_smaller_largest_error():
+    n, bands = 60, 5
+    workload = workloads.prefix_sum(n)
+    best = banded(workload, bands=bands, loss="max")
+    objective, columns = objectives.objective_of(workload, bands), np.array(best.strategy.columns)
+    rng = np.random.default_rng(0)
+    bent = unit(algebra.inside(columns * (1 + 3e-3 * rng.standard_normal(columns.shape))))
+    squares = objective.squares(columns)
+    weights = np.where(squares > (1 - 1e-3) * squares.max(), 1.0, 0.0)
+    weights /= weights.sum()
+    found = rows.level(workload, objective.squares, bent, np.ones((n, 1)), weights)
+    before, after = objective.squares(bent).max(), objective.squares(found).max()
+    assert after < squares.max() + 0.3 * (before - squares.max())
+    np.testing.assert_allclose(np.square(found).sum(axis=1), 1.0)
 
 
 def test_largest_error_of_few_bands():
@@ -390,7 +467,7 @@ def test_presented_with_a_positive_diagonal():
     module = import_module("anechoic.optimize._banded")
     columns = free_columns(13, 4)
     columns[[0, 3, 12], 0] *= -1
-    shown = module._presentable(columns)
+    shown = module.presentable(columns)
     assert (shown[:, 0] > 0).all() and np.linalg.norm(shown, axis=1).max() == pytest.approx(1.0)
     c, d = algebra.dense(columns), algebra.dense(shown)
     largest = np.square(columns).sum(axis=1).max()

@@ -1,5 +1,7 @@
 """Dense optima under several participations: published optima, brute force, certificates, refusals."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -444,3 +446,41 @@ def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
     assert found.lower_bound <= found.loss
     assert found.bound_covers == "every factorisation"
     assert found.gap == pytest.approx(found.loss / found.lower_bound - 1)
+
+
+@pytest.mark.parametrize("schema", [MinSep(3, 2), MinSep(1, 4), MinSep(4), OncePerEpoch(4)], ids=repr)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workloads.prefix_sum(13),
+        workloads.from_coefficients([1.0, -2.0, 0.5, -0.25, 0.0], 13),
+        workloads.momentum(13, 0.5, learning_rates=10.0 ** -np.arange(13.0)),
+    ],
+    ids=["sums", "signs", "vanishing"],
+)
+def test_the_error_of_one_step_has_its_infimum(workload, schema):
+    n = workload.n
+    row = np.abs(workload.to_dense()[-1])
+    infimum = max(row[list(pattern)].sum() for pattern in schema.patterns(n))
+    found = optimize.dense(workload, participation=schema, loss="last")
+    assert infimum * (1 - 1e-9) < found.lower_bound <= found.loss < infimum * (1 + 1e-4)
+    assert found.strategy.to_dense().diagonal().min() > 0
+    # of another step than the last
+    weights = np.zeros(n)
+    weights[5] = 1.0
+    row = np.abs(workload.to_dense()[5])
+    infimum = max(row[list(pattern)].sum() for pattern in schema.patterns(n))
+    assert optimize.dense(workload, participation=schema, loss=weights).loss < infimum * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rms", "max"])
+def test_min_sep_by_columns_is_the_search_over_windows(kind, monkeypatch):
+    module = import_module("anechoic.optimize._dense_participation")
+    n, schema = 24, MinSep(7, 3)
+    for workload in (workloads.prefix_sum(n), workloads.momentum(n, 0.9)):
+        windows = dense_with_participation(workload, schema, kind)
+        monkeypatch.setattr(module, "SMALL_BANDS", 1)
+        columns = dense_with_participation(workload, schema, kind)
+        monkeypatch.undo()
+        assert columns.loss == pytest.approx(windows.loss, rel=2e-3)
+        assert columns.strategy.structure.gram_bands <= 7

@@ -11,7 +11,7 @@ from anechoic import toeplitz
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
-from anechoic.optimize._banded_objective import DENSE, objective_of
+from anechoic.optimize._banded_objective import DENSE, Objective, objective_of
 from anechoic.optimize._banded_scales import scales_of
 from anechoic.optimize._banded_search import Progress, Search
 from anechoic.optimize._banded_toeplitz import banded_toeplitz
@@ -51,7 +51,7 @@ def banded(
     and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
     beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. A
     weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
-    ever. "max" is solved by multipliers, least closely for few bands.
+    ever. "max" is solved by multipliers to a gap of about 1e-4, and some 1e-4 more for several participations.
 
     Args:
         workload: A, n steps.
@@ -93,12 +93,10 @@ def banded(
             f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
             f" {DENSE}: leave out what makes it long (Nesterov, windows), or use optimize.banded_toeplitz."
         )
-    scales = scales_of(participation, _sizes(workload, weights, bands), bands)
-    search = Search(objective, scales, progress)
-    columns = scales.columns(scales.variables(_start(workload, bands)))
+    search, columns = begun(objective, workload, weights, bands, participation, progress)
     gradient, spent = None, 0
     if largest:
-        columns, bound = search.minimax(columns, weights)
+        columns, bound = search.minimax(columns, workload)
     else:
         floored = np.maximum(weights, NEGLIGIBLE / n)
         floored /= floored.sum()
@@ -111,11 +109,11 @@ def banded(
             )
             spent, narrow = fewer.evaluations, columns_of(fewer.strategy)
             wide = np.pad(narrow, ((0, 0), (0, bands - narrow.shape[1])))
-            again = search.minimise(scales.columns(scales.variables(wide)), floored)
+            again = search.minimise(search.scales.columns(search.scales.variables(wide)), floored)
             columns = min(again, columns, key=lambda found: float(floored @ objective.squares(found)))
             gradient = search.projected(columns, floored)
         bound = search.bound(columns, weights)
-    strategy = Banded(n, _presentable(columns))
+    strategy = Banded(n, presentable(columns))
     return finish(
         strategy,
         workload,
@@ -126,6 +124,20 @@ def banded(
         bound=bound,
         gradient=gradient,
     )
+
+
+def begun(
+    objective: Objective,
+    workload: Workload,
+    weights: Array,
+    bands: int,
+    participation: Participation,
+    progress: Progress | None,
+) -> tuple[Search, Array]:
+    """A search, and the columns to begin with, shape (n, bands)."""
+    scales = scales_of(participation, _sizes(workload, weights, bands), bands)
+    columns = scales.columns(scales.variables(_start(workload, bands)))
+    return Search(objective, scales, progress), columns
 
 
 def _start(workload: Workload, bands: int) -> Array:
@@ -154,7 +166,7 @@ def _sizes(workload: Workload, weights: Array, bands: int) -> Array:
     return np.asarray(sizes / sizes.max() + min(1.0, bands**2 / n))[:, None]
 
 
-def _presentable(columns: Array) -> Array:
+def presentable(columns: Array) -> Array:
     """The same C^T C with a positive diagonal of C, exact zeros under the last row, largest column norm 1."""
     n, bands = columns.shape
     signs = np.pad(np.where(columns[:, 0] < 0, -1.0, 1.0), (0, bands), constant_values=0.0)

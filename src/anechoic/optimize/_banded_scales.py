@@ -18,6 +18,7 @@ from anechoic.participation import Cyclic, FullBatch, Participation
 
 # Steps up to which norms are free in every window; beyond, that takes minutes for a per cent.
 WINDOWS_UP_TO = 512
+SHARINGS = 2000  # rounds in which multipliers are shared out among windows
 LEAST = 1e-7  # of the weights of windows, shared out among all: no column vanishes
 
 
@@ -46,6 +47,9 @@ class Scales(Protocol):
 
     def price(self, multipliers: Array) -> float:
         """The smallest V >= sum_t multipliers_t ||C_t||^2 for every C of sensitivity 1; they are >= 0."""
+
+    def multipliers(self, rewards: Array) -> Array:
+        """v of price about 1 for which sum_t rewards_t log v_t is about largest; rewards are >= 0."""
 
 
 def scales_of(participation: Participation, weight: Array, bands: int) -> Scales:
@@ -106,6 +110,9 @@ class CycleScales:
     def price(self, multipliers: Array) -> float:
         return float(self._by_cycle(multipliers).max(axis=0).sum())
 
+    def multipliers(self, rewards: Array) -> Array:
+        return np.asarray(self._over_cycles(rewards)[:, 0])
+
     def _free(self, variables: Array) -> Array:
         return np.asarray(variables.reshape(self._n, self._bands) / self.units)
 
@@ -122,7 +129,43 @@ class CycleScales:
         return np.tile(cycles.sum(axis=0), len(cycles))[: self._n, None]
 
 
-class FallingScales:
+class _MinSepPrices:
+    """Prices where participations of one unit are `separation` steps apart, at most `count` of them.
+
+    The hull of the patterns is {w >= 0: every window of `separation` steps holds at most 1, all steps
+    `count`}, as the matrix of these inequalities has consecutive ones and is totally unimodular.
+    """
+
+    def __init__(self, n: int, separation: int, count: int) -> None:
+        self._n, self._count = n, count
+        self._width = min(separation, n)
+
+    def price(self, multipliers: Array) -> float:
+        sums = np.concatenate([[0.0], np.cumsum(multipliers)])
+        return float(max(self._windows(sums).max(), sums[-1] / self._count))
+
+    def multipliers(self, rewards: Array) -> Array:
+        # by linear duality v = rewards / d for the d = z + sum of y over the windows that hold the step,
+        # sum y + count z = 1, for which sum_t rewards_t log d_t is largest: shares of a mixture, by
+        # expectation maximisation
+        y = np.full(self._n - self._width + 1, 0.5 / (self._n - self._width + 1))
+        z, used = 0.5, rewards > 0
+        v = np.zeros(self._n)
+        for _ in range(SHARINGS):
+            sums = np.concatenate([[0.0], np.cumsum(np.pad(y, (0, self._width - 1)))])
+            d = sums[1:] - sums[np.maximum(np.arange(self._n) - self._width + 1, 0)] + z / self._count
+            v[used] = rewards[used] / d[used]
+            totals = np.concatenate([[0.0], np.cumsum(v)])
+            y *= self._windows(totals)
+            z *= totals[-1] / self._count
+        return v
+
+    def _windows(self, sums: Array) -> Array:
+        """Sums over the windows, from running ones."""
+        return np.asarray(sums[self._width :] - sums[: -self._width])
+
+
+class FallingScales(_MinSepPrices):
     """Squared norms d that are constant on blocks of `separation` steps and do not rise from block to block.
 
     Two participations are never in one block, so that the first `count` blocks are the worst pattern: their
@@ -135,8 +178,9 @@ class FallingScales:
     """
 
     def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
+        super().__init__(len(units), separation, count)
         self.units, self._bands = units, bands
-        self._n, self._separation, self._count = len(units), separation, count
+        self._separation = separation
         self._block = np.minimum(np.arange(self._n) // separation, count - 1)
         self.bounded = count - 1
 
@@ -166,13 +210,6 @@ class FallingScales:
         by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
         return np.concatenate([by_variable, by_drop]), size
 
-    def price(self, multipliers: Array) -> float:
-        # the convex hull of the patterns: windows of `separation` steps hold at most 1, all steps `count`;
-        # the matrix of these inequalities has consecutive ones and is totally unimodular
-        sums = np.concatenate([[0.0], np.cumsum(multipliers)])
-        width = min(self._separation, self._n)
-        return float(max((sums[width:] - sums[:-width]).max(), sums[-1] / self._count))
-
     def _parts(self, variables: Array) -> tuple[Array, Array]:
         """The free columns, shape (n, bands), and the norms that they get, shape (n, 1)."""
         size = self._n * self._bands
@@ -181,13 +218,11 @@ class FallingScales:
         return free, np.sqrt(levels / levels.sum())[self._block][:, None]
 
 
-class WindowScales:
+class WindowScales(_MinSepPrices):
     """Squared norms d of sensitivity 1 under minimum separation: sums of weights of windows, plus a constant.
 
-    The hull of the patterns is {w >= 0: every window of `separation` steps holds at most 1, all steps
-    `count`}, as the matrix of these inequalities has consecutive ones and is totally unimodular. By linear
-    duality d has sensitivity at most 1 exactly where it is no more than z plus the sum of y over the windows
-    that hold the step, y, z >= 0, sum y + count z = 1: larger ones cost nothing.
+    By linear duality d has sensitivity at most 1 exactly where it is no more than z plus the sum of y over
+    the windows that hold the step, y, z >= 0, sum y + count z = 1: larger ones cost nothing.
 
     Args:
         units: sizes of the variables of each column, shape (n, 1).
@@ -196,9 +231,8 @@ class WindowScales:
     """
 
     def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
+        super().__init__(len(units), separation, count)
         self.units, self._bands = units, bands
-        self._n, self._count = len(units), count
-        self._width = min(separation, self._n)
         self._blocks = -(-self._n // self._width)
         # where as many participations as fit are allowed, z is a sum of windows already
         self.bounded = self._n + (count < self._blocks)
@@ -241,11 +275,6 @@ class WindowScales:
         total = np.maximum(drops, 0.0).sum() + self._count * LEAST
         by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
         return np.concatenate([by_variable, by_share / total]), size
-
-    def price(self, multipliers: Array) -> float:
-        sums = np.concatenate([[0.0], np.cumsum(multipliers)])
-        width = self._width
-        return float(max((sums[width:] - sums[:-width]).max(), sums[-1] / self._count))
 
     def _total(self, d: Array) -> float:
         """At most the squared sensitivity of d, and about that: the blocks of largest sum."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import Bounds, minimize
@@ -11,7 +12,9 @@ from scipy.optimize import Bounds, minimize
 from anechoic._validate import Array
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._banded_objective import BlockObjective, Mean, Objective, Window
+from anechoic.optimize._banded_rows import bound_by_rows, level
 from anechoic.optimize._banded_scales import Scales
+from anechoic.workloads import Workload
 
 Progress = Callable[[int, float], None]
 
@@ -23,24 +26,26 @@ MEMORY = 10  # pairs that L-BFGS keeps
 END, IN_ENDS, BETWEEN, ROUNDS = (8, 3), 600, 50, 12
 # What so many iterations must gain, relatively, where norms depend on many windows: the rest takes long.
 GAIN, PATIENCE = 2e-5, 50
-# Largest error: sharpness of the smooth maximum at first and at last, and its growth by round; projected
-# gradient aimed at in the first round, iterations in one, rounds, and the relative gap to stop at.
-SHARPNESS, SHARPEST, SHARPER = 40.0, 2000.0, 1.4
-LOOSE, IN_ROUND, MULTIPLIERS, GAP = 1e-4, 200, 15, 2e-5
-# Weight that every step keeps, over the mean weight: steps whose error is not the largest would lose all.
-KEPT = 1e-5
+# Largest error: sharpness of the smooth maximum at first, at last, and its growth by round; the part of the
+# weight that is even, at first and at last.
+SHARPNESS, SHARPEST, SHARPER = 40.0, 600.0, 2.0
+EVEN, KEPT = 1e-3, 1e-4
+# Projected gradient aimed at in the first round, iterations in one, rounds, the first round that ends level,
+# the gap to stop at, and what two rounds must leave of it at most where norms depend on many windows.
+LOOSE, IN_ROUND, TURNS, LEVEL_FROM, GAP, SLOW = 1e-4, 200, 12, 2, 1e-4, 0.9
 
 
 class Search:
     """L-BFGS over the columns of C, of sensitivity 1.
 
     Attributes:
+        objective, scales: the squared errors, and how long columns may be.
         evaluations: of the loss and its gradient so far; those in windows count by their share of the run.
         gradient: the projected gradient at the last of them.
     """
 
     def __init__(self, objective: Objective, scales: Scales, progress: Progress | None) -> None:
-        self._objective, self._scales, self._progress = objective, scales, progress
+        self.objective, self.scales, self._progress = objective, scales, progress
         self._units = scales.units
         self._work = 0.0
         self._error = np.inf
@@ -53,7 +58,7 @@ class Search:
     def minimise(self, columns: Array, weights: Array, tolerance: float = TOLERANCE) -> Array:
         """Columns of the smallest weighted mean of squared errors."""
         mean = weighted(weights)
-        objective = self._objective
+        objective = self.objective
         if not isinstance(objective, BlockObjective):
             return self._whole(columns, mean, ITERATIONS, tolerance)
         ends = _ends(objective, columns.shape[1])
@@ -68,41 +73,42 @@ class Search:
                 window = objective.window(columns, weights, state, blocks)
                 columns = self._window(columns, window, self._error**2, tolerance / 2)
             columns = self._whole(columns, mean, BETWEEN, tolerance)
-            if self._scales.bounded and self._error > (1.0 - GAIN) * before:
+            if self.scales.bounded and self._error > (1.0 - GAIN) * before:
                 break
         return columns
 
-    def minimax(self, columns: Array, weights: Array) -> tuple[Array, Bound]:
+    def minimax(self, columns: Array, workload: Workload, gap: float = GAP) -> tuple[Array, Bound]:
         """Columns of the smallest largest error, and a bound of it: that of any weighted mean is one.
 
         The exponential method of multipliers: minimise log sum_t w_t exp(p e_t^2 / m) m / p for the largest
-        squared error m so far; the weights of the mean that is then at its minimum are the next w.
+        squared error m so far; the weights of the mean that is then at its minimum are the next w. A small
+        part of the weight stays even: where steps have none, the columns before them are hardly determined.
+        What is left of differences between the largest errors is levelled out.
         """
-        smallest, best = np.inf, columns
-        highest: Bound | None = None
-        sharpness, tolerance = SHARPNESS, LOOSE
-        for _ in range(MULTIPLIERS):
-            squares = self._objective.squares(columns)
-            mean = _Smooth(weights, sharpness / float(squares.max()))
+        objective = self.objective
+        weights = np.full(len(columns), 1.0 / len(columns))
+        found = _Minimax(self, workload)
+        sharpness, tolerance, even = SHARPNESS, LOOSE, EVEN
+        gaps: list[float] = []
+        while len(gaps) < TURNS:
+            mean = _Smooth(weights, sharpness / float(objective.squares(columns).max()), even)
             columns = self._whole(columns, mean, IN_ROUND, tolerance)
-            squares = self._objective.squares(columns)
-            weights = (mean(squares)[1] + KEPT / len(squares)) / (1.0 + KEPT)
-            largest = float(np.sqrt(squares.max()))
-            if largest < smallest:
-                smallest, best = largest, columns
-            # each holds, and the last is not always the highest
-            highest = _higher(highest, self.bound(columns, weights))
-            if smallest <= (1.0 + GAP) * highest.value:
-                return best, highest
+            weights = mean(objective.squares(columns))[1]
+            if len(gaps) >= LEVEL_FROM:
+                columns = found.level(columns, weights)
+            gaps.append(found.gap(columns, weights, sharp=len(gaps) >= LEVEL_FROM))
+            if gaps[-1] <= gap or (self.scales.bounded and len(gaps) > 4 and gaps[-1] > SLOW * gaps[-3]):
+                break
             sharpness = min(sharpness * SHARPER, SHARPEST)
             tolerance = max(tolerance / SHARPER, TOLERANCE)
-        return best, _higher(highest, self.bound(self.minimise(columns, weights), weights))
+            even = max(even / SHARPER, KEPT)
+        return found.best, found.highest
 
     def projected(self, columns: Array, weights: Array) -> float:
         """The projected gradient there, of the weighted mean."""
-        found = self._objective(columns, weighted(weights))
-        variables = self._scales.variables(columns)
-        return self._scales.pull_back(variables, found.gradient / (2.0 * found.value))[1]
+        found = self.objective(columns, weighted(weights))
+        variables = self.scales.variables(columns)
+        return self.scales.pull_back(variables, found.gradient / (2.0 * found.value))[1]
 
     def bound(self, columns: Array, weights: Array) -> Bound:
         """Weak duality at M = C^T C, for every M' of these bands and sensitivity 1.
@@ -113,15 +119,15 @@ class Search:
         >= 2 s tr(Y M^-1) for every s >= 0, where tr(diag(v) M') is at most the price of v:
         the best s gives tr(Y M'^-1) >= tr(Y M^-1)^2 / price.
         """
-        value = float(weights @ self._objective.squares(columns))
-        multipliers = self._objective.multipliers(columns, weights)
+        value = float(weights @ self.objective.squares(columns))
+        multipliers = self.objective.multipliers(columns, weights)
         gram = _gram(columns)
         check = float((multipliers * gram * np.r_[1.0, np.full(gram.shape[1] - 1, 2.0)]).sum())
         off = np.abs(multipliers[:, 1:])
         diagonal = multipliers[:, 0] + off.sum(axis=1)
         for lag in range(off.shape[1]):
             diagonal[lag + 1 :] += off[: len(off) - lag - 1, lag]
-        price = self._scales.price(np.maximum(diagonal, 0.0))
+        price = self.scales.price(np.maximum(diagonal, 0.0))
         # tr(Z M) is the value itself: what it misses by is what rounding did
         slack = 1.0 - 1e-12 - 10.0 * abs(check / value - 1.0)
         bands = columns.shape[1]
@@ -129,13 +135,13 @@ class Search:
         return Bound(value / math.sqrt(price) * slack, "dual of Problem 4.6 within the bands", covers)
 
     def _whole(self, columns: Array, mean: Mean, iterations: int, tolerance: float) -> Array:
-        scales = self._scales
+        scales = self.scales
         variables = scales.variables(columns)
 
         def by_variables(variables: Array) -> tuple[float, Array]:
             self._work += 1.0
             with np.errstate(all="ignore"):
-                found = self._objective(scales.columns(variables), mean)
+                found = self.objective(scales.columns(variables), mean)
                 if not (np.isfinite(found.value) and np.isfinite(found.gradient).all()):
                     return 1e10, np.zeros_like(variables)
             slopes, self.gradient = scales.pull_back(variables, found.gradient / (2.0 * found.value))
@@ -209,26 +215,55 @@ class Search:
         return np.asarray(found.x)
 
 
+class _Minimax:
+    """The columns of smallest largest error so far, and the highest bound."""
+
+    highest: Bound
+
+    def __init__(self, search: Search, workload: Workload) -> None:
+        self._search, self._workload = search, workload
+        self.smallest = np.inf
+
+    def level(self, columns: Array, weights: Array) -> Array:
+        search = self._search
+        return level(self._workload, search.objective.squares, columns, search.scales.units, weights)
+
+    def gap(self, columns: Array, weights: Array, *, sharp: bool) -> float:
+        """The relative difference of the two, with columns that are stationary for these weights, about."""
+        largest = float(np.sqrt(self._search.objective.squares(columns).max()))
+        bound = self._search.bound(columns, weights)
+        if sharp:
+            value = bound_by_rows(self._workload, self._search.scales, columns, weights)
+            bound = _higher(bound, replace(bound, value=value))
+        # each holds, and the last is not always the highest
+        self.highest = bound if self.smallest == np.inf else _higher(self.highest, bound)
+        if largest < self.smallest:
+            self.smallest, self.best = largest, columns
+        return self.smallest / self.highest.value - 1.0
+
+
 def weighted(weights: Array) -> Mean:
     """The weighted mean; weights sum to 1."""
     return lambda squares: (float(weights @ squares), weights)
 
 
-def _higher(one: Bound | None, other: Bound) -> Bound:
-    return other if one is None or other.value > one.value else one
+def _higher(one: Bound, other: Bound) -> Bound:
+    return other if other.value > one.value else one
 
 
 class _Smooth:
-    """log(sum_t w_t exp(s x_t)) / s: at most the largest x, and its derivatives."""
+    """log(sum_t w_t exp(s x_t)) / s, at most the largest x, with a part of the mean; and its derivatives."""
 
-    def __init__(self, weights: Array, sharpness: float) -> None:
-        self._weights, self._sharpness = weights, sharpness
+    def __init__(self, weights: Array, sharpness: float, even: float) -> None:
+        self._weights, self._sharpness, self._even = weights, sharpness, even
 
     def __call__(self, squares: Array) -> tuple[float, Array]:
         largest = float(squares.max())
         shares = self._weights * np.exp(self._sharpness * (squares - largest))
         total = float(shares.sum())
-        return largest + float(np.log(total)) / self._sharpness, shares / total
+        smooth = largest + float(np.log(total)) / self._sharpness
+        value = (1.0 - self._even) * smooth + self._even * float(squares.mean())
+        return value, (1.0 - self._even) * shares / total + self._even / len(squares)
 
 
 def _ends(objective: BlockObjective, bands: int) -> list[range]:

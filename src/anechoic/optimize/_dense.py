@@ -19,7 +19,7 @@ from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._dense_balance import Balanced, Progress, balance
 from anechoic.optimize._dense_bidiagonal import BidiagonalModulus, bidiagonal_inverse
-from anechoic.optimize._dense_contained import or_contained
+from anechoic.optimize._dense_contained import for_one_step, or_contained
 from anechoic.optimize._dense_modulus import MatrixModulus, Modulus
 from anechoic.optimize._dense_participation import dense_with_participation
 from anechoic.optimize.result import Optimized, finish
@@ -93,6 +93,12 @@ def dense(
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
     if several:
+        if isinstance(participation, (MinSep, OncePerEpoch)):
+            alone = for_one_step(workload, loss)
+            if alone is not None:
+                found = finish(alone, workload, participation, loss, evaluations=1, started=started)
+                if found.gap is not None and found.gap <= gap:
+                    return found
         found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
         if found.gap is not None and found.gap <= gap:
             return found

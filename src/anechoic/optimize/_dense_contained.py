@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import LossKind
+from anechoic.losses import LossKind, row_weights
 from anechoic.losses import loss as loss_of
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._banded import banded
@@ -34,6 +34,8 @@ FREE_UP_TO = 20_000  # steps times bands^2 up to which columns are optimised one
 MIXED_UP_TO = 256  # steps up to which mixtures are tried
 MIXTURES = (0.03, 0.1, 0.25, 0.5, 0.75, 0.9)
 GAIN = 1e-9  # relative, that another strategy has to gain
+# Of the squared sensitivity for one step alone, what makes C regular; entries of its row that count as none.
+SHARE, NEGLIGIBLE = 1e-4, 1e-9
 
 
 def or_contained(
@@ -59,6 +61,33 @@ def or_contained(
     return bare.against(bound)
 
 
+def for_one_step(workload: Workload, loss: LossKind) -> Dense | None:
+    """For the error of one step alone the infimum, but for `SHARE`; None where other steps have weight.
+
+    C^T C = D (1 1^T + share I) D with the row of A on the diagonal D has an error of at most 1 there, and the
+    squared sensitivity (sum of |A[t, j]| over a pattern)^2 + share times the sum of squares: by the
+    inequality of Cauchy and Schwarz no factorisation has less than the first. Errors of other steps are
+    large.
+    """
+    n = workload.n
+    if isinstance(loss, str) and loss == "max":
+        return None
+    steps = np.flatnonzero(row_weights(loss, n))
+    if len(steps) > 1:
+        return None
+    unit = np.zeros(n)
+    unit[steps] = 1.0
+    row = workload.adjoint_multiply(unit)
+    sizes = np.abs(row)
+    used = sizes > NEGLIGIBLE * sizes.max()
+    gram = np.outer(used, used) + np.diag(np.where(used, SHARE, 1.0))
+    factor = cholesky(gram[::-1, ::-1], lower=True)[::-1, ::-1].T
+    # the rest is let in with next to no weight, so that it costs neither error nor sensitivity
+    scales = np.where(used, row, NEGLIGIBLE**0.5 * sizes.max())
+    # the signs of rows of C change nothing: the diagonal is to be positive
+    return Dense(np.sign(scales)[:, None] * factor * scales)
+
+
 def _contained(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[Strategy]:
     """Strategies of the smaller classes, each as good as its optimiser makes it."""
     n = workload.n
@@ -66,6 +95,9 @@ def _contained(workload: Workload, participation: Participation, loss: LossKind)
     if isinstance(participation, MinSep):
         separation = participation.separation
     yield Identity(n)
+    one = for_one_step(workload, loss)
+    if one is not None:
+        yield one
     root = _root(workload)
     if root is not None:
         yield root

@@ -7,6 +7,7 @@ import time
 import numpy as np
 from scipy.optimize import minimize
 
+from anechoic import banded
 from anechoic._validate import Array, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
@@ -18,6 +19,8 @@ from anechoic.lower_bounds_participation import (
     full_batch_bound,
 )
 from anechoic.lower_bounds_result import Bound
+from anechoic.optimize._banded import NEGLIGIBLE, begun, presentable
+from anechoic.optimize._banded_objective import DenseObjective, objective_of
 from anechoic.optimize._dense_listed import listed_strategy
 from anechoic.optimize._dense_search import SMALL, Progress, optimum, spread
 from anechoic.optimize._dense_windows import windows_strategy
@@ -28,6 +31,9 @@ from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 
 DIRECT = 60  # rounds of L-BFGS for a bound
+# Steps from which a search under minimum separation is one over banded columns; the gap to the bound of their
+# class at which that for the largest error ends, as other classes may be better still.
+SMALL_BANDS, LARGEST_GAP = 128, 1e-3
 
 
 def dense_with_participation(
@@ -82,7 +88,11 @@ def dense_with_participation(
             shared = weights
             if weights is not None and weights.min() < SMALL * weights.max():
                 shared = spread(weights, 1e-2 * gap)
-            c, evaluations = windows_strategy(a, participation, shared, bound.value * (1 + gap), progress)
+            enough = bound.value * (1 + gap)
+            if isinstance(participation, MinSep) and n > SMALL_BANDS:
+                c, evaluations = _by_columns(workload, participation, shared, progress)
+            else:
+                c, evaluations = windows_strategy(a, participation, shared, enough, progress)
         case _:
             raise UnsupportedError(
                 f"participation={participation!r}: dense optimisation knows Single, Cyclic, MinSep,"
@@ -92,6 +102,29 @@ def dense_with_participation(
     return finish(
         Dense(c), workload, participation, kind, evaluations=evaluations, started=started, bound=bound
     )
+
+
+def _by_columns(
+    workload: Workload, participation: MinSep, weights: Array | None, progress: Progress | None
+) -> tuple[Array, int]:
+    """C, shape (n, n), with as many bands as the separation: the class of `windows_strategy`, for many steps.
+
+    Where the inverse of the workload has few bands, an evaluation takes O(n separation^2).
+    """
+    n = workload.n
+    bands = min(participation.separation, n)
+    objective = objective_of(workload, bands)
+    if objective is None:
+        objective = DenseObjective(workload.to_dense())
+    even = np.full(n, 1.0 / n)
+    search, columns = begun(
+        objective, workload, even if weights is None else weights, bands, participation, progress
+    )
+    if weights is None:
+        columns = search.minimax(columns, workload, LARGEST_GAP)[0]
+    else:
+        columns = search.minimise(columns, np.maximum(weights, NEGLIGIBLE / n))
+    return banded.dense(presentable(columns)), search.evaluations
 
 
 def _disjoint(
