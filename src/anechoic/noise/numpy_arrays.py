@@ -56,7 +56,9 @@ class NumpyColumns:
                 copy[part] = here
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
-        factors = np.ascontiguousarray(weights, self.row.dtype)
+        factors = np.asarray(
+            weights, self.row.dtype, order="F"
+        )  # so that each row is read once, for all sums
         width = min(_TILE, max(_SHORT, _TILE_BYTES // (len(used) * self.row.itemsize)))
         for start in range(0, len(self.row), width):
             tile = self.memory[:, start : start + width]
@@ -201,7 +203,7 @@ def einsum_is_plain(precision: str) -> bool:
             return False
         several, table = (
             np.empty((3, stop - start), precision),
-            np.ascontiguousarray(numbers[:3, 100 : 100 + count]),
+            np.asfortranarray(numbers[:3, 100 : 100 + count]),
         )
         np.einsum("ki,ij->kj", table, rows, out=several)
         for found, some in zip(several, table, strict=True):
