@@ -56,9 +56,7 @@ class NumpyColumns:
                 copy[part] = here
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
-        factors = np.asarray(
-            weights, self.row.dtype, order="F"
-        )  # so that each row is read once, for all sums
+        factors = np.asarray(weights, self.row.dtype, order="F")  # then a row is read once for all sums
         width = min(_TILE, max(_SHORT, _TILE_BYTES // (len(used) * self.row.itemsize)))
         for start in range(0, len(self.row), width):
             tile = self.memory[:, start : start + width]

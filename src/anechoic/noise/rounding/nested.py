@@ -57,9 +57,7 @@ class RoundedNested:
         places = range(len(opened) - carried, len(opened))
         return Plan(lead, weights, self._adder(len(opened) - carried, places, here))
 
-    def _adder(
-        self, target: int, places: range, here: Fraction
-    ) -> Callable[[Block], dict[int, float]]:
+    def _adder(self, target: int, places: range, here: Fraction) -> Callable[[Block], dict[int, float]]:
         inverse, std = doubled.constant(1 / here), self._std
 
         def add(block: Block) -> dict[int, float]:
