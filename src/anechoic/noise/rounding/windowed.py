@@ -36,10 +36,10 @@ class _Window(ABC):
         self._std = std
         window = min(recurrence.window, _horizon(recurrence))
         self._window = 0 if window == 1 else window
-        self._ahead = 0 if window < 8 else min(8, math.isqrt(window))
-        self.rows = self._window + self._ahead
+        self.ahead = 1 if window < 8 else min(8, math.isqrt(window))
+        self.rows = self._window + (self.ahead if self.ahead > 1 else 0)
         # a step's weights are wanted by those before it, too
-        self._weights = lru_cache(maxsize=self._ahead + 1)(self.lagged)
+        self._weights = lru_cache(maxsize=self.ahead + 1)(self.lagged)
 
     def used(self, t: int) -> int:
         return min(self._recurrence.local(t), self._window)
@@ -56,12 +56,12 @@ class _Window(ABC):
     def sums_ahead(self, t: int) -> Ahead | None:
         """What steps t, t + 1, … have in common."""
         system, local = self._recurrence, self._recurrence.local(t)
-        if not self._ahead or not local:
+        if self.ahead == 1 or not local:
             return None
         filled, window = min(local, self._window), self._window
 
         def weights() -> Array:
-            count = min(self._ahead, _horizon(system) - local, system.n - t)
+            count = min(self.ahead, _horizon(system) - local, system.n - t)
             found = np.zeros((count, filled))
             for k in range(count):
                 for j, weight in self._weights(t + k).items():
@@ -75,7 +75,7 @@ class _Window(ABC):
             straight = min(lags, window - begin)
             return [(begin, recent[:straight]), (0, recent[straight:])][: 1 + (straight < lags)]
 
-        return Ahead(window, self._ahead, weights, since)
+        return Ahead(window, self.ahead, weights, since)
 
     def drift(self, dimension: int) -> float:
         return 0.0
