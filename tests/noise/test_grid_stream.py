@@ -10,7 +10,7 @@ import anechoic as an
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
-from anechoic.noise.rounding import windowed
+from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
 from tests.noise.catalogue import KEY, STRATEGIES
 from tests.noise.test_rounding import KINDS, by_definition
@@ -63,13 +63,16 @@ def test_slices_backends_and_threads_leave_no_trace(name):
     assert np.array_equal(emit(stream_of(name, backend="torch"), 40)[0], whole)
 
 
+@pytest.mark.parametrize("name", ["banded", "long"])
 @pytest.mark.parametrize("threads", ["2", "5"])
-def test_threads_leave_no_trace_in_long_rows(threads, monkeypatch):
+def test_threads_leave_no_trace_in_long_rows(threads, name, monkeypatch):
     monkeypatch.setattr(gaussian, "BLOCK", 1000)
+    monkeypatch.setattr(base, "ALONE", 2000)  # several products in a block
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    expected, _ = emit(stream_of("banded", 5500), 6)
+    expected, _ = emit(stream_of(name, 5500), 6)
+    monkeypatch.setattr(base, "ALONE", 2**18)
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert np.array_equal(emit(stream_of("banded", 5500), 6)[0], expected)
+    assert np.array_equal(emit(stream_of(name, 5500), 6)[0], expected)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

@@ -119,7 +119,8 @@ class NoiseStream:
             earlier steps again, block by block in the cache: each row then takes as many fresh rows as
             the inverse has bands. For moving averages (`BandedInverse`, `Output`) only.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
-            floating point. The memory is then float64, for `BLT`s and states twice as much.
+            floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
+            rows and more up to 8 rows more.
 
     Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
 

@@ -31,6 +31,9 @@ from anechoic.noise.rounding.exact import nearest_of
 PAD = 8
 #: Entries that are worked on at once: some rows of them fit into the cache of one core.
 BLOCK = 2**14
+#: Multiplications up to which BLAS starts no threads (OpenBLAS: 2**18): those would wait for each other, and
+#: compete with the threads that blocks are worked on by.
+ALONE = 2**18
 UNIT = 2.0**-53
 #: Larger integers would not be float64 with room for a sum.
 LARGEST_ENTRY = 2.0**51
@@ -253,14 +256,17 @@ class _Combination:
         """value += weights @ memory, for a part of the memory; `term` is room for as many entries."""
         if self._made is not None:
             count, rows = self._made.shape
-            np.matmul(self._made, here[:rows], out=here[self._first : self._first + count])
+            sums, width = here[self._first : self._first + count], max(1, ALONE // self._made.size)
+            for start in range(0, here.shape[1], width):
+                columns = slice(start, start + width)
+                np.matmul(self._made, here[:rows, columns], out=sums[:, columns])
         if self._sum is not None:
             value += here[self._sum]
         for first, weights in self._runs:
             if len(weights) == 1:
                 value += np.multiply(here[first], weights[0], out=term)
             else:
-                value += np.matmul(weights, here[first : first + len(weights)], out=term)
+                value += np.einsum("i,ij->j", weights, here[first : first + len(weights)], out=term)
 
     def note(self, memory: Array) -> None:
         """Write down what sums were made."""
