@@ -10,6 +10,7 @@ import anechoic as an
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
+from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
 from tests.noise.catalogue import KEY, STRATEGIES
 from tests.noise.test_rounding import KINDS, by_definition
@@ -62,13 +63,16 @@ def test_slices_backends_and_threads_leave_no_trace(name):
     assert np.array_equal(emit(stream_of(name, backend="torch"), 40)[0], whole)
 
 
+@pytest.mark.parametrize("name", ["banded", "long"])
 @pytest.mark.parametrize("threads", ["2", "5"])
-def test_threads_leave_no_trace_in_long_rows(threads, monkeypatch):
+def test_threads_leave_no_trace_in_long_rows(threads, name, monkeypatch):
     monkeypatch.setattr(gaussian, "BLOCK", 1000)
+    monkeypatch.setattr(base, "ALONE", 2000)  # several products in a block
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    expected, _ = emit(stream_of("banded", 5500), 6)
+    expected, _ = emit(stream_of(name, 5500), 6)
+    monkeypatch.setattr(base, "ALONE", 2**18)
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert np.array_equal(emit(stream_of("banded", 5500), 6)[0], expected)
+    assert np.array_equal(emit(stream_of(name, 5500), 6)[0], expected)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
@@ -84,6 +88,42 @@ def test_a_saved_state_goes_on(name, backend):
         NoiseStream(KINDS[name], 40, std=3.0, key=KEY, backend=backend).restore(saved)
     with pytest.raises(MismatchError, match="std"):
         NoiseStream(KINDS[name], 40, std=3.0, grid=2 * GRID, key=KEY, backend=backend).restore(saved)
+
+
+@pytest.mark.parametrize("name", ["long", "long-scaled-restarted", "long-inverse"])
+def test_sums_made_ahead_are_made_again_where_a_state_is_restored(name):
+    """What was saved is all that is read: sums, and the sizes behind the rows, of nobody else."""
+    whole, _ = emit(stream_of(name), 40)
+    stream, rows = stream_of(name), []
+    state = stream.init()
+    for _ in range(40):
+        saved = state.state_dict()
+        state = stream.restore(saved)
+        assert len(saved["rows"]) <= stream.filter.rows - 3
+        state._memory[len(saved["rows"]) :] = np.nan
+        row, state = stream.next(state)
+        rows.append(row)
+    assert np.array_equal(rows, whole)
+
+
+def test_long_windows_are_passed_over_once_in_several_steps(monkeypatch):
+    made = []
+    real = windowed.Ahead
+    monkeypatch.setattr(
+        windowed,
+        "Ahead",
+        lambda first, rows, weights, since: real(
+            first, rows, lambda: (made.append(weights()), made[-1])[1], since
+        ),
+    )
+    emit(stream_of("long"), 40)
+    assert [len(found) for found in made] == 13 * [3]  # steps 1 to 39
+    made.clear()
+    emit(stream_of("long-scaled-restarted"), 40)
+    assert [len(found) for found in made] == [3, 3, 3, 3, 3, 1] * 2 + [3, 2]
+    made.clear()
+    emit(stream_of("banded"), 40)
+    assert not made
 
 
 def test_float_rows_and_rounded_ones_are_the_same_noise():
@@ -134,3 +174,8 @@ def test_a_mechanism_releases_integers():
     assert np.array_equal(release * 3 / (0.5 * 2.0**-20), total + row)
     with pytest.raises(MismatchError, match="integers"):
         mechanism.grid.release(total.astype(float), row)
+
+
+def test_new_memory_holds_no_sums_and_no_sizes():
+    memory = stream_of("long").arrays.empty(3, 10)
+    assert np.isnan(memory[:, 10:]).all()

@@ -219,9 +219,17 @@ def test_a_consumed_state_is_an_error(name, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("moment", ["draw", "add", "assign"])
-def test_an_interrupted_step_leaves_no_usable_state(moment, backend, monkeypatch):
-    stream = make_stream(STRATEGIES["banded-4-signed"], 5, backend)
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("banded-4-signed", "draw"),
+        ("banded-4-signed", "add"),
+        ("tree-wide", "assign"),
+        ("blt-4", "feed_back"),
+    ],
+)
+def test_an_interrupted_step_leaves_no_usable_state(name, moment, backend, monkeypatch):
+    stream = make_stream(STRATEGIES[name], 5, backend)
     _, state = emit(stream, count=4)
 
     def interrupt(*_, **__):

@@ -1,6 +1,7 @@
 """The journal of releases: what it takes, what it holds a run to, and what it recognises as not its file."""
 
 import hashlib
+import hmac
 import os
 import shutil
 import signal
@@ -10,16 +11,20 @@ import textwrap
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
-from anechoic.runs import Journal, conflicts, digest_of, identity_of, journal, read_journal
+from anechoic.runs import Journal, conflicts, digest_key_of, digest_of, identity_of, journal, read_journal
 from anechoic.runs.record import Record, parse
 
 RUN = identity_of(bytes(range(32)))
 OTHER = identity_of(bytes(range(1, 33)))
 PRINT = "f" * 64
+SECRET = digest_key_of(bytes(range(32)))
 
 
 def a_digest(word):
@@ -315,9 +320,57 @@ def test_conflicts_of_different_runs_are_not_compared(tmp_path):
         conflicts(tmp_path / "one", tmp_path / "two")
 
 
-def test_digests_tell_parts_and_order_apart():
-    found = [digest_of(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"c", b"ab"], [])]
+@pytest.mark.parametrize("key", [None, SECRET])
+def test_digests_tell_parts_and_order_apart(key):
+    words = [b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"c", b"ab"], [], [b""], [b"ab", b"c", b""]
+    found = [digest_of(parts, key) for parts in words]
     assert len(set(found)) == len(found)
+    assert (
+        found
+        == [digest_of((np.frombuffer(part, np.uint8) for part in parts), key) for parts in words[:4]]
+        + found[4:]
+    )
+
+
+def test_keyed_digests_are_hmacs_of_tags_and_see_every_bit():
+    large = np.random.default_rng(0).integers(256, size=2**22 + 3, dtype=np.uint8)
+    tags = [Cipher(AES(SECRET[:32]), GCM(place.to_bytes(12, "little"))).encryptor() for place in range(2)]
+    for tag, block in zip(tags, (large[: 2**22], large[2**22 :]), strict=True):
+        tag.authenticate_additional_data(block.tobytes())
+        tag.finalize()
+    text = len(large).to_bytes(8, "little") + tags[0].tag + tags[1].tag
+    expected = hmac.new(SECRET[32:], text, "sha256").hexdigest()
+    assert digest_of([large], SECRET) == expected
+    for place in (0, 2**22 - 1, 2**22, 2**22 + 2):
+        large[place] ^= 1
+        assert digest_of([large], SECRET) != expected
+        large[place] ^= 1
+    assert digest_of([large], digest_key_of(bytes(range(1, 33)))) != expected
+    with pytest.raises(ValueError, match="64 bytes"):
+        digest_of([large], SECRET[:32])
+
+
+def test_a_journal_goes_on_with_the_digests_that_it_was_begun_with(path, tmp_path):
+    release = [b"what was released"]
+    book = opened(path, digest_key=SECRET)
+    assert book.digest(release) == digest_of(release, SECRET)
+    book.record(0, book.digest(release))
+    book.close()
+    assert read_journal(path).keyed
+    with pytest.raises(MismatchError, match="digest_key_of"):
+        opened(path, 1)
+    book = opened(path, 0, digest_key=SECRET)
+    book.record(0, book.digest(release))
+    with pytest.raises(ReplayError, match="release 0"):
+        book.record(0, book.digest([b"something else"]))
+    filled(tmp_path / "plain", 1)  # as older versions wrote it
+    plain = opened(tmp_path / "plain", 1, digest_key=SECRET)
+    assert plain.digest(release) == digest_of(release)
+    assert not read_journal(tmp_path / "plain").keyed
+    with pytest.raises(ValueError, match="under a key"):
+        conflicts(path, tmp_path / "plain")
+    with pytest.raises(ValueError, match="64 bytes"):
+        opened(tmp_path / "short", digest_key=bytes(32))
 
 
 def test_digests_of_large_parts_are_those_of_their_blocks(monkeypatch):

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
-from anechoic.runs import digest_of, read_journal
+from anechoic.runs import digest_key_of, digest_of, read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from tests.torch.setting import mechanism
 
@@ -62,14 +62,14 @@ OPTIMIZERS = {
 def watched(engine, optimizer, log):
     """Write down what the user's optimizer is given, as it is given it."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    identity = engine._current().identity
+    identity, key = engine._current().identity, digest_key_of(engine._current().keys.noise)
 
     def seen(inner, *_):
         groups = inner.param_groups
         bits = [
             p.grad.detach().contiguous().reshape(-1).view(torch.uint8) for g in groups for p in g["params"]
         ]
-        digest = digest_of(tensor.numpy() for tensor in bits)
+        digest = digest_of((tensor.numpy() for tensor in bits), key)
         os.write(handle, f"{identity} {engine.releases - 1} {digest}\n".encode())
 
     optimizer.register_step_pre_hook(seen)

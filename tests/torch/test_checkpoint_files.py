@@ -149,7 +149,7 @@ def test_a_run_without_checkpoints_writes_nothing_and_hashes_nothing(tmp_path, m
     from anechoic.torch import release
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(release, "digest", lambda released: pytest.fail("hashed"))
+    monkeypatch.setattr(release, "digest", lambda released, journal: pytest.fail("hashed"))
     train(start(), 3)
     assert list(tmp_path.iterdir()) == []
 

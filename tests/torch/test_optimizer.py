@@ -14,6 +14,7 @@ from anechoic.errors import (
     HorizonError,
     MismatchError,
 )
+from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.release import Release
 from anechoic.torch.sources.clipping import clipped_sums
@@ -670,6 +671,9 @@ def test_ctrl_c_waits_until_the_release_is_whole():
 class Note:
     def __init__(self, refuses=()):
         self.seen, self.refuses = [], refuses
+
+    def digest(self, parts):
+        return digest_of(parts)
 
     def record(self, step, digest):
         if step in self.refuses:

@@ -9,7 +9,7 @@ number of threads or the backend. Weights are rounded to that precision first. A
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from anechoic._validate import Array, one_of
@@ -36,8 +36,12 @@ class Columns(Protocol):
     def combine(self, weights: Array, rows: Any, out: Any) -> None:
         """out = weights @ rows; `out` does not overlap `rows`."""
 
-    def add(self, weights: Array, rows: Any, out: Any) -> None:
-        """out += weights @ rows, the sum of the rows first; `out` does not overlap `rows`."""
+    def add(self, sums: Sequence[tuple[Array, Any]], out: Any, copy: Any = None) -> None:
+        """out += weights @ rows for each (weights, rows), the sum of the rows first; then copy[...] = out.
+
+        `out` does not overlap the rows. A row of weight 1 that is alone has no entry -0, so that it is its
+        own sum.
+        """
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
         """memory[slots] = weights @ memory[used], all from what was there before.

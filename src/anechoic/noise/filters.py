@@ -172,11 +172,10 @@ class AutoregressiveFilter(_Ring):
             memory, out = columns.memory, columns.row
             sums(columns)
             columns.draw(out, lead)
-            if older:
-                columns.add(np.ones(1), memory[slot : slot + 1], out)
-            for start, stop in runs:
-                columns.add(weights[start:stop], memory[start:stop], out)
-            columns.assign(memory[slot], out)
+            # what look_ahead left has no -0: it is a sum that began with 0
+            parts = [(np.ones(1), memory[slot : slot + 1])] if older else []
+            parts += [(weights[start:stop], memory[start:stop]) for start, stop in runs]
+            columns.add(parts, out, memory[slot])
 
         return plan
 
@@ -212,12 +211,11 @@ class MovingAverageFilter(_Ring):
             if older:
                 columns.assign(out, memory[slot])
             columns.draw(memory[slot], 1.0)
-            if older:
-                columns.add(np.array([lead]), memory[slot : slot + 1], out)
-            else:
-                columns.combine(np.array([lead]), memory[slot : slot + 1], out)
-            for start, stop in runs:
-                columns.add(weights[start:stop], memory[start:stop], out)
+            first = np.array([lead]), memory[slot : slot + 1]
+            if not older:
+                columns.combine(*first, out)
+            parts = [(weights[start:stop], memory[start:stop]) for start, stop in runs]
+            columns.add([first, *parts] if older else parts, out)
 
         return plan
 

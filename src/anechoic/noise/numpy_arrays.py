@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
 
 _ALIGNMENT = 64
 _CHUNK = 2**14  # columns that are summed at a time: 64 KiB of float32
-_TILE = 2**10  # columns whose whole memory is summed several times while it stays in a core's own cache
+_TILE = 2**12  # columns at most whose whole memory is summed several times,
+_TILE_BYTES = 2**19  # and how much of it may be: it stays in a core's own cache
 _SHORT = 64  # columns below which sums are made of single operations
 
 
@@ -34,19 +36,30 @@ class NumpyColumns:
         for part in _chunks(len(out)):
             _weighted_sum(factors, rows[:, part], out[part])
 
-    def add(self, weights: Array, rows: NDArray[Any], out: NDArray[Any]) -> None:
-        if not len(rows):
-            return
-        factors, total = weights.astype(out.dtype), np.empty(min(_CHUNK, len(out)), out.dtype)
+    def add(
+        self,
+        sums: Sequence[tuple[Array, NDArray[Any]]],
+        out: NDArray[Any],
+        copy: NDArray[Any] | None = None,
+    ) -> None:
+        rounded = [(weights.astype(out.dtype), rows) for weights, rows in sums if len(rows)]
+        total = np.empty(min(_CHUNK, len(out)), out.dtype)
         for part in _chunks(len(out)):
             here = out[part]
-            _weighted_sum(factors, rows[:, part], total[: len(here)])
-            here += total[: len(here)]
+            for factors, rows in rounded:
+                if len(factors) == 1 and factors[0] == 1:
+                    here += rows[0, part]
+                    continue
+                _weighted_sum(factors, rows[:, part], total[: len(here)])
+                here += total[: len(here)]
+            if copy is not None:
+                copy[part] = here
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
-        factors = np.ascontiguousarray(weights, self.row.dtype)
-        for start in range(0, len(self.row), _TILE):
-            tile = self.memory[:, start : start + _TILE]
+        factors = np.asarray(weights, self.row.dtype, order="F")  # then a row is read once for all sums
+        width = min(_TILE, max(_SHORT, _TILE_BYTES // (len(used) * self.row.itemsize)))
+        for start in range(0, len(self.row), width):
+            tile = self.memory[:, start : start + width]
             sums = np.empty((len(slots), tile.shape[1]), self.row.dtype)
             _weighted_sums(factors, tile[used[0] : used[-1] + 1], sums)
             for slot, total in zip(slots, sums, strict=True):
@@ -59,7 +72,7 @@ class NumpyColumns:
         fades = decays.astype(self.row.dtype)[:, None]
         for part in _chunks(len(self.row)):
             here, past = self.row[part], self.memory[:, part]
-            self.add(weights, past, here)
+            self.add([(weights, past)], here)
             past *= fades
             past += here
 
@@ -68,7 +81,7 @@ class NumpyColumns:
         factors, inputs = transition.astype(kind), entry.astype(kind)
         for part in _chunks(len(self.row)):
             here, past = self.row[part], self.memory[:, part]
-            self.add(weights, past, here)
+            self.add([(weights, past)], here)
             mixed = np.empty(past.shape, kind)
             for i, target in enumerate(mixed):
                 _weighted_sum(factors[i], past, target)
@@ -158,9 +171,13 @@ def _weighted_sums(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any])
 
 def plain_sum(factors: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
     """The same by single operations, which IEEE 754 leaves no choice."""
-    product = np.empty(len(out), out.dtype)
-    out[...] = 0
-    for factor, row in zip(factors, rows, strict=True):
+    if not len(factors):
+        out[...] = 0
+        return
+    np.multiply(rows[0], factors[0], out=out)
+    out += 0  # which takes the sign off a zero
+    product = np.empty(len(out) if len(factors) > 1 else 0, out.dtype)
+    for factor, row in zip(factors[1:], rows[1:], strict=True):
         np.multiply(row, factor, out=product)
         out += product
 
@@ -184,7 +201,7 @@ def einsum_is_plain(precision: str) -> bool:
             return False
         several, table = (
             np.empty((3, stop - start), precision),
-            np.ascontiguousarray(numbers[:3, 100 : 100 + count]),
+            np.asfortranarray(numbers[:3, 100 : 100 + count]),
         )
         np.einsum("ki,ij->kj", table, rows, out=several)
         for found, some in zip(several, table, strict=True):

@@ -122,7 +122,8 @@ class NoiseStream:
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
             noise as the stored ones, entry by entry but for rounding.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
-            floating point. The memory is then float64, for `BLT`s and states twice as much.
+            floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
+            rows and more up to 8 rows more.
 
     Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
 

@@ -6,6 +6,7 @@ product is fused with a sum, and the bits are those of the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,14 +47,20 @@ class DeviceColumns:
             for factor, row in zip(self._rounded(weights), past, strict=True):
                 here.add_(row * factor)
 
-    def add(self, weights: Array, rows: torch.Tensor, out: torch.Tensor) -> None:
-        if not len(rows):
-            return
-        for start in range(0, out.shape[0], _CHUNK):
-            here, past = out[start : start + _CHUNK], rows[:, start : start + _CHUNK]
-            total = here.new_empty(here.shape)
-            self.combine(weights, past, total)
-            here.add_(total)
+    def add(
+        self,
+        sums: Sequence[tuple[Array, torch.Tensor]],
+        out: torch.Tensor,
+        copy: torch.Tensor | None = None,
+    ) -> None:
+        for weights, rows in sums:
+            for start in range(0, out.shape[0], _CHUNK) if len(rows) else ():
+                here, past = out[start : start + _CHUNK], rows[:, start : start + _CHUNK]
+                total = here.new_empty(here.shape)
+                self.combine(weights, past, total)
+                here.add_(total)
+        if copy is not None:
+            copy.copy_(out)
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
         for start in range(0, self.row.shape[0], _CHUNK):
@@ -68,12 +75,12 @@ class DeviceColumns:
         rows.copy_(row)
 
     def feed_back(self, weights: Array, decays: Array) -> None:
-        self.add(weights, self.memory, self.row)
+        self.add([(weights, self.memory)], self.row)
         for fade, past in zip(self._rounded(decays), self.memory, strict=True):
             past.mul_(fade).add_(self.row)
 
     def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
-        self.add(weights, self.memory, self.row)
+        self.add([(weights, self.memory)], self.row)
         inputs = self._rounded(entry)
         for start in range(0, self.row.shape[0], _CHUNK):  # so that the copy of the state stays small
             here, past = self.row[start : start + _CHUNK], self.memory[:, start : start + _CHUNK]

@@ -12,13 +12,15 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock
-from anechoic.runs.record import Mark, Record, parse
+from anechoic.runs.record import Mark, Record, checked_digest_key, digest_of, parse
 
 logger = logging.getLogger("anechoic")
 
@@ -48,8 +50,11 @@ class Journal:
     back by hand within a minute of its last line.
     """
 
-    def __init__(self, path: Path, handle: int, record: Record, sync_every: int) -> None:
+    def __init__(
+        self, path: Path, handle: int, record: Record, sync_every: int, digest_key: bytes | None = None
+    ) -> None:
         self.path = path
+        self._digest_key = digest_key
         self._handle, self._record = handle, record
         self._sync_every, self._unsynced = sync_every, 0
         self._writing = threading.Lock()
@@ -68,6 +73,7 @@ class Journal:
         mark: Mark | None = None,
         adopt: bool = False,
         sync_every: int = 1,
+        digest_key: bytes | None = None,
     ) -> Journal:
         """The journal at `path` for a run that goes on at `position`.
 
@@ -84,6 +90,8 @@ class Journal:
             sync_every: releases between two waits for the disk. Above 1, a killed process still loses none;
                 after a power cut the last sync_every - 1 may be missing, and a resumed run that makes
                 others in their place is then not seen.
+            digest_key: see `digest_key_of`; None for digests without a key. A journal that was begun without
+                one goes on without.
 
         Raises:
             CheckpointError: if it is missing (with `mark`), shorter than `mark` says, or damaged.
@@ -93,6 +101,8 @@ class Journal:
         """
         target = Path(os.path.abspath(path))
         positive_int("sync_every", sync_every)
+        if digest_key is not None:
+            checked_digest_key(digest_key)
         with _OPENING:
             handle = _handle(target, create=mark is None)
             shared = _OPEN.get(_file(handle))
@@ -102,9 +112,9 @@ class Journal:
                 return shared
             try:
                 lock(handle, target)
-                found = cls(
-                    target, handle, _begun(target, handle, identity, fingerprint, position), sync_every
-                )
+                kind = "run" if digest_key is None else "keyed"
+                record = _begun(target, handle, kind, identity, fingerprint, position)
+                found = cls(target, handle, record, sync_every, digest_key)
             except BaseException:
                 os.close(handle)
                 raise
@@ -134,6 +144,10 @@ class Journal:
             return Mark(record.identity, self.path.name, str(self.path), len(record.links), record.head)
 
     # -- releases --------------------------------------------------------------------------------
+
+    def digest(self, parts: Iterable[Any]) -> str:
+        """What `record` takes: the digest of a release, as this journal holds them; see `digest_of`."""
+        return digest_of(parts, self._digest_key if self._record.keyed else None)
 
     def record(self, position: int, digest: str) -> None:
         """Note that release `position` is what has `digest`, or compare it with what it was.
@@ -218,6 +232,11 @@ class Journal:
                 f"journal {self.path} belongs to a mechanism with fingerprint {record.fingerprint[:12]}…,"
                 f" this run's is {fingerprint[:12]}…: a key is for one mechanism. Set up the run as it was,"
                 " or give it keys of its own."
+            )
+        if record.keyed and self._digest_key is None:
+            raise MismatchError(
+                f"journal {self.path} has digests under a key: open it with"
+                " digest_key=runs.digest_key_of(noise_key)."
             )
         if mark is not None:
             if len(record.links) < mark.lines:
@@ -311,7 +330,7 @@ def _handle(target: Path, *, create: bool) -> int:
         raise CheckpointError(f"journal {target} cannot be opened: {error.strerror or error}.") from error
 
 
-def _begun(target: Path, handle: int, identity: str, fingerprint: str, position: int) -> Record:
+def _begun(target: Path, handle: int, kind: str, identity: str, fingerprint: str, position: int) -> Record:
     """What is in the file; a head is written where there is none."""
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(0)
@@ -320,7 +339,7 @@ def _begun(target: Path, handle: int, identity: str, fingerprint: str, position:
         return record
     os.ftruncate(handle, 0)  # a process that was killed while it began
     record = Record()
-    line = record.line("run", identity, fingerprint, position, time.time_ns())
+    line = record.line(kind, identity, fingerprint, position, time.time_ns())
     os.write(handle, line)
     os.fsync(handle)
     record.take(line)

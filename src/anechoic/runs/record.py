@@ -2,17 +2,19 @@
 
 A line is ASCII: a kind, its fields, and a link, the SHA-256 digest of the link before and of the line:
 
-    run IDENTITY FINGERPRINT FIRST TIME LINK     the head: whose releases, and the first one recorded
+    keyed IDENTITY FINGERPRINT FIRST TIME LINK   the head: whose releases, and the first one recorded
+    run IDENTITY FINGERPRINT FIRST TIME LINK     the same, where digests are plain ones
     place TOKEN TIME LINK                        which file this is, whenever a process opens it
     release POSITION DIGEST TIME LINK            what release POSITION was
 
 Nothing in it is secret: an identity is a one-way function of a key of 256 bits, and a digest is a function of
-what was released.
+what was released, or one that nobody can compute without that key.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +27,10 @@ from anechoic.noise.keys import derive
 
 _START = hashlib.sha256(b"anechoic journal 1").hexdigest()
 #: Fields of each kind of line, the time and the link among them.
-_FIELDS = {"run": 5, "place": 3, "release": 4}
+_FIELDS = {"keyed": 5, "run": 5, "place": 3, "release": 4}
 
 _BLOCK = 2**22
+DIGEST_KEY_BYTES = 64
 _MANY = 4  # blocks from which on threads are worth their start
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -37,15 +40,36 @@ def identity_of(noise_key: bytes) -> str:
     return derive(noise_key, "journal identity", size=16).hex()
 
 
-def digest_of(parts: Iterable[Any]) -> str:
-    """Digest of the released bits: SHA-256 of the lengths of all parts and of the SHA-256 of each 4 MiB.
+def digest_key_of(noise_key: bytes) -> bytes:
+    """The secret of a run's digests: 64 bytes that follow from its key."""
+    return derive(noise_key, "journal digests", size=DIGEST_KEY_BYTES)
+
+
+def digest_of(parts: Iterable[Any], key: bytes | None = None) -> str:
+    """Digest of the released bits, 64 hexadecimal digits.
+
+    Without a key, SHA-256 of the lengths of all parts and of the SHA-256 of each 4 MiB. With one,
+    HMAC-SHA-256 of the lengths and of the GMAC tag of each 4 MiB, which takes a tenth of the time: tags of
+    two different blocks are the same with probability 2**-109 at most over the key, whoever chose them
+    without knowing it, and the HMAC hides them. Who knows the key could make two releases of one digest, and
+    could as well write another journal.
 
     Args:
         parts: objects with the buffer protocol (bytes, NumPy arrays), each contiguous.
+        key: see `digest_key_of`.
+
+    Raises:
+        ValueError: if the key is not 64 bytes long.
+
+    References:
+        NIST SP 800-38D (GMAC); Wegman and Carter 1981 (a universal hash under a pseudorandom function).
     """
     views = [memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"") for part in parts]
     blocks = [view[start : start + _BLOCK] for view in views for start in range(0, len(view), _BLOCK)]
-    found = hashlib.sha256(b"".join(len(view).to_bytes(8, "little") for view in views))
+    lengths = b"".join(len(view).to_bytes(8, "little") for view in views)
+    if key is not None:
+        return _keyed(checked_digest_key(key), lengths, blocks)
+    found = hashlib.sha256(lengths)
     if len(blocks) < _MANY:
         digests: Iterable[bytes] = map(_sha256, blocks)
     else:  # hashing lets other threads run
@@ -53,6 +77,25 @@ def digest_of(parts: Iterable[Any]) -> str:
             digests = list(pool.map(_sha256, blocks))
     for digest in digests:
         found.update(digest)
+    return found.hexdigest()
+
+
+def checked_digest_key(key: bytes) -> bytes:
+    """`key` if it is 64 bytes long; ValueError otherwise."""
+    if not isinstance(key, bytes) or len(key) != DIGEST_KEY_BYTES:
+        raise ValueError(
+            f"a digest key must be {DIGEST_KEY_BYTES} bytes: take runs.digest_key_of(noise_key)."
+        )
+    return key
+
+
+def _keyed(key: bytes, lengths: bytes, blocks: list[memoryview]) -> str:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    gcm, found = AESGCM(key[:32]), hmac.new(key[32:], lengths, "sha256")
+    for place, block in enumerate(blocks):
+        # a number that another release has too would give the tags' key away, if the tags were seen
+        found.update(gcm.encrypt(place.to_bytes(12, "little"), b"", block))
     return found.hexdigest()
 
 
@@ -85,6 +128,7 @@ class Record:
     Attributes:
         identity, fingerprint: of the run and of its mechanism.
         first: position of the first release recorded.
+        keyed: whether digests are under a key.
         digests: of releases first, first + 1, ….
         links: one a line.
         token: which file it was when a process last opened it.
@@ -96,6 +140,7 @@ class Record:
     identity: str = ""
     fingerprint: str = ""
     first: int = 0
+    keyed: bool = False
     digests: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     token: str = ""
@@ -126,10 +171,11 @@ class Record:
             if _FIELDS.get(kind) != len(fields) + 1 or _link(self.head, body) != link:
                 return False
             time = int(fields[-1])
-            if kind == "run":
+            if kind in ("run", "keyed"):
                 if self.links:
                     return False
                 self.identity, self.fingerprint, self.first = fields[0], fields[1], int(fields[2])
+                self.keyed = kind == "keyed"
             elif not self.links:
                 return False
             elif kind == "place":
@@ -189,6 +235,10 @@ def conflicts(*paths: str | os.PathLike[str]) -> list[int]:
     records = [read_journal(path) for path in paths]
     if len({record.identity for record in records}) > 1:
         raise ValueError("these journals belong to different runs: compare those of one.")
+    if len({record.keyed for record in records}) > 1:
+        raise ValueError(
+            "some of these journals have digests under a key and some have not: they differ anyway."
+        )
     seen: dict[int, set[str]] = {}
     for record in records:
         for position, digest in enumerate(record.digests, record.first):

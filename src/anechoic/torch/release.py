@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.noise import NoiseState, NoiseStream
 from anechoic.noise.grid import spacing
-from anechoic.runs import digest_of
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.single import Single
 from anechoic.torch.watch import bits
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 class Journal(Protocol):
     """Where releases are written down before anybody sees them."""
+
+    def digest(self, parts: Iterable[Any]) -> str:
+        """The digest of a release that consists of these arrays."""
 
     def record(self, step: int, digest: str) -> None:
         """Note that release `step` has this digest, or refuse it: nothing of it is used then."""
@@ -125,7 +128,7 @@ class Release(Single):
             for total, dtype, shape in zip(noisy, self._dtypes, self._shapes, strict=True)
         ]
         if self.journal is not None:
-            self.journal.record(step, digest(released))
+            self.journal.record(step, digest(released, self.journal))
         return released
 
     def _scaled(self, noisy: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,6 +139,6 @@ class Release(Single):
         return noisy.double().mul_(spacing(self._mechanism.clip_norm, bits) / self.divisor).to(dtype)
 
 
-def digest(released: list[Tensor]) -> str:
-    """SHA-256 of the bits of a release."""
-    return digest_of(bits(tensor.detach()).cpu().numpy() for tensor in released)
+def digest(released: list[Tensor], journal: Journal) -> str:
+    """What `journal` calls the bits of a release."""
+    return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)

@@ -26,10 +26,14 @@ from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.rounding.exact import nearest_of
 
-#: Columns behind the last of each row of memory; the first holds the largest size of the row's entries.
+#: Columns behind the last of each row of memory; the first holds the largest size of the row's entries. Of a
+#: sum made ahead they hold the step that it is for, and the first step that is not in it.
 PAD = 8
 #: Entries that are worked on at once: some rows of them fit into the cache of one core.
-BLOCK = 2**13
+BLOCK = 2**14
+#: Multiplications up to which BLAS starts no threads (OpenBLAS: 2**18): those would wait for each other, and
+#: compete with the threads that blocks are worked on by.
+ALONE = 2**18
 UNIT = 2.0**-53
 #: Larger integers would not be float64 with room for a sum.
 LARGEST_ENTRY = 2.0**51
@@ -54,6 +58,45 @@ class Fresh(Protocol):
 
 
 @dataclass(frozen=True)
+class Block:
+    """Some columns of a step, when their entries are rounded.
+
+    Attributes:
+        memory: part of the memory, shape (rows, k).
+        own, rounded: fresh entries, and those of the row, shape (k,).
+        largest_own, largest: size of their largest entries.
+    """
+
+    memory: Array
+    own: Array
+    rounded: Array
+    largest_own: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Float64 values of the linear combinations of some steps, made at once for what is in memory then.
+
+    Nothing rounds them, and how a sum is cut up is all the same to the bound on its error. A saved state does
+    not hold them: they are made again.
+
+    Attributes:
+        first: row of memory that holds the first of them; the others follow.
+        rows: how many there may be.
+        weights: called at step t, gives those of the leading rows of memory in steps t, t + 1, …: shape
+            (steps, rows of memory).
+        since: called with a step, gives (first row, weights) of runs of the rows of memory of that step and
+            later ones, in step t.
+    """
+
+    first: int
+    rows: int
+    weights: Callable[[], Array]
+    since: Callable[[int], list[tuple[int, Array]]]
+
+
+@dataclass(frozen=True)
 class Plan:
     """How row t is made.
 
@@ -62,14 +105,16 @@ class Plan:
         weights: factor of each row of memory, by its index; zero ones left out.
         past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the
             float64 value alone.
-        remember: called with (part of the memory, fresh entries, rounded entries) of each block, to write
-            into the memory; returns {index: largest size} of rows whose sizes changed.
+        remember: called with each block, to write into its memory; returns {index: largest size} of rows
+            whose sizes changed.
+        ahead: float64 sums for several steps; None where each makes its own.
     """
 
     lead: Fraction
     weights: dict[int, Fraction]
-    remember: Callable[[Array, Array, Array], dict[int, float]]
+    remember: Callable[[Block], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
+    ahead: Ahead | None = None
 
     @cached_property
     def _common(self) -> tuple[list[tuple[int, int]], int]:
@@ -141,39 +186,95 @@ def advance(
     carried = float(np.abs(weights) @ peaks)
     # what is read as a float64 variate is off by so much at most
     inexact = fresh.error * (abs(lead) + (float(np.abs(weights).sum()) if plan.past is not None else 0.0))
-    whole = used == list(range(len(used)))  # then no copy is made
+    combine = _Combination(plan, t, memory, used, weights)
     counts: list[int] = []
 
     def work(part: slice) -> list[dict[int, float]]:
         row = np.empty(part.stop - part.start)
         fresh.fill(row, t, part.start)
-        return [block(row[start : start + BLOCK], part.start + start) for start in range(0, len(row), BLOCK)]
+        spare = np.empty((3, min(BLOCK, len(row))))
+        return [
+            block(row[start : start + BLOCK], part.start + start, spare)
+            for start in range(0, len(row), BLOCK)
+        ]
 
-    def block(own: Array, start: int) -> dict[int, float]:
+    def block(own: Array, start: int, spare: Array) -> dict[int, float]:
         part = slice(start, start + len(own))
         here = memory[:, part]
-        value = own * lead
-        if used:
-            value += weights @ (here[: len(used)] if whole else here[used])
-        error = _error(len(used), abs(lead) * size(own) + carried, inexact)
-        rounded = np.floor(value + 0.5)
+        value, rounded, term = spare[:, : len(own)]
+        np.multiply(own, lead, out=value)
+        combine(here, value, term)
+        largest_own = size(own)
+        error = _error(len(used), abs(lead) * largest_own + carried, inexact)
+        np.add(value, 0.5, out=rounded)
+        np.floor(rounded, out=rounded)
         # |value - rounded| is exact: both are multiples of value's last place, and close
-        near = np.flatnonzero(np.abs(np.abs(value - rounded) - 0.5) <= error)
-        for i in near.tolist():
-            rounded[i] = _exactly(plan, here[:, i], t, start + i, fresh)
-        if not size(rounded) < LARGEST_ENTRY:
+        off = np.abs(np.subtract(value, rounded, out=value), out=value)
+        if float(off.max()) >= 0.5 - error:
+            near = np.flatnonzero(np.abs(off - 0.5) <= error).tolist()
+            for i in near:
+                rounded[i] = _exactly(plan, here[:, i], t, start + i, fresh)
+            counts.append(len(near))
+        largest = size(rounded)
+        if not largest < LARGEST_ENTRY:
             raise GuaranteeError(
-                f"row {t} has entries of {size(rounded):.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use"
+                f"row {t} has entries of {largest:.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use"
                 " fewer grid_bits, or a strategy whose noise does not grow."
             )
-        counts.append(len(near))
         out[part] = rounded
-        return plan.remember(here, own, rounded)
+        return plan.remember(Block(here, own, rounded, largest_own, largest))
 
     found = [sizes for part in each(work, width) for sizes in part]
     for index in {index for sizes in found for index in sizes}:
         memory[index, width:] = max(sizes.get(index, 0.0) for sizes in found)
+    combine.note(memory)
     return sum(counts)
+
+
+class _Combination:
+    """Adds the linear combination of the memory, in float64."""
+
+    def __init__(self, plan: Plan, t: int, memory: Array, used: list[int], weights: Array) -> None:
+        ahead, self._t, self._width = plan.ahead, t, memory.shape[1] - PAD
+        self._sum: int | None = None
+        self._made: Array | None = None
+        self._runs: list[tuple[int, Array]] = []
+        if ahead is not None:
+            self._first = ahead.first
+            found = np.flatnonzero(memory[ahead.first : ahead.first + ahead.rows, self._width] == t)
+            self._sum = ahead.first + (int(found[0]) if len(found) else 0)
+            if len(found):
+                self._runs = ahead.since(int(memory[self._sum, self._width + 1]))
+            else:
+                self._made = ahead.weights()
+        elif used:
+            spread = np.zeros(used[-1] + 1 - used[0])  # what lies between is finite
+            spread[np.array(used) - used[0]] = weights
+            self._runs = [(used[0], spread)]
+
+    def __call__(self, here: Array, value: Array, term: Array) -> None:
+        """value += weights @ memory, for a part of the memory; `term` is room for as many entries."""
+        if self._made is not None:
+            count, rows = self._made.shape
+            sums, width = here[self._first : self._first + count], max(1, ALONE // self._made.size)
+            for start in range(0, here.shape[1], width):
+                columns = slice(start, start + width)
+                np.matmul(self._made, here[:rows, columns], out=sums[:, columns])
+        if self._sum is not None:
+            value += here[self._sum]
+        for first, weights in self._runs:
+            if len(weights) == 1:
+                value += np.multiply(here[first], weights[0], out=term)
+            else:
+                value += np.einsum("i,ij->j", weights, here[first : first + len(weights)], out=term)
+
+    def note(self, memory: Array) -> None:
+        """Write down what sums were made."""
+        if self._made is None:
+            return
+        for k in range(len(self._made)):
+            memory[self._first + k, self._width :] = self._t
+            memory[self._first + k, self._width] += k
 
 
 def _error(terms: int, total: float, inexact: float) -> float:

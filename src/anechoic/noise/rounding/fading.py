@@ -12,11 +12,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.filters import _digest, _horizon
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Plan, size
+from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.windowed import gain
 from anechoic.strategies.recurrence import Buffered, StateSpace
 
@@ -86,10 +85,10 @@ class RoundedBuffered:
         lead = Fraction(self._std) * here
         if not system.local(t):
 
-            def begin(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-                memory[:d] = rounded
-                memory[d:] = 0.0
-                return dict.fromkeys(range(d), size(rounded)) | dict.fromkeys(range(d, 2 * d), 0.0)
+            def begin(block: Block) -> dict[int, float]:
+                block.memory[:d] = block.rounded
+                block.memory[d:] = 0.0
+                return dict.fromkeys(range(d), block.largest) | dict.fromkeys(range(d, 2 * d), 0.0)
 
             return Plan(lead, {}, begin)
         ratio = here / gain(system, t - 1)
@@ -99,7 +98,8 @@ class RoundedBuffered:
         weights |= {d + i: -scale for i, scale in enumerate(scales) if scale}
         std = float(lead)
 
-        def remember(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
+        def remember(block: Block) -> dict[int, float]:
+            memory, rounded = block.memory, block.rounded
             sizes: dict[int, float] = {}
             for i, decay in enumerate(decays):
                 faded = doubled.times((memory[i], memory[d + i]), decay)
@@ -156,8 +156,8 @@ class RoundedStateSpace:
         weights = {i: -u for i, u in readout.items() if u} | {d + i: -u for i, u in readout.items() if u}
         std = float(lead)
 
-        def remember(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-            made = []
+        def remember(block: Block) -> dict[int, float]:
+            memory, rounded, made = block.memory, block.rounded, []
             for entry, row in zip(entries, transition, strict=True):
                 total = doubled.scaled(rounded, entry)
                 for k, a in row:

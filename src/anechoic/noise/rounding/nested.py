@@ -7,10 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from anechoic._validate import Array
 from anechoic.noise.filters import _digest, _horizon
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Plan, size
+from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.fading import check_memory, checked_drift
 from anechoic.noise.rounding.windowed import gain
 from anechoic.strategies.recurrence import Nested
@@ -58,18 +57,17 @@ class RoundedNested:
         places = range(len(opened) - carried, len(opened))
         return Plan(lead, weights, self._adder(len(opened) - carried, places, here))
 
-    def _adder(
-        self, target: int, places: range, here: Fraction
-    ) -> Callable[[Array, Array, Array], dict[int, float]]:
+    def _adder(self, target: int, places: range, here: Fraction) -> Callable[[Block], dict[int, float]]:
         inverse, std = doubled.constant(1 / here), self._std
 
-        def add(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-            total = rounded + memory[places.start : places.stop].sum(axis=0)  # integers
+        def add(block: Block) -> dict[int, float]:
+            memory = block.memory
+            total = block.rounded + memory[places.start : places.stop].sum(axis=0)  # integers
             memory[target] = total
             return {target: size(total)}
 
-        def add_pairs(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-            total = doubled.scaled(rounded, inverse)
+        def add_pairs(block: Block) -> dict[int, float]:
+            memory, total = block.memory, doubled.scaled(block.rounded, inverse)
             for place in places:
                 total = doubled.plus(total, (memory[2 * place], memory[2 * place + 1]))
             memory[2 * target], memory[2 * target + 1] = total
@@ -96,5 +94,5 @@ class RoundedNested:
         return _digest(self.kind, tree, self._std, np.concatenate([shape, tree.row(0), *rows]))
 
 
-def _nothing(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
+def _nothing(block: Block) -> dict[int, float]:
     return {}

@@ -47,7 +47,9 @@ class IntegerArrays:
     def empty(self, *shape: int) -> Any:
         """A row of integers, or float64 memory for two axes."""
         if len(shape) == 2:
-            return np.empty((shape[0], shape[1] + PAD))
+            memory = np.empty((shape[0], shape[1] + PAD))
+            memory[:, shape[1] :] = np.nan  # no row of it has a size, or is a sum made ahead
+            return memory
         if self.backend == "numpy":
             return np.empty(shape, np.int64)
         import torch

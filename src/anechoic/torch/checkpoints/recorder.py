@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.runs import Journal, Mark, identity_of
+from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of
 from anechoic.torch.release import Release
 
 
@@ -49,6 +50,10 @@ class Recorder:
         """Begin the journal before release `step`, where a path was given."""
         if self.journal is None and self._path is not None:
             self.attach(self._open(self._path, step, noise_key))
+
+    def digest(self, parts: Iterable[Any]) -> str:
+        """Digest of a release that consists of these arrays, for `record`."""
+        return digest_of(parts) if self.journal is None else self.journal.digest(parts)
 
     def record(self, step: int, digest: str) -> None:
         """Record release `step`.
@@ -100,5 +105,6 @@ class Recorder:
             fingerprint=self._fingerprint,
             position=step,
             sync_every=self._sync_every,
+            digest_key=digest_key_of(noise_key),
             **how,
         )
