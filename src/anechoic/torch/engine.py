@@ -23,6 +23,7 @@ from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of, with_mode
 from anechoic.torch.single import Single
+from anechoic.torch.sources.automatic import AUTO
 from anechoic.units import Units
 
 
@@ -108,7 +109,7 @@ class PrivacyEngine(Resumable, Single):
         poisson_sampling: bool = True,
         clipping: str = "flat",
         noise_generator: None = None,
-        grad_sample_mode: str = "hooks",
+        grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         mechanism: Mechanism | str = "auto",
@@ -140,7 +141,7 @@ class PrivacyEngine(Resumable, Single):
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
             grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
-                or "hooks" by the classes of the model's modules (docs/training.md).
+                or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
                 "blt", …), for one planned from the other arguments.
@@ -218,7 +219,7 @@ class PrivacyEngine(Resumable, Single):
         poisson_sampling: bool = True,
         clipping: str = "flat",
         noise_generator: None = None,
-        grad_sample_mode: str = "hooks",
+        grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         mechanism: Mechanism | str = "auto",

@@ -147,7 +147,7 @@ def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False)
         content["journal"], source.parent, noise_key, content["releases"], adopt=adopt_journal
     )
     run.plain.load_state_dict(content["module"])
-    run.optimizer.original_optimizer.load_state_dict(content["optimizer"])
+    run.optimizer.restore(content["optimizer"])
     resume()
     run.recorder.attach(journal)
     run.history.earlier = earlier

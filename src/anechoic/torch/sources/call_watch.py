@@ -64,6 +64,8 @@ class CallWatch:
         self._reduction = reduction
         self._open: list[list[_Call]] = []
         self._calls: list[_Call] = []
+        self._ends: list[Any] = []  # nodes of the outputs that were handed out
+        self._looked = False  # at the graph of the loss
         self._handles = [
             rows.module.register_forward_pre_hook(_Before(self), with_kwargs=True),
             rows.module.register_forward_hook(_After(self)),
@@ -71,7 +73,7 @@ class CallWatch:
 
     def forget(self) -> None:
         """The gradients were used, or the batch was dropped."""
-        self._open, self._calls = [], []
+        self._open, self._calls, self._ends, self._looked = [], [], [], False
 
     def cleared(self) -> None:
         """Gradients were dropped; a call whose backward() is to come stays."""
@@ -89,6 +91,7 @@ class CallWatch:
             GuaranteeError: if they are due, and no call shows them.
         """
         calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
+        self.rows.check_loss()
         if not calls:
             self.rows.unmade(delivery)
         if any(map(_hidden, calls)):
@@ -165,6 +168,8 @@ class CallWatch:
                 value = tensor if axis is None else tensor.select(axis, call.row)
                 call.outputs[place] = (axis, value.detach().clone())
                 handed[-1].register_hook(_Taking(self, call, place, axis))
+        self._ends.extend(tensor.grad_fn for tensor in handed)
+        self._looked = False
         for call in calls:
             call.drew = drew
         self._calls.extend(calls)
@@ -175,6 +180,12 @@ class CallWatch:
             if tensor.dim() > axis and tensor.shape[axis] == size:
                 return axis
         return None
+
+    def look_at_loss(self) -> None:
+        """The backward pass has reached an output."""
+        if not self._looked:
+            self._looked = True
+            self.rows.look_at_loss(self._ends)
 
     # -- once more ------------------------------------------------------------------------------
 
@@ -289,5 +300,6 @@ class _Taking:
 
     def __call__(self, gradient: Tensor) -> None:
         if self._watch.counts() and self._place not in self._call.cotangents:
+            self._watch.look_at_loss()
             own = gradient if self._axis is None else gradient.select(self._axis, self._call.row)
             self._call.cotangents[self._place] = own.detach().clone()

@@ -399,5 +399,5 @@ def _check_detached(tensors: list[Tensor]) -> None:
     if any(t.requires_grad for t in tensors):
         raise UnsupportedError(
             "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
-            " detach() it, or put the module that made it into the model."
+            " detach() it, put the module that made it into the model, or use grad_sample_mode='hooks'."
         )

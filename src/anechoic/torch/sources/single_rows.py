@@ -11,6 +11,7 @@ batch costs: at most 1/128 of a step. Where a comparison is due and cannot be ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.loss_graph import check_divisor
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -56,6 +58,22 @@ class SingleRows:
         self._due = 0
         self._rows: tuple[int, ...] = ()
         self.compared = 0
+        self._loss = ""
+
+    def look_at_loss(self, ends: Iterable[Any]) -> None:
+        """The backward pass of the loss has reached the model's outputs, whose nodes `ends` are."""
+        self._loss = self._loss or check_divisor(ends)
+
+    def check_loss(self) -> None:
+        """Refuse a loss that mixes rows, as far as its graph showed.
+
+        Raises:
+            GuaranteeError: naming the remedy.
+        """
+        fault, self._loss = self._loss, ""
+        if fault:
+            self._due = 2
+            raise GuaranteeError(f"{fault} Nothing was released.")
 
     def rows(self, delivery: Delivery) -> tuple[int, ...]:
         """The rows of `delivery` to compare: decided when its first call is made."""
@@ -78,6 +96,7 @@ class SingleRows:
     def forget(self) -> None:
         """The delivery was dropped: it is decided anew."""
         self._decided = None
+        self._loss = ""
 
     def _changed(self) -> bool:
         """Whether attributes of the model are others than at the last delivery; so they are at the first."""
