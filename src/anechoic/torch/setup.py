@@ -26,7 +26,6 @@ from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness import Surroundings
 from anechoic.torch.release import Release
-from anechoic.torch.repeats import check_repeats
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
@@ -34,6 +33,7 @@ from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source
 from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
+from anechoic.torch.trial import try_batches
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
@@ -138,7 +138,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     )
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
-    check_repeats(setup.data_loader)  # last: it fetches examples
+    try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 
 

@@ -164,7 +164,7 @@ class History:
         return unstamped(state)
 
     def _check_unstamped(self, state: Mapping[str, Any]) -> None:
-        """Refuse what may be the work of releases that nobody counts: statistics of gradients, but no stamp."""
+        """Refuse what may come of releases that nobody counts: statistics of gradients, but no stamp."""
         kept = [value for own in state.get("state", {}).values() for value in own.values()]
         if any(isinstance(value, Tensor) for value in kept) and not self.earlier:
             raise GuaranteeError(
