@@ -4,10 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
 
 from anechoic.errors import GuaranteeError
+from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.loss_graph import check_divisor
-from tests.torch.setting import mechanism, start, step
+from tests.torch.setting import data, mechanism, network, start, step
 
 WEIGHT = torch.tensor([1.0, 25.0])
 WEIGHTED = {
@@ -84,3 +86,53 @@ def test_with_class_weights_a_row_moves_the_sum_by_more_than_the_clip_norm(monke
 
 def test_outside_of_a_backward_pass_there_is_nothing_to_see():
     assert check_divisor([]) == ""
+
+
+class Running(nn.Module):
+    """Divides a loss by the mean of what it has seen, as a number."""
+
+    reduction = "mean"
+
+    def __init__(self):
+        super().__init__()
+        self.mean = 1.0
+
+    def forward(self, out, y):
+        loss = F.cross_entropy(out, y)
+        self.mean = 0.5 * self.mean + 0.5 * loss.item()
+        return loss / self.mean
+
+
+class Noting(nn.Module):
+    """Keeps the last loss, and draws label noise."""
+
+    reduction = "mean"
+
+    def forward(self, out, y):
+        loss = F.cross_entropy(out, y)
+        self.last = loss.item()
+        return loss * (1 + float(torch.rand(())))
+
+
+@pytest.mark.parametrize(("criterion", "fault"), [(Running(), "running mean"), (Noting(), "")])
+def test_a_criterion_that_keeps_something_from_row_to_row_is_refused(criterion, fault):
+    model = network()
+    engine = PrivacyEngine()
+    mech = mechanism(steps=5)
+    module, optimizer, criterion, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=criterion,
+        data_loader=DataLoader(data(40), batch_size=8),
+        mechanism=mech,
+        grad_sample_mode="vmap_loss",
+    )
+    for x, y in loader:
+        optimizer.zero_grad()
+        if fault:
+            with pytest.raises(GuaranteeError, match=fault):
+                criterion(module(x), y)
+            break
+        criterion(module(x), y).backward()
+        optimizer.step()
+    assert engine.releases == (0 if fault else 5)

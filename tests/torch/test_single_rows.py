@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anechoic.errors import GuaranteeError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
@@ -357,6 +357,40 @@ def test_batch_norm_by_its_function_is_refused_in_words(mode):
         step(run, next(iter(run.loader)))
 
 
+@pytest.mark.parametrize("mode", ["vmap", "vmap_loss"])
+def test_batch_norm_by_its_function_names_the_layer(mode):
+    run = long_run(mode, model=nn.Sequential(nn.Tanh(), Normalised()))
+    with pytest.raises(UnsupportedError, match=r"1 \(Normalised\) normalises .* Use GroupNorm"):
+        step(run, next(iter(run.loader)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_one_coin_for_all_rows_is_no_row_s(mode, draw):
+    """What Python and NumPy draw follows from the key: a row that is not there changes nothing of others."""
+
+    class Coin(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = network(seed=1), network(seed=2)
+
+        def forward(self, x):
+            coin = float(draw())
+            return coin * self.a(x) + (1 - coin) * self.b(x)
+
+    sums = []
+    for gone in (None, 3):
+        run = start(mode, model=Coin(), shuffle=False)
+        x, y = next(iter(run.loader))
+        if gone is not None:
+            x[gone] = float("nan")  # counts as zero
+        run.optimizer.zero_grad()
+        backward(run, (x, y))
+        sums.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+    moved = sum(float((a - b).square().sum()) for a, b in zip(*sums, strict=True)) ** 0.5
+    assert 0 < moved <= 1.0001
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_comparison_waits_for_a_batch_of_several_rows(mode, monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 0.0)
@@ -461,7 +495,7 @@ def test_a_model_that_takes_no_batch_of_one_is_compared(narrow, size, monkeypatc
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize(("dropout", "times"), [(0.0, 3), (0.5, 0)])
+@pytest.mark.parametrize(("dropout", "times"), [(0.0, 3), (0.5, 1)])  # of a single row it cannot be
 def test_a_loss_made_by_the_model_is_compared_where_it_can_be(dropout, times, reduction, monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 1.0)
     run = long_run("hooks", model=Losing(dropout, reduction), steps=3, reduction=reduction)
@@ -472,6 +506,22 @@ def test_a_loss_made_by_the_model_is_compared_where_it_can_be(dropout, times, re
         if run.engine.releases == 3:
             break
     assert compared(run) == times
+
+
+class LosingMixed(Losing):
+    def forward(self, x, y):
+        return super().forward(x - 0.2 * x.mean(0), y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_of_mixed_rows_that_draws_is_refused(reduction, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = long_run("hooks", model=LosingMixed(0.5, reduction), reduction=reduction)
+    x, y = next(iter(run.loader))
+    run.module(x, y).backward()
+    with pytest.raises(GuaranteeError, match=r"beside row \d changes|mixes the rows"):
+        run.optimizer.step()
+    assert run.engine.releases == 0
 
 
 class Untidy(nn.Module):

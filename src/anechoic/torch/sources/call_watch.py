@@ -96,6 +96,8 @@ class CallWatch:
             self.rows.unmade(delivery)
         if any(map(_hidden, calls)):
             self._compare_outputs(calls)
+            if self._compare_loss(calls):
+                self.rows.settle(delivery, True)
             return ()
         return self.rows.rows(delivery) if calls else ()
 
@@ -121,6 +123,50 @@ class CallWatch:
                     outputs, _ = self._outputs(call)
                 for number in call.outputs:
                     self._own(call, outputs, number)
+
+    def _compare_loss(self, calls: list[_Call]) -> bool:
+        """Whether a model that gives its loss alone, and draws, was seen to add it up over rows.
+
+        In batches of three that hold two rows a and b, each place draws what it draws; so where each row has
+        a loss of its own, the gradients of (a, b, a) and (b, a, b) are together those of (a, a, a) and
+        (b, b, b).
+
+        Raises:
+            GuaranteeError: if they are not.
+        """
+        first = calls[0]
+        others = [call for call in calls if call.start is first.start and call.row != first.row]
+        if len({id(call.start) for call in calls}) > 1 or not others:
+            return False  # several calls, or a single secret row
+        if any(axis is not None for axis, _ in first.outputs.values()):
+            return False  # outputs were compared
+        second, rows = others[0], self.rows
+        rows.coarse = first.autocast[0]
+        orders = ((first, second, first), (second, first, second), (first,) * 3, (second,) * 3)
+        with rewound(first.start), undisturbed(rows.module), without_our_hooks(rows.module):
+            try:
+                parts = [self._of_three(first, places) for places in orders]
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, IndexError):
+                return False  # it wants batches of another size
+        return rows.compare_sums(parts, first.row, second.row)
+
+    def _of_three(self, call: _Call, places: tuple[_Call, ...]) -> list[Tensor]:
+        """Gradients of what the call gave, for these rows."""
+        own = [tensors_in(one.given) for one in places]
+        tensors = [
+            torch.cat(parts, min(self._dimension, parts[0].dim() - 1)) if has else parts[0]
+            for *parts, has in zip(*own, call.rows, strict=True)
+        ]
+        outputs = self._called(call, tensors)
+        pairs = [(outputs[number], given) for number, given in call.cotangents.items()]
+        found = pulled(
+            [output for output, _ in pairs],
+            self.rows.parameters,
+            [given.to(output.dtype) for output, given in pairs],
+        )
+        return [g for g in found if g is not None]
 
     # -- while the model is called ---------------------------------------------------------------
 
@@ -248,6 +294,10 @@ class CallWatch:
             t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
             for t, has in zip(tensors_in(call.given), call.rows, strict=True)
         ]
+        return self._called(call, tensors)
+
+    def _called(self, call: _Call, tensors: list[Tensor]) -> list[Tensor]:
+        """The model's outputs for `tensors` in the place of those of the call, drawing what that drew."""
         arguments, keywords = filled(call.given, tensors)
         module, device = self.rows.module, self.rows.parameters[0].device.type
         enabled, dtype = call.autocast

@@ -185,6 +185,45 @@ class SingleRows:
         self.refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
                      f" {float(alone.double().norm()):.3g}: the model mixes the rows of a batch")  # fmt: skip
 
+    def compare_sums(self, parts: list[list[Tensor]], row: int, other: int) -> bool:
+        """Refuse a loss of several rows that is not one of each row.
+
+        Args:
+            parts: four gradients; the first two are together the last two where each row has its own loss.
+            row, other: of the batch.
+
+        Returns:
+            Whether there was something to compare.
+
+        Raises:
+            GuaranteeError: if they are not.
+        """
+        flat = [torch.cat([g.double().flatten() for g in part]) if part else torch.zeros(0) for part in parts]
+        if len({len(vector) for vector in flat}) > 1 or not all(map(_finite, flat)):
+            return False
+        gap, size = flat[0] + flat[1] - flat[2] - flat[3], sum(float(vector.norm()) for vector in flat)
+        if float(gap.norm()) > self.bound(_GRADIENT) * size + 1e-30:
+            self.refuse(row, f"beside row {other} it changes the gradient of the model's loss by more than"
+                        " its own: the model mixes the rows of a batch")  # fmt: skip
+        return len(flat[0]) > 0
+
+    def compare_criterion(self, found: list[Tensor], again: list[Tensor], row: int) -> None:
+        """Refuse a criterion that gives a row another gradient when it is asked once more.
+
+        Raises:
+            GuaranteeError: if it does.
+        """
+        finite = all(map(_finite, again))
+        gap = sum(float((f.double() - a.double()).norm()) for f, a in zip(found, again, strict=True))
+        size = sum(float(a.double().norm()) for a in again)
+        if finite != all(map(_finite, found)) or (finite and gap > self.bound(_GRADIENT) * size + 1e-30):
+            self._due = 2
+            raise GuaranteeError(
+                f"the criterion gives row {row} of the batch another gradient when it is asked once more: it"
+                " keeps something from row to row (a running mean, a counter), so a row changes what others"
+                " add. Nothing was released. Make it a function of one row's outputs and target alone."
+            )
+
     def bound(self, bounds: dict[torch.dtype, float]) -> float:
         """How far rounding may go with this model."""
         dtypes = {p.dtype for p in self.module.parameters()}
