@@ -524,6 +524,35 @@ def test_a_loss_of_mixed_rows_that_draws_is_refused(reduction, monkeypatch):
     assert run.engine.releases == 0
 
 
+TWICE = {
+    "flipped": lambda module, x: module(x) + module(x.flip(0)),
+    "shuffled": lambda module, x: module(x[[1, 0, 2, 3, 4, 5, 6, 7]]) * module(x),
+}
+ONCE = {
+    "in one order": lambda module, x: module(x) + module(x),
+    "other values": lambda module, x: module(x) + module(-x),
+    "one other row": lambda module, x: module(x) + module(torch.cat([x[:1] + 1, x[1:]])),
+    "rows that are the same": lambda module, x: (
+        module(x[:, :1].sign().expand(-1, FEATURES).contiguous())
+        + module(x[:, :1].flip(0).sign().expand(-1, FEATURES).contiguous())
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "vmap"])
+@pytest.mark.parametrize("how", [*TWICE, *ONCE])
+def test_rows_in_two_orders_are_refused(how, mode):
+    run = long_run(mode)
+    x, y = next(iter(run.loader))
+    if how in TWICE:
+        with pytest.raises(GuaranteeError, match="in two orders"):
+            TWICE[how](run.module, x)
+        return
+    run.criterion(ONCE[how](run.module, x), y).backward()
+    run.optimizer.step()
+    assert run.engine.releases == 1
+
+
 class Untidy(nn.Module):
     """Draws from all generators, counts its calls, and has a buffer that others look at."""
 

@@ -185,6 +185,8 @@ class CallWatch:
         axes = [self._axis(t, delivery.size) for t in tensors]
         if all(axis is None for axis in axes):
             return []  # nothing in it that is known to be a row's
+        pairs = zip(tensors, axes, strict=True)
+        self.rows.follow(tensor.movedim(axis, 0) for tensor, axis in pairs if axis is not None)
         device = self.rows.parameters[0].device.type
         autocast = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         flags = [axis is not None for axis in axes]

@@ -78,6 +78,7 @@ class RowCall:
 
     Attributes:
         rows: how many there are.
+        inputs: tensors of the call, rows first; those without a dimension as they are.
         outputs: shape (rows, …) each, without a gradient; see `joined`.
         axes: where the axis of the batch is in each of them, for a batch; None for those without dimension.
         coarse: whether autocast was on.
@@ -89,8 +90,8 @@ class RowCall:
         _check_not_packed(self._given)
         tensors = tensors_in(self._given)
         _check_detached(tensors)
-        self._inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
-        lengths = {len(t) for t in self._inputs if t.dim()}
+        self.inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
+        lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
             raise UnsupportedError(
                 f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}: each needs"
@@ -101,7 +102,7 @@ class RowCall:
         self._seed = seed
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
-        self._context = _Context(self._inputs[0].device.type)
+        self._context = _Context(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
         self._template: Any = None
@@ -227,7 +228,7 @@ class RowCall:
 
     def _of_none(self) -> list[Tensor]:
         """A batch without a row: one that is made up tells the shapes, and is left out."""
-        made_up = [t.new_zeros(1, *t.shape[1:]) if t.dim() else t for t in self._inputs]
+        made_up = [t.new_zeros(1, *t.shape[1:]) if t.dim() else t for t in self.inputs]
         with rewound(self._start):
             outputs = self._of_one(
                 [t[0] if t.dim() else t for t in made_up], lambda a, k: self._model.module(*a, **k)
@@ -240,7 +241,7 @@ class RowCall:
         def chosen(t: Tensor) -> Tensor:
             return t if rows is None or not t.dim() else t[rows.to(t.device)]
 
-        inputs = [chosen(t) for t in self._inputs]
+        inputs = [chosen(t) for t in self.inputs]
         axes = [0 if t.dim() else None for t in inputs]
         model = self._model
         if not model.draws:
@@ -261,7 +262,7 @@ class RowCall:
                 self._randomness = None
 
     def _one_alone(self, row: int) -> list[Tensor]:
-        inputs = [t[row] if t.dim() else t for t in self._inputs]
+        inputs = [t[row] if t.dim() else t for t in self.inputs]
         seed = self._seeds()[row]
         with ExitStack() as stack:
             if self._model.draws or self._model.loops:
@@ -277,7 +278,7 @@ class RowCall:
     def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
         """Outputs of one row, without the axis of the batch."""
         batch = [t.unsqueeze(_axis_of_row(t, self._model.dimension)) for t in inputs]
-        originals = [t if not own.dim() else b for t, own, b in zip(inputs, self._inputs, batch, strict=True)]
+        originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
         with self._context.active(), self._randomness or nullcontext():
             output = run(arguments, keywords)
@@ -299,7 +300,7 @@ class RowCall:
 
     def _seeds(self) -> list[int]:
         if self._random is None:
-            self._random = row_seeds(self._seed, [t for t in self._inputs if t.dim()])
+            self._random = row_seeds(self._seed, [t for t in self.inputs if t.dim()])
         return self._random
 
 

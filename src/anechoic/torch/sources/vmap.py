@@ -156,10 +156,12 @@ class VmapSource(GradientSource):
             return None
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
-        self.single.rows(delivery)
+        due = self.single.rows(delivery)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
+        if due:
+            self.single.follow(t for t in rows.inputs if t.dim())
         return Pending(self, rows, delivery, self.marks())
 
     def looked(self, call: Pending, node: Any) -> None:
