@@ -44,9 +44,10 @@ class PrivacyEngine(Resumable, Single):
     every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact sums (see
     `arithmetic`) a release is what the proof says in spite of floating point; without, the statement bounds
     what rounding adds to a sum.
-    Not covered: a loss that mixes examples (mixup, contrastive losses; impossible in "vmap_loss" mode), padding
-    to the longest of a batch where gradients depend on it, which floats can be released without exact sums, side channels, copies of
-    a run that go on apart, and choices made by looking at private data (learning rates, a validation set).
+    Not covered: a loss that mixes examples (mixup, contrastive losses; impossible in "vmap_loss" mode),
+    padding to the longest of a batch where gradients depend on it, which floats can be released without exact
+    sums, side channels, copies of a run that go on apart, and choices made by looking at private data
+    (learning rates, a validation set).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
