@@ -84,8 +84,18 @@ def test_with_class_weights_a_row_moves_the_sum_by_more_than_the_clip_norm(monke
     assert float((found[0] - found[1]).norm()) > 2 * 1e-2
 
 
-def test_outside_of_a_backward_pass_there_is_nothing_to_see():
-    assert check_divisor([]) == ""
+def test_it_is_seen_in_the_backward_pass_and_before_the_model_alone():
+    out, y = torch.randn(4, 2, requires_grad=True), torch.tensor([0, 1, 1, 0])
+    inside = WEIGHTED["two classes"](out, y)
+    found = []
+
+    def look(*_):
+        found.extend([check_divisor([]), check_divisor([inside.grad_fn])])
+
+    inside.register_hook(look)
+    (2 * inside).backward()
+    assert "sum of the weights" in found[0] and found[1] == ""
+    assert check_divisor([inside.grad_fn]) == "", "no backward pass runs"
 
 
 class Running(nn.Module):
