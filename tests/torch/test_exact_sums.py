@@ -213,6 +213,7 @@ def test_a_budget_counts_the_bytes_that_are_used(strategy, budget, asked):
     stream = engine.mechanism.stream(14, backend="torch")
     (row,) = [row for row in engine.plan.rows if row.chosen]
     assert row.memory == stream.memory_bytes <= budget
+    assert row.history == stream.filter.rows
     assert row.mechanism == engine.mechanism
     assert engine.arithmetic.exact or asked is None
     assert (stream.grid is not None) == engine.arithmetic.exact
