@@ -367,6 +367,15 @@ def test_what_cancels_between_an_embedding_and_its_head(positions):
         assert excess(30, tied.terms) < 1e-4
 
 
+@pytest.mark.parametrize("positions", [1, 6, 40])
+def test_a_shared_weight_counts_what_rounding_may_hide_in_the_sum(positions):
+    """Also where the head has one position, and its own norm hides nothing."""
+    lines, values, x, a = tied_parts(0, positions)
+    found = rows.shared(outer(x, a), Scattered(lines, values, 7)).squared_norms().sqrt()
+    amplitudes = (x.norm(dim=2) * a.norm(dim=2)).sum(1).double() + values.norm(dim=2).sum(1).double()
+    assert bool((found >= 0.999 * rows.MARGIN * amplitudes).all())
+
+
 class Turned(nn.Module):
     """Positions before rows."""
 
