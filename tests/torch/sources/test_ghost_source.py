@@ -107,6 +107,17 @@ def test_a_gradient_that_is_not_kept_counts_what_rounding_may_hide_too():
 # Sums: removing one row moves them by no more than the clip norm.
 
 
+def test_terms_are_the_products_of_several_rows_that_are_summed_together():
+    part = outer(normal(30, 40, 3), normal(30, 40, 4, seed=2))
+    assert part.terms == 0, "gradients of rows are kept, and each is a sum of its own products"
+    part._keeps = False
+    assert 30 * 40 < part.terms <= rows.DEPTH + 1
+    assert outer(normal(3, 1, 4), normal(3, 1, 2)).terms == 0, "one position: nothing cancels within a row"
+    words = Scattered(torch.zeros(9, 1, dtype=torch.long), normal(9, 1, 4), 2)
+    tied = rows.shared(outer(normal(9, 1, 4), normal(9, 1, 2)), words)
+    assert tied.terms >= 9, "a row's own word and head may cancel in the sum of all rows"
+
+
 def gram(seed):
     """Cases in which the weight's gradient comes from Gram matrices, and products cancel in some rows."""
     x, a = normal(60, 6, 30, seed=seed), normal(60, 6, 30, seed=seed + 50)
