@@ -608,6 +608,15 @@ def test_under_units(monkeypatch):
         assert compared(run) == 5
 
 
+def test_a_row_that_is_alone_anyway_shows_no_mixing_under_ghost_clipping():
+    run = start("ghost", mech=Mechanism(Identity(2), FixedOrder(40, 1, steps=2), 0.5, 1.0))
+    step(run, next(iter(run.loader)))
+    assert run.optimizer.source._gradients._checked_state == ()
+    run = long_run("ghost")
+    step(run, next(iter(run.loader)))
+    assert run.optimizer.source._gradients._checked_state == (True,) * 4
+
+
 def test_a_norm_must_not_fall_short():
     run = long_run("vmap")
     watch = run.optimizer.source.single

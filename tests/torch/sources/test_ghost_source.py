@@ -104,6 +104,39 @@ def test_a_gradient_that_is_not_kept_counts_what_rounding_may_hide_too():
     assert bool((part.squared_norms().sqrt() >= true + 0.999 * rows.MARGIN * amplitudes).all())
 
 
+def exact_squares(gradients):
+    from fractions import Fraction
+
+    return [sum((Fraction(v) ** 2 for v in row.flatten().tolist()), Fraction(0)) for row in gradients]
+
+
+def test_norms_of_biases_and_words_never_fall_short_of_exact_ones():
+    values = normal(30, 4, 3)
+    repeated = torch.tensor([0, 1, 4, 2]).expand(30, 4)
+    by_word = torch.zeros(30, 5, 3).index_copy_(1, repeated[0], values)
+    for part, gradients in ((Direct(values), values), (Scattered(repeated, values, 5), by_word)):
+        for upper, exact in zip(part.squared_norms().tolist(), exact_squares(gradients), strict=True):
+            assert exact <= upper <= float(exact) * (1 + 1e-12)
+
+
+def test_squares_that_vanish_leave_a_norm():
+    tiny = torch.full((2, 3), 1e-170, dtype=torch.float64)
+    assert bool((norms([Direct(tiny)]) >= 1.7e-170).all())
+
+
+def test_norms_may_be_asked_for_twice():
+    for positions in (40, 2):  # gradients that are kept, and factors that are
+        part = outer(normal(5, positions, 3), normal(5, positions, 4, seed=2))
+        once = part.squared_norms(), part.weighted_sum(torch.ones(5, dtype=torch.float64))
+        again = part.squared_norms(), part.weighted_sum(torch.ones(5, dtype=torch.float64))
+        assert all(map(torch.equal, once, again))
+
+
+def test_memory_that_was_taken_is_not_taken_again():
+    budget = Budget(100)
+    assert [budget.take(60), budget.take(60), budget.take(40), budget.take(1)] == [True, False, True, False]
+
+
 # Sums: removing one row moves them by no more than the clip norm.
 
 
