@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.ghost import gradients, module, rows
+from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, Scattered, excess, norms
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
@@ -114,8 +115,8 @@ def test_norms_of_biases_and_words_never_fall_short_of_exact_ones():
     values = normal(30, 4, 3)
     repeated = torch.tensor([0, 1, 4, 2]).expand(30, 4)
     by_word = torch.zeros(30, 5, 3).index_copy_(1, repeated[0], values)
-    for part, gradients in ((Direct(values), values), (Scattered(repeated, values, 5), by_word)):
-        for upper, exact in zip(part.squared_norms().tolist(), exact_squares(gradients), strict=True):
+    for part, found in ((Direct(values), values), (Scattered(repeated, values, 5), by_word)):
+        for upper, exact in zip(part.squared_norms().tolist(), exact_squares(found), strict=True):
             assert exact <= upper <= float(exact) * (1 + 1e-12)
 
 
@@ -418,6 +419,20 @@ def test_a_shared_weight_counts_what_rounding_may_hide_in_the_sum(positions):
     found = rows.shared(outer(x, a), Scattered(lines, values, 7)).squared_norms().sqrt()
     amplitudes = (x.norm(dim=2) * a.norm(dim=2)).sum(1).double() + values.norm(dim=2).sum(1).double()
     assert bool((found >= 0.999 * rows.MARGIN * amplitudes).all())
+
+
+def test_rounding_adds_up_over_the_micro_batches_of_a_release():
+    source, _ = ghost(nn.Linear(3, 2), B)
+    for step, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.0625)):
+        source._count_rounding(Delivery(step, B, chunk, 2), part)
+    assert source.excess == 0.25 + 0.5, "a micro-batch that comes again counts once, another release anew"
+
+
+def test_normalisation_with_running_statistics_is_not_on_the_list():
+    layer = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+    assert KINDS[type(layer)].fault(layer) == "track_running_stats=True"
+    with pytest.raises(UnsupportedError, match="track_running_stats=True"):
+        ghost(layer, B)
 
 
 class Turned(nn.Module):
