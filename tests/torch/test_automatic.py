@@ -1,11 +1,13 @@
 """grad_sample_mode="auto": a rule over the classes of modules, seen in the run, its log and checkpoint."""
 
 import logging
+from inspect import signature
 
 import pytest
 from torch import nn
 
 from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources import automatic
 from anechoic.torch.sources.automatic import chosen_mode
 from tests.torch.setting import network, start, train
@@ -39,6 +41,9 @@ class OwnLinear(nn.Linear):
         (nn.Sequential(nn.Linear(3, 2), nn.RReLU()), "hooks"),
         (Own(nn.Linear(3, 2)), "hooks"),
         (nn.Sequential(OwnLinear(3, 2)), "hooks"),
+        (nn.Linear(2**10, 2**10, bias=False), "vmap"),
+        (nn.Linear(2**10, 2**10), "hooks"),
+        (nn.Linear(3, 2, device="meta"), "hooks"),
         (nn.Sequential(nn.Conv3d(1, 1, 1), nn.Flatten()), "hooks"),
         (Own(nn.LSTM(3, 2)), "vmap"),
         (Own(nn.MultiheadAttention(4, 2)), "vmap"),
@@ -72,6 +77,11 @@ def test_the_mode_is_seen_logged_and_saved(dropout, mode, tmp_path, caplog):
     other = "hooks" if mode == "vmap" else "vmap"
     with pytest.raises(MismatchError, match=f"grad_sample_mode={other} was {mode}"):
         made(other).engine.load_checkpoint(path=str(tmp_path / "run"))
+
+
+def test_it_is_the_default():
+    for method in (PrivacyEngine.make_private, PrivacyEngine.make_private_with_epsilon):
+        assert signature(method).parameters["grad_sample_mode"].default == "auto"
 
 
 def test_what_opacus_alone_has_is_still_refused():

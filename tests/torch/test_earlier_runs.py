@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anechoic as an
-from anechoic.errors import CheckpointError, MismatchError, ReplayError
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
@@ -189,12 +189,57 @@ def test_a_run_may_go_back_to_its_own_state(mech):
     assert run.engine.releases == 5
 
 
-def test_states_that_were_never_private_are_taken_as_they_are(mech):
-    plain = torch.optim.SGD(network().parameters(), lr=0.1).state_dict()
-    run = start(mech=mech)
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+def of_a_plain_run():
+    """The state of an optimizer that was never private, after a step."""
+    model = network()
+    optimizer = adam(model.parameters())
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_states_without_statistics_are_taken_as_they_are(mech):
+    run = start(mech=mech, keys=False)
+    plain = torch.optim.SGD(network().parameters(), lr=0.25).state_dict()
     run.optimizer.load_state_dict(plain)
+    assert run.optimizer.param_groups[0]["lr"] == 0.25
+    assert run.engine.get_epsilon(DELTA) == 0.0
     with pytest.raises(CheckpointError, match="not one of a private optimizer"):
         run.engine.charge(plain)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_stamp_that_was_taken_off_does_not_reset_the_count(mech, inner):
+    first = start(mech=mech, keys=False, optimizer=adam)
+    train(first, 8)
+    saved = framework_saves(first)
+    stripped = {key: value for key, value in saved["optimizer"].items() if key != "anechoic"}
+    second = fresh(saved, mech=mech, optimizer=adam)
+    loading = second.optimizer.original_optimizer if inner else second.optimizer
+    with pytest.raises(GuaranteeError, match=r"does not say what was released.*before make_private"):
+        loading.load_state_dict(stripped)
+    second.engine.charge(mech)
+    loading.load_state_dict(stripped)
+    assert second.engine.get_epsilon(DELTA) >= mech.epsilon(DELTA)
+
+
+def test_public_statistics_are_loaded_before_the_run(mech):
+    public = of_a_plain_run()
+
+    def loaded(parameters):
+        optimizer = adam(parameters)
+        optimizer.load_state_dict(public)
+        return optimizer
+
+    run = start(mech=mech, keys=False, optimizer=loaded)
+    train(run, 2)
+    assert all(int(state["step"]) == 3 for state in run.optimizer.state.values())
+    with pytest.raises(GuaranteeError, match="was not private"):
+        start(mech=mech, keys=False, optimizer=adam).optimizer.load_state_dict(public)
 
 
 def test_a_mechanism_is_charged(mech):

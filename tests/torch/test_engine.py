@@ -22,6 +22,7 @@ from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine, PrivateDataLoader
+from anechoic.torch.sources.vmap import RowsModule
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
 
 
@@ -43,8 +44,10 @@ EPSILON = {"epsilon": True, "target_epsilon": 4.0, "target_delta": 1e-5, "epochs
 @pytest.mark.parametrize("sampled", [True, False])
 def test_three_lines(sampled):
     engine = PrivacyEngine()
-    model, optimizer, loader = private(engine, poisson_sampling=sampled, **EPSILON)
-    assert isinstance(model, GradSampleModule)
+    model, optimizer, loader = private(
+        engine, poisson_sampling=sampled, grad_sample_mode="hooks" if sampled else "auto", **EPSILON
+    )
+    assert isinstance(model, GradSampleModule if sampled else RowsModule)
     assert isinstance(loader, PrivateDataLoader)
     mech = engine.mechanism
     assert mech.steps == 3 * 5

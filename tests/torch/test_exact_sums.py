@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise.grid import default_bits, spacing
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.planning import plan
+from anechoic.torch import BatchMemoryManager, PrivacyEngine, exact_sums, read_mechanism
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
 from tests.torch.units_setting import IDS, scheme, unit_mechanism
 
@@ -139,7 +140,8 @@ def test_contributions_of_units_are_exact_too():
 
 def test_empty_batches_are_released_as_noise():
     made = replace(mechanism("poisson", examples=40, batch_size=1), grid_bits=BITS)
-    run = start(mech=made, keys=False, dataset=data(40))
+    keys = {"noise_key": bytes([91]) * 32, "sampling_key": bytes([92]) * 32}  # of no other test
+    run = start(mech=made, keys=False, engine=keys, dataset=data(40))
     empty = 0
     for x, y in run.loader:
         run.optimizer.zero_grad()
@@ -150,21 +152,111 @@ def test_empty_batches_are_released_as_noise():
     assert empty and run.engine.releases == 15
 
 
-def test_a_planned_mechanism_gets_the_default_grid():
-    engine, model = PrivacyEngine(), nn.Linear(6, 2)
+def planned(*, mode="hooks", model=None, strategy="identity", **options):
+    """An engine that planned its mechanism."""
+    engine, model = PrivacyEngine(), nn.Linear(6, 2) if model is None else model
+    given = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2, "max_grad_norm": 1.0, **options}
     engine.make_private_with_epsilon(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=DataLoader(data(40), batch_size=8),
-        target_epsilon=2.0,
-        target_delta=1e-5,
-        epochs=2,
-        max_grad_norm=1.0,
-        exact_sums=True,
+        mechanism=strategy,
+        grad_sample_mode=mode,
         poisson_sampling=False,
+        **given,
     )
+    return engine
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap", "vmap_loss"])
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_planned_mechanism_gets_the_default_grid(mode, asked):
+    engine = planned(mode=mode, exact_sums=asked)
     assert engine.mechanism.grid_bits == default_bits(14)
     assert engine.mechanism.epsilon(1e-5) <= 2.0
+    assert engine.plan.mechanism == engine.mechanism
+    assert engine.arithmetic.exact and str(engine.arithmetic).startswith("exact sums: ")
+
+
+@pytest.mark.parametrize(
+    ("why", "options"),
+    [
+        ("exact_sums=False", {"exact_sums": False}),
+        ("'ghost' never has the gradient of a single example", {"mode": "ghost"}),
+        ("parameters are float64", {"model": nn.Linear(6, 2).double()}),
+        ("room for", {"max_grad_norm": 1e-305}),
+        ("fewer grid_bits", {"target_epsilon": 1e-11, "target_delta": 1e-14}),
+        ("memory_budget=200", {"memory_budget": 200, "strategy": "banded_toeplitz"}),
+    ],
+)
+def test_without_a_grid_the_reason_is_said(why, options):
+    engine = planned(**options)
+    assert engine.mechanism.grid_bits is None and not engine.arithmetic.exact
+    assert why in str(engine.arithmetic) and str(engine.arithmetic).startswith("sums in floating point: ")
+
+
+def test_on_another_device_there_is_no_grid_by_default():
+    found = exact_sums._against("hooks", [nn.Parameter(torch.empty(2, device="meta"))])
+    assert "on the CPU" in found and not exact_sums._against("hooks", [nn.Parameter(torch.empty(2))])
+
+
+def test_of_a_given_mechanism_the_grid_is_its_own():
+    assert start(mech=exact(), keys=False).engine.arithmetic.exact
+    floats = start(keys=False).engine
+    assert "calibrate(…, grid_bits=…)" in floats.arithmetic.reason and floats.mechanism.grid_bits is None
+
+
+@pytest.mark.parametrize(("strategy", "budget"), [("banded_toeplitz", 800), ("blt", 440)])
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_budget_counts_the_bytes_that_are_used(strategy, budget, asked):
+    """14 entries: a row of bands takes 112 bytes on a grid, and one of a BLT 224."""
+    engine = planned(strategy=strategy, memory_budget=budget, exact_sums=asked)
+    stream = engine.mechanism.stream(14, backend="torch")
+    (row,) = [row for row in engine.plan.rows if row.chosen]
+    assert row.memory == stream.memory_bytes <= budget
+    assert row.history == stream.filter.rows
+    assert row.mechanism == engine.mechanism
+    assert engine.arithmetic.exact or asked is None
+    assert (stream.grid is not None) == engine.arithmetic.exact
+
+
+def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
+    def made(budget):
+        return plan(
+            examples=240,
+            batch_size=8,
+            epochs=1,
+            epsilon=2.0,
+            delta=1e-5,
+            dimension=14,
+            memory_budget=budget,
+            random_sampling=False,
+            strategy="blt",
+        )
+
+    given = {"mode": "hooks", "parameters": [nn.Parameter(torch.zeros(14))], "epsilon": 2.0}
+    found = [
+        exact_sums.planned(made, exact_sums=asked, memory_budget=budget, **given)
+        for asked, budget in ((None, None), (True, 447), (None, 447))
+    ]
+    sizes = [made.mechanism.stream(14).memory_bytes for made, _ in found]
+    assert sizes == [448, 224, 112] and [how.exact for _, how in found] == [True, True, False]
+
+
+def test_noise_that_is_too_large_is_refused_before_the_run():
+    with pytest.raises(GuaranteeError, match="fewer grid_bits"):
+        planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
+
+
+def test_a_run_without_a_grid_is_resumed_without_one(tmp_path):
+    path = str(tmp_path / "run")
+    before = planned(exact_sums=False)
+    before.save_checkpoint(path=path)
+    with pytest.raises(MismatchError, match=r"\(grid_bits=None\).*\(grid_bits=17\).*read_mechanism"):
+        planned().load_checkpoint(path=path)
+    again = planned(strategy=read_mechanism(path))
+    again.load_checkpoint(path=path)
+    assert again.mechanism.grid_bits is None
 
 
 def test_what_does_not_fit_is_refused():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anechoic.errors import GuaranteeError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
@@ -357,6 +357,40 @@ def test_batch_norm_by_its_function_is_refused_in_words(mode):
         step(run, next(iter(run.loader)))
 
 
+@pytest.mark.parametrize("mode", ["vmap", "vmap_loss"])
+def test_batch_norm_by_its_function_names_the_layer(mode):
+    run = long_run(mode, model=nn.Sequential(nn.Tanh(), Normalised()))
+    with pytest.raises(UnsupportedError, match=r"1 \(Normalised\) normalises .* Use GroupNorm"):
+        step(run, next(iter(run.loader)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_one_coin_for_all_rows_is_no_row_s(mode, draw):
+    """What Python and NumPy draw follows from the key: a row that is not there changes nothing of others."""
+
+    class Coin(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = network(seed=1), network(seed=2)
+
+        def forward(self, x):
+            coin = float(draw())
+            return coin * self.a(x) + (1 - coin) * self.b(x)
+
+    sums = []
+    for gone in (None, 3):
+        run = start(mode, model=Coin(), shuffle=False)
+        x, y = next(iter(run.loader))
+        if gone is not None:
+            x[gone] = float("nan")  # counts as zero
+        run.optimizer.zero_grad()
+        backward(run, (x, y))
+        sums.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+    moved = sum(float((a - b).square().sum()) for a, b in zip(*sums, strict=True)) ** 0.5
+    assert 0 < moved <= 1.0001
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_comparison_waits_for_a_batch_of_several_rows(mode, monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 0.0)
@@ -461,7 +495,7 @@ def test_a_model_that_takes_no_batch_of_one_is_compared(narrow, size, monkeypatc
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize(("dropout", "times"), [(0.0, 3), (0.5, 0)])
+@pytest.mark.parametrize(("dropout", "times"), [(0.0, 3), (0.5, 1)])  # of a single row it cannot be
 def test_a_loss_made_by_the_model_is_compared_where_it_can_be(dropout, times, reduction, monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 1.0)
     run = long_run("hooks", model=Losing(dropout, reduction), steps=3, reduction=reduction)
@@ -472,6 +506,49 @@ def test_a_loss_made_by_the_model_is_compared_where_it_can_be(dropout, times, re
         if run.engine.releases == 3:
             break
     assert compared(run) == times
+
+
+class LosingMixed(Losing):
+    def forward(self, x, y):
+        return super().forward(x - 0.2 * x.mean(0), y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_of_mixed_rows_that_draws_is_refused(reduction, monkeypatch):
+    monkeypatch.setattr(single_rows, "RATE", 0.0)
+    run = long_run("hooks", model=LosingMixed(0.5, reduction), reduction=reduction)
+    x, y = next(iter(run.loader))
+    run.module(x, y).backward()
+    with pytest.raises(GuaranteeError, match=r"beside row \d changes|mixes the rows"):
+        run.optimizer.step()
+    assert run.engine.releases == 0
+
+
+LABELS = (torch.arange(8) < 3).float()[:, None].expand(-1, FEATURES)  # that these move says nothing
+TWICE = {
+    "flipped": lambda module, x: module(x) + module(x.flip(0)),
+    "shuffled": lambda module, x: module(x[[1, 0, 2, 3, 4, 5, 6, 7]]) * module(x),
+}
+ONCE = {
+    "in one order": lambda module, x: module(x) + module(x),
+    "other values": lambda module, x: module(x) + module(-x),
+    "one other row": lambda module, x: module(x) + module(torch.cat([x[:1] + 1, x[1:]])),
+    "labels": lambda module, x: module(x) + module(LABELS[: len(x)]) + module(LABELS[: len(x)].flip(0)),
+}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "vmap"])
+@pytest.mark.parametrize("how", [*TWICE, *ONCE])
+def test_rows_in_two_orders_are_refused(how, mode):
+    run = long_run(mode)
+    x, y = next(iter(run.loader))
+    if how in TWICE:
+        with pytest.raises(GuaranteeError, match="in two orders"):
+            TWICE[how](run.module, x)
+        return
+    run.criterion(ONCE[how](run.module, x), y).backward()
+    run.optimizer.step()
+    assert run.engine.releases == 1
 
 
 class Untidy(nn.Module):
@@ -529,6 +606,15 @@ def test_under_units(monkeypatch):
         run = start(mode, mech=mech, dataset=data(40), unit_ids=owners)
         train(run)
         assert compared(run) == 5
+
+
+def test_a_row_that_is_alone_anyway_shows_no_mixing_under_ghost_clipping():
+    run = start("ghost", mech=Mechanism(Identity(2), FixedOrder(40, 1, steps=2), 0.5, 1.0))
+    step(run, next(iter(run.loader)))
+    assert run.optimizer.source._gradients._checked_state == ()
+    run = long_run("ghost")
+    step(run, next(iter(run.loader)))
+    assert run.optimizer.source._gradients._checked_state == (True,) * 4
 
 
 def test_a_norm_must_not_fall_short():

@@ -41,7 +41,8 @@ _NOT_COVERED = (
 )
 
 _DUTIES = (
-    "each {unit}'s contribution is computed from that {unit}'s data and from released models alone",
+    "each {unit}'s contribution is computed from that {unit}'s data and from released models alone: not"
+    " from the length to which others are padded, nor by a loss whose divisor depends on others",
     "keys come from the operating system, stay secret, and are used for this run only",
     "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
     "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"

@@ -17,11 +17,13 @@ from anechoic.participation import Participation
 from anechoic.planning import Plan
 from anechoic.torch import checks
 from anechoic.torch.checkpoints.resumable import Resumable
+from anechoic.torch.exact_sums import Arithmetic
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
 from anechoic.torch.setup import Setup, begin, check, mechanism_of, with_mode
 from anechoic.torch.single import Single
+from anechoic.torch.sources.automatic import AUTO
 from anechoic.units import Units
 
 
@@ -39,12 +41,13 @@ class PrivacyEngine(Resumable, Single):
     copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
     its step() the global generators (torch, numpy.random, random) are functions of the sampling key and t, so
     no seed of the script has to be secret; then they go on where they were. From the first checkpoint on
-    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact_sums a
-    release is what the proof says in spite of floating point; without, the statement bounds what rounding
-    adds to a sum.
-    Not covered: a loss that mixes examples (mixup, contrastive losses, class weights under reduction "mean";
-    impossible in "vmap_loss" mode), which floats can be released without exact_sums, side channels, copies of
-    a run that go on apart, and choices made by looking at private data (learning rates, a validation set).
+    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact sums (see
+    `arithmetic`) a release is what the proof says in spite of floating point; without, the statement bounds
+    what rounding adds to a sum.
+    Not covered: a loss that mixes examples (mixup, contrastive losses; impossible in "vmap_loss" mode),
+    padding to the longest of a batch where gradients depend on it, which floats can be released without exact
+    sums, side channels, copies of a run that go on apart, and choices made by looking at private data
+    (learning rates, a validation set).
 
     Args:
         accountant: only the default; the accountant follows from the mechanism.
@@ -82,8 +85,8 @@ class PrivacyEngine(Resumable, Single):
         if secure_mode:
             raise UnsupportedError(
                 "secure_mode=True is not supported: noise comes from AES-256 under a key of the operating"
-                " system in any case, and exact_sums=True of make_private covers floating point. Leave it"
-                " False."
+                " system in any case, and exact sums, the default where they are possible, cover floating"
+                " point. Leave it False."
             )
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
@@ -107,7 +110,7 @@ class PrivacyEngine(Resumable, Single):
         poisson_sampling: bool = True,
         clipping: str = "flat",
         noise_generator: None = None,
-        grad_sample_mode: str = "hooks",
+        grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         mechanism: Mechanism | str = "auto",
@@ -139,7 +142,7 @@ class PrivacyEngine(Resumable, Single):
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
             grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
-                or "hooks" by the classes of the model's modules (docs/training.md).
+                or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
                 "blt", …), for one planned from the other arguments.
@@ -148,13 +151,16 @@ class PrivacyEngine(Resumable, Single):
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
-            memory_budget: bytes that the noise state may take.
+            memory_budget: bytes that the noise state may take, on a grid too.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
             exact_sums: whether contributions and noise are added up as integers, so that a release is what
-                the proof says in spite of floating point (docs/proofs/float-safe.md). None: as the Mechanism
-                has it, and not for a planned one. Not for "ghost".
+                the proof says in spite of floating point (docs/proofs/float-safe.md). None: as a given
+                Mechanism has it; a planned one has a grid where that is possible, and `arithmetic` says why
+                where it has none (grad_sample_mode="ghost", parameters on a GPU or in float64, a
+                memory_budget that its float64 rows do not fit into, noise or a clip norm out of its range).
+                False: none. True: refused where it is impossible.
             clipping, noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
@@ -214,7 +220,7 @@ class PrivacyEngine(Resumable, Single):
         poisson_sampling: bool = True,
         clipping: str = "flat",
         noise_generator: None = None,
-        grad_sample_mode: str = "hooks",
+        grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         mechanism: Mechanism | str = "auto",
@@ -296,6 +302,11 @@ class PrivacyEngine(Resumable, Single):
         return self._current().mechanism
 
     @property
+    def arithmetic(self) -> Arithmetic:
+        """Whether the sums of the run are integers, and if not, why."""
+        return self._current().arithmetic
+
+    @property
     def accountant(self) -> NoReturn:
         """Refused: nothing is accumulated, the mechanism knows its epsilon.
 
@@ -372,10 +383,11 @@ class PrivacyEngine(Resumable, Single):
                 " guarantees of two runs on the same data add up."
             )
         setup = with_mode(setup)
-        mechanism, self.plan = mechanism_of(setup, check(setup))
+        mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
         self._run, private = begin(
             setup,
             mechanism,
+            arithmetic,
             self._keys.draw(),
             journal=self._journal,
             sync_every=self._journal_sync_every,

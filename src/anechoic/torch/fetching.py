@@ -60,10 +60,11 @@ class Fetcher(Dataset[Any]):
         """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
         size = len(request.indices)
         with seeded(request.seed):
-            batch = self._collate(self._examples(request.indices)) if size else self._empty_batch()
+            batch = self._collate(self.examples(request.indices)) if size else self._empty_batch()
         return request.step, request.chunk, request.chunks, size, batch, request.units
 
-    def _examples(self, indices: list[int]) -> list[Any]:
+    def examples(self, indices: list[int]) -> list[Any]:
+        """Of the data set, in that order."""
         if callable(getattr(self.dataset, "__getitems__", None)):
             return list(self.dataset.__getitems__(indices))
         return [self.dataset[index] for index in indices]
@@ -71,7 +72,7 @@ class Fetcher(Dataset[Any]):
     def _empty_batch(self) -> Any:
         # shaped after a batch of one example, of which no number is kept
         if self._empty is None:
-            one = self._collate(self._examples([0]))
+            one = self._collate(self.examples([0]))
             self._empty = (empty_like(one, self._batch_first),)
         return self._empty[0]
 

@@ -306,8 +306,17 @@ class CorrelatedOptimizer(Single, Optimizer):
         Raises:
             ReplayError: if it is of a run with releases that this engine does not count; see
                 `PrivacyEngine.charge`.
+            GuaranteeError: if it holds something and says nothing of a run, where nothing was charged.
         """
         self.original_optimizer.load_state_dict(self._admitted(None, state_dict))
+
+    def restore(self, state_dict: dict[str, Any]) -> None:
+        """The same for a checkpoint of this run, whose releases are counted by the checkpoint."""
+        identity, self.identity = self.identity, None
+        try:
+            self.original_optimizer.load_state_dict(state_dict)
+        finally:
+            self.identity = identity
 
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
         stamped: dict[str, Any] = state if self.identity is None else self.identity.stamped(state)

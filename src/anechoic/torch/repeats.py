@@ -1,4 +1,4 @@
-"""Whether a loader hands out the same batch twice under one seed, tried on a few examples before training.
+"""Whether a loader hands out the same batch twice under one seed.
 
 A batch must be a function of the sampling key and t. Random numbers from the global generators are; those of
 a generator that the data set keeps for itself go on from batch to batch, and a resumed run would draw others.
@@ -12,34 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.fetching import Fetcher, Request, tried
-from anechoic.torch.randomness import SEED_BYTES
 
-#: Examples tried: a flip of each with probability 1/2 goes unseen once in 65,536 times.
-_TRIED = 16
 _DEPTH = 8
 
 
-def check_repeats(loader: DataLoader[Any]) -> None:
+def check_repeats(where: str) -> None:
     """Refuse a data set or collate_fn that draws random numbers from a generator of its own.
 
-    One request is fetched twice under one seed, by a worker where the loader has workers. What cannot be
-    compared is passed over, and so is what cannot be fetched: it will show in training.
-
     Args:
-        loader: the user's.
+        where: what `different` says of two batches of one request, fetched under one seed.
 
     Raises:
         UnsupportedError: naming what differs, and what to do.
     """
-    examples = len(loader.dataset)  # type: ignore[arg-type]
-    if not examples:
-        return
-    chosen = np.unique(np.linspace(0, examples - 1, min(_TRIED, examples)).astype(int)).tolist()
-    where = tried(loader, _Trial(loader.dataset, loader.collate_fn, chosen))
     if where:
         raise UnsupportedError(
             f"the data set or collate_fn gives other values when the same examples are fetched again ({where}"
@@ -49,27 +36,6 @@ def check_repeats(loader: DataLoader[Any]) -> None:
             " they are set for each batch. A Generator may be made there, too:"
             " numpy.random.default_rng(torch.randint(2**62, ()).item())."
         )
-
-
-class _Trial(Dataset[str]):
-    """One item: what differs between two fetches, or ""."""
-
-    def __init__(self, dataset: Any, collate: Any, chosen: list[int]) -> None:
-        self._dataset, self._collate, self._chosen = dataset, collate, chosen
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> str:
-        if index:
-            raise IndexError(index)
-        fetcher = Fetcher(self._dataset, self._collate, True)
-        request = Request(0, 0, 1, self._chosen, bytes(SEED_BYTES))
-        try:
-            first, second = (fetcher.__getitems__(request)[4] for _ in range(2))
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-            return ""
-        return different(first, second, "batch")
 
 
 def different(one: Any, two: Any, name: str, depth: int = 0) -> str:

@@ -13,6 +13,7 @@ from anechoic.mechanism import Mechanism
 from anechoic.runs import identity_of
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.exact_sums import Arithmetic
 from anechoic.torch.keys import Keys
 from anechoic.torch.ledger import ReleaseLedger
 from anechoic.torch.loader import PrivateDataLoader
@@ -28,6 +29,7 @@ class Run(Single):
 
     Attributes:
         mechanism: what is released, and its guarantee.
+        arithmetic: whether sums are integers, and why.
         ledger: how far the run is.
         plain: the user's module.
         source, release: what makes the sums, and what adds the noise.
@@ -39,6 +41,7 @@ class Run(Single):
     """
 
     mechanism: Mechanism
+    arithmetic: Arithmetic
     ledger: ReleaseLedger
     plain: nn.Module
     source: GradientSource

@@ -19,14 +19,13 @@ from anechoic.sampling import External
 from anechoic.torch import checks, fit
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
-from anechoic.torch.exact_sums import check_exact_sums, on_grid
+from anechoic.torch.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
 from anechoic.torch.keys import Keys
 from anechoic.torch.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loader import Feed, PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness import Surroundings
 from anechoic.torch.release import Release
-from anechoic.torch.repeats import check_repeats
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
@@ -34,6 +33,7 @@ from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source
 from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
+from anechoic.torch.trial import try_batches
 from anechoic.torch.units import check_units, report_units, units_of
 from anechoic.units import Units
 
@@ -138,12 +138,12 @@ def check(setup: Setup) -> list[nn.Parameter]:
     )
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
-    check_repeats(setup.data_loader)  # last: it fetches examples
+    try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 
 
-def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None]:
-    """The given mechanism if it fits, or one planned for the setup."""
+def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None, Arithmetic]:
+    """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
     if isinstance(setup.mechanism, Mechanism):
         if not isinstance(setup.mechanism.sampling, External):
             fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
@@ -164,7 +164,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         )
         if setup.epsilon is not None and setup.delta is not None:
             fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
-        return setup.mechanism, None
+        return setup.mechanism, None, arithmetic_of(setup.mechanism)
     if not isinstance(setup.mechanism, str):
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
@@ -189,45 +189,58 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             " poisson_sampling=True permits sampling.",
             setup.mechanism,
         )
-    loader, delta = setup.data_loader, setup.delta
+    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
-    made = plan(
-        examples=setup.count,
-        batch_size=size,
-        steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
+
+    def made(memory_budget: int | None) -> Plan:
+        return plan(
+            examples=setup.count,
+            batch_size=size,
+            steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
+            epsilon=setup.epsilon,
+            noise_multiplier=setup.noise_multiplier,
+            delta=delta,
+            dimension=sum(p.numel() for p in parameters),
+            memory_budget=memory_budget,
+            random_sampling=setup.poisson_sampling,
+            participation=setup.participation,
+            strategy=str(setup.mechanism),
+            clip_norm=clip_norm,
+            adjacency=setup.adjacency or "zero_out",
+            unit=setup.unit or ("example" if setup.units is None else "unit"),
+            drop_last=loader.drop_last,
+        )
+
+    found, arithmetic = planned(
+        made,
+        exact_sums=setup.exact_sums,
+        mode=setup.grad_sample_mode,
+        parameters=parameters,
         epsilon=setup.epsilon,
-        noise_multiplier=setup.noise_multiplier,
-        delta=delta,
-        dimension=sum(p.numel() for p in parameters),
-        # on a grid the memory is float64, which the plan counts as float32
-        memory_budget=setup.memory_budget // 2
-        if setup.exact_sums and setup.memory_budget
-        else setup.memory_budget,
-        random_sampling=setup.poisson_sampling,
-        participation=setup.participation,
-        strategy=setup.mechanism,
-        clip_norm=setup.max_grad_norm,
-        adjacency=setup.adjacency or "zero_out",
-        unit=setup.unit or ("example" if setup.units is None else "unit"),
-        drop_last=loader.drop_last,
+        memory_budget=setup.memory_budget,
     )
-    logger.info("planned mechanism:\n%s", made)
-    if not setup.exact_sums:
-        return made.mechanism, made
-    return on_grid(made.mechanism, sum(p.numel() for p in parameters), setup.epsilon), made
+    logger.info("planned mechanism:\n%s", found)
+    return found.mechanism, found, arithmetic
 
 
 def begin(
-    setup: Setup, mechanism: Mechanism, keys: Keys, *, journal: Any = None, sync_every: int = 1
+    setup: Setup,
+    mechanism: Mechanism,
+    arithmetic: Arithmetic,
+    keys: Keys,
+    *,
+    journal: Any = None,
+    sync_every: int = 1,
 ) -> tuple[Run, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
     Args:
+        mechanism, arithmetic: see `mechanism_of`.
         keys: of the run.
         journal, sync_every: see `Recorder`.
     """
@@ -258,6 +271,7 @@ def begin(
         undo.callback(optimizer.detach)
         run = Run(
             mechanism=mechanism,
+            arithmetic=arithmetic,
             ledger=ledger,
             plain=setup.module,
             source=source,
@@ -274,9 +288,10 @@ def begin(
     _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
-        "batches: %s; the loader's own sampler is replaced. %r",
+        "batches: %s; the loader's own sampler is replaced. %r, %s",
         mechanism.sampling.describe(mechanism.unit),
         mechanism,
+        arithmetic,
     )
     if source.criterion is None:
         return run, (source.module, optimizer, loader)

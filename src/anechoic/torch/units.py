@@ -158,30 +158,12 @@ class OrderWatch:
         items = torch.from_numpy(delivery.units.items)
         for given in tensors_of(tensors):
             for own in tensors_of(delivery.content):
-                if own.shape == given.shape and self._moved(own, given, items):
+                if own.shape == given.shape and moved(own, given, items, self._dimension):
                     raise DesynchronizedError(
                         f"the rows of batch {delivery.step} reached the model in another order: which rows"
                         " are clipped together is known by their place, so units would be mixed. Feed the"
                         " batch as it was delivered."
                     )
-
-    def _moved(self, own: Tensor, given: Tensor, items: Tensor) -> bool:
-        if own is given or own.dim() <= self._dimension or own.shape[self._dimension] != len(items):
-            return False
-        given = given.detach().to(own.device)
-        if given.dtype != own.dtype or torch.equal(own, given):
-            return False
-        # sums tell at once that other values, not another order, came: as a rule
-        sums, found = (_sums(t.movedim(self._dimension, 0)) for t in (own, given))
-        if not torch.allclose(sums.sort().values, found.sort().values, equal_nan=True):
-            return False
-        rows, others = (t.movedim(self._dimension, 0).reshape(len(items), -1) for t in (own, given))
-        _, names = torch.unique(torch.cat([rows, others]), dim=0, return_inverse=True)
-        before, after = names[: len(items)].cpu(), names[len(items) :].cpu()
-        if not torch.equal(before.sort().values, after.sort().values):
-            return False
-        size = int(names.max()) + 1
-        return not torch.equal((items * size + before).sort().values, (items * size + after).sort().values)
 
     def __reduce__(self) -> Any:
         return _idle, ()
@@ -192,6 +174,32 @@ class _Idle:
 
     def __call__(self, *_: Any) -> None:
         pass
+
+
+def moved(own: Tensor, given: Tensor, items: Tensor, dimension: int = 0) -> bool:
+    """Whether `given` holds the rows of `own`, some of them in the place of another item.
+
+    Args:
+        own, given: of one shape.
+        items: which item each row belongs to.
+        dimension: where the rows are.
+    """
+    if own is given or own.dim() <= dimension or own.shape[dimension] != len(items):
+        return False
+    given = given.detach().to(own.device)
+    if given.dtype != own.dtype or torch.equal(own, given):
+        return False
+    # sums tell at once that other values, not another order, came: as a rule
+    sums, found = (_sums(t.movedim(dimension, 0)) for t in (own, given))
+    if not torch.allclose(sums.sort().values, found.sort().values, equal_nan=True):
+        return False
+    rows, others = (t.movedim(dimension, 0).reshape(len(items), -1) for t in (own, given))
+    _, names = torch.unique(torch.cat([rows, others]), dim=0, return_inverse=True)
+    before, after = names[: len(items)].cpu(), names[len(items) :].cpu()
+    if not torch.equal(before.sort().values, after.sort().values):
+        return False
+    size = int(names.max()) + 1
+    return not torch.equal((items * size + before).sort().values, (items * size + after).sort().values)
 
 
 def _sums(rows: Tensor) -> Tensor:

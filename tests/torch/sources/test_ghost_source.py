@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.ledger import Delivery
 from anechoic.torch.sources.ghost import gradients, module, rows
+from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, Scattered, excess, norms
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
@@ -104,7 +105,51 @@ def test_a_gradient_that_is_not_kept_counts_what_rounding_may_hide_too():
     assert bool((part.squared_norms().sqrt() >= true + 0.999 * rows.MARGIN * amplitudes).all())
 
 
+def exact_squares(gradients):
+    from fractions import Fraction
+
+    return [sum((Fraction(v) ** 2 for v in row.flatten().tolist()), Fraction(0)) for row in gradients]
+
+
+def test_norms_of_biases_and_words_never_fall_short_of_exact_ones():
+    values = normal(30, 4, 3)
+    repeated = torch.tensor([0, 1, 4, 2]).expand(30, 4)
+    by_word = torch.zeros(30, 5, 3).index_copy_(1, repeated[0], values)
+    for part, found in ((Direct(values), values), (Scattered(repeated, values, 5), by_word)):
+        for upper, exact in zip(part.squared_norms().tolist(), exact_squares(found), strict=True):
+            assert exact <= upper <= float(exact) * (1 + 1e-12)
+
+
+def test_squares_that_vanish_leave_a_norm():
+    tiny = torch.full((2, 3), 1e-170, dtype=torch.float64)
+    assert bool((norms([Direct(tiny)]) >= 1.7e-170).all())
+
+
+def test_norms_may_be_asked_for_twice():
+    for positions in (40, 2):  # gradients that are kept, and factors that are
+        part = outer(normal(5, positions, 3), normal(5, positions, 4, seed=2))
+        once = part.squared_norms(), part.weighted_sum(torch.ones(5, dtype=torch.float64))
+        again = part.squared_norms(), part.weighted_sum(torch.ones(5, dtype=torch.float64))
+        assert all(map(torch.equal, once, again))
+
+
+def test_memory_that_was_taken_is_not_taken_again():
+    budget = Budget(100)
+    assert [budget.take(60), budget.take(60), budget.take(40), budget.take(1)] == [True, False, True, False]
+
+
 # Sums: removing one row moves them by no more than the clip norm.
+
+
+def test_terms_are_the_products_of_several_rows_that_are_summed_together():
+    part = outer(normal(30, 40, 3), normal(30, 40, 4, seed=2))
+    assert part.terms == 0, "gradients of rows are kept, and each is a sum of its own products"
+    part._keeps = False
+    assert 30 * 40 < part.terms <= rows.DEPTH + 1
+    assert outer(normal(3, 1, 4), normal(3, 1, 2)).terms == 0, "one position: nothing cancels within a row"
+    words = Scattered(torch.zeros(9, 1, dtype=torch.long), normal(9, 1, 4), 2)
+    tied = rows.shared(outer(normal(9, 1, 4), normal(9, 1, 2)), words)
+    assert tied.terms >= 9, "a row's own word and head may cancel in the sum of all rows"
 
 
 def gram(seed):
@@ -365,6 +410,29 @@ def test_what_cancels_between_an_embedding_and_its_head(positions):
             sums.append(tied.weighted_sum((1 / lengths).clamp(max=1.0)))
         assert float((sums[0] - sums[1]).norm()) <= 1 + excess(30, tied.terms)
         assert excess(30, tied.terms) < 1e-4
+
+
+@pytest.mark.parametrize("positions", [1, 6, 40])
+def test_a_shared_weight_counts_what_rounding_may_hide_in_the_sum(positions):
+    """Also where the head has one position, and its own norm hides nothing."""
+    lines, values, x, a = tied_parts(0, positions)
+    found = rows.shared(outer(x, a), Scattered(lines, values, 7)).squared_norms().sqrt()
+    amplitudes = (x.norm(dim=2) * a.norm(dim=2)).sum(1).double() + values.norm(dim=2).sum(1).double()
+    assert bool((found >= 0.999 * rows.MARGIN * amplitudes).all())
+
+
+def test_rounding_adds_up_over_the_micro_batches_of_a_release():
+    source, _ = ghost(nn.Linear(3, 2), B)
+    for step, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.0625)):
+        source._count_rounding(Delivery(step, B, chunk, 2), part)
+    assert source.excess == 0.25 + 0.5, "a micro-batch that comes again counts once, another release anew"
+
+
+def test_normalisation_with_running_statistics_is_not_on_the_list():
+    layer = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+    assert KINDS[type(layer)].fault(layer) == "track_running_stats=True"
+    with pytest.raises(UnsupportedError, match="track_running_stats=True"):
+        ghost(layer, B)
 
 
 class Turned(nn.Module):

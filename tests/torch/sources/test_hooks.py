@@ -25,7 +25,7 @@ def tokens(*shape, high=9, seed=2):
 
 
 def private(model, x, *, mode="hooks", clip=CLIP, reduction="mean", **options):
-    """A run of one release over all of x, with hardly any noise and a learning rate of 1."""
+    """A run of one release over all of x, with hardly any noise, float sums and a learning rate of 1."""
     y = torch.arange(len(x)) % 3
     return PrivacyEngine().make_private(
         module=model,
@@ -39,6 +39,7 @@ def private(model, x, *, mode="hooks", clip=CLIP, reduction="mean", **options):
         poisson_sampling=False,
         grad_sample_mode=mode,
         loss_reduction=reduction,
+        exact_sums=False,  # on a grid 2**-13 of the clip norm is left unused
         **options,
     )
 
@@ -334,7 +335,8 @@ ASIDE = {
 @pytest.mark.parametrize("mode", HOOKED)
 @pytest.mark.parametrize("use", ASIDE)
 def test_a_parameter_used_apart_from_its_layer_is_refused(use, mode):
-    with pytest.raises(GuaranteeError, match=r"'a\.(weight|bias)' .*grad_sample_mode='vmap'"):
+    # by the sum of all rows, or, where what is missing adds up to nothing there, by rows alone
+    with pytest.raises(GuaranteeError, match=r"('a\.(weight|bias)' |for a\.).*grad_sample_mode='vmap'"):
         released_sum(lambda: Shared(ASIDE[use]), inputs(4), mode=mode)
 
 

@@ -7,6 +7,7 @@ the noise off the releases, so it is as secret as the data.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -116,9 +117,12 @@ def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False)
         )
     fingerprint = content["fingerprint"]
     if fingerprint != run.mechanism.fingerprint:
+        bits = json.loads(content["mechanism"]).get("grid_bits")
+        grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"
+        own = "" if not grid else f" (grid_bits={run.mechanism.grid_bits})"
         raise MismatchError(
-            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…, this run's is"
-            f" {run.mechanism.fingerprint[:12]}…: pass mechanism=anechoic.torch.read_mechanism(path) to"
+            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…{grid}, this run's is"
+            f" {run.mechanism.fingerprint[:12]}…{own}: pass mechanism=anechoic.torch.read_mechanism(path) to"
             " make_private."
         )
     _check_batches(run.loader.feed.batches.name, content["order"])
@@ -143,7 +147,7 @@ def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False)
         content["journal"], source.parent, noise_key, content["releases"], adopt=adopt_journal
     )
     run.plain.load_state_dict(content["module"])
-    run.optimizer.original_optimizer.load_state_dict(content["optimizer"])
+    run.optimizer.restore(content["optimizer"])
     resume()
     run.recorder.attach(journal)
     run.history.earlier = earlier

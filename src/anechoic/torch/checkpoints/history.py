@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from anechoic._validate import positive_int
 from anechoic.composition import Composition, compose
-from anechoic.errors import CheckpointError, MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import (
+    CheckpointError,
+    GuaranteeError,
+    MismatchError,
+    ReplayError,
+    UnsupportedError,
+)
 from anechoic.mechanism import Mechanism
 from anechoic.runs import read_journal
 
@@ -130,9 +138,11 @@ class History:
 
         Raises:
             ReplayError: if they are not.
+            GuaranteeError: for a state without a stamp that holds something, where nothing is charged.
         """
         stamp = stamp_of(state)
         if stamp is None:
+            self._check_unstamped(state)
             return dict(state)
         if stamp["run"] == run and stamp["releases"] > releases:
             raise ReplayError(
@@ -152,6 +162,18 @@ class History:
                 " this optimizer state."
             )
         return unstamped(state)
+
+    def _check_unstamped(self, state: Mapping[str, Any]) -> None:
+        """Refuse what may come of releases that nobody counts: statistics of gradients, but no stamp."""
+        kept = [value for own in state.get("state", {}).values() for value in own.values()]
+        if any(isinstance(value, Tensor) for value in kept) and not self.earlier:
+            raise GuaranteeError(
+                "this optimizer state holds statistics of gradients and does not say what was released for"
+                " them: it is of an optimizer that was not private, or its stamp"
+                f" ({STAMP!r}) was taken off, and get_epsilon would forget that run. Where no private data"
+                " went into it, load it into the plain optimizer, before make_private. Otherwise charge the"
+                " mechanism that it was made with first: engine.charge(mechanism)."
+            )
 
     def _missing(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of a stamp that are not charged here; nameless ones are told apart by what they are."""

@@ -18,6 +18,8 @@ _MEASURED: frozenset[type[nn.Module]] = frozenset(
     }
 )
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+#: Trainable entries up to which that was measured: gradients of fewer rows fit into one chunk above.
+_ENTRIES = 2**20
 #: Layers of torch for which hooks have no rule.
 _WITHOUT_RULE = (nn.RNNBase, nn.MultiheadAttention)
 
@@ -25,8 +27,9 @@ _WITHOUT_RULE = (nn.RNNBase, nn.MultiheadAttention)
 def chosen_mode(module: nn.Module, *, wrap: bool) -> str:
     """The mode for a model, by the classes and options of its modules.
 
-    "vmap" where hooks have no rule for a layer, or where every module is of a class that was measured and
-    none draws random numbers; a class of the user's own may do anything in its forward(), and gets "hooks".
+    "vmap" where hooks have no rule for a layer; or where every module is of a class that was measured, none
+    draws random numbers, and the model has a size and a device that was measured. A class of the user's own
+    may do anything in its forward(), and gets "hooks".
 
     Args:
         module: plain module.
@@ -37,9 +40,10 @@ def chosen_mode(module: nn.Module, *, wrap: bool) -> str:
     layers = list(module.modules())
     if any(isinstance(layer, _WITHOUT_RULE) and _trains(layer) for layer in layers):
         return "vmap"
-    if all(type(layer) in _MEASURED or _passes(layer) for layer in layers):
-        return "vmap"
-    return "hooks"
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    known = all(type(layer) in _MEASURED or _passes(layer) for layer in layers)
+    small = sum(p.numel() for p in trainable) <= _ENTRIES and all(p.device.type == "cpu" for p in trainable)
+    return "vmap" if known and small else "hooks"
 
 
 def _trains(layer: nn.Module) -> bool:

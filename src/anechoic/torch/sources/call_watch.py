@@ -64,6 +64,8 @@ class CallWatch:
         self._reduction = reduction
         self._open: list[list[_Call]] = []
         self._calls: list[_Call] = []
+        self._ends: list[Any] = []  # nodes of the outputs that were handed out
+        self._looked = False  # at the graph of the loss
         self._handles = [
             rows.module.register_forward_pre_hook(_Before(self), with_kwargs=True),
             rows.module.register_forward_hook(_After(self)),
@@ -71,7 +73,7 @@ class CallWatch:
 
     def forget(self) -> None:
         """The gradients were used, or the batch was dropped."""
-        self._open, self._calls = [], []
+        self._open, self._calls, self._ends, self._looked = [], [], [], False
 
     def cleared(self) -> None:
         """Gradients were dropped; a call whose backward() is to come stays."""
@@ -89,10 +91,13 @@ class CallWatch:
             GuaranteeError: if they are due, and no call shows them.
         """
         calls = [call for call in self._calls if call.delivery is delivery and call.cotangents]
+        self.rows.check_loss()
         if not calls:
             self.rows.unmade(delivery)
         if any(map(_hidden, calls)):
             self._compare_outputs(calls)
+            if self._compare_loss(calls):
+                self.rows.settle(delivery, True)
             return ()
         return self.rows.rows(delivery) if calls else ()
 
@@ -119,6 +124,50 @@ class CallWatch:
                 for number in call.outputs:
                     self._own(call, outputs, number)
 
+    def _compare_loss(self, calls: list[_Call]) -> bool:
+        """Whether a model that gives its loss alone, and draws, was seen to add it up over rows.
+
+        In batches of three that hold two rows a and b, each place draws what it draws; so where each row has
+        a loss of its own, the gradients of (a, b, a) and (b, a, b) are together those of (a, a, a) and
+        (b, b, b).
+
+        Raises:
+            GuaranteeError: if they are not.
+        """
+        first = calls[0]
+        others = [call for call in calls if call.start is first.start and call.row != first.row]
+        if len({id(call.start) for call in calls}) > 1 or not others:
+            return False  # several calls, or a single secret row
+        if any(axis is not None for axis, _ in first.outputs.values()):
+            return False  # outputs were compared
+        second, rows = others[0], self.rows
+        rows.coarse = first.autocast[0]
+        orders = ((first, second, first), (second, first, second), (first,) * 3, (second,) * 3)
+        with rewound(first.start), undisturbed(rows.module), without_our_hooks(rows.module):
+            try:
+                parts = [self._of_three(first, places) for places in orders]
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, IndexError):
+                return False  # it wants batches of another size
+        return rows.compare_sums(parts, first.row, second.row)
+
+    def _of_three(self, call: _Call, places: tuple[_Call, ...]) -> list[Tensor]:
+        """Gradients of what the call gave, for these rows."""
+        own = [tensors_in(one.given) for one in places]
+        tensors = [
+            torch.cat(parts, min(self._dimension, parts[0].dim() - 1)) if has else parts[0]
+            for *parts, has in zip(*own, call.rows, strict=True)
+        ]
+        outputs = self._called(call, tensors)
+        pairs = [(outputs[number], given) for number, given in call.cotangents.items()]
+        found = pulled(
+            [output for output, _ in pairs],
+            self.rows.parameters,
+            [given.to(output.dtype) for output, given in pairs],
+        )
+        return [g for g in found if g is not None]
+
     # -- while the model is called ---------------------------------------------------------------
 
     def before(self, arguments: Any, keywords: dict[str, Any]) -> None:
@@ -136,6 +185,8 @@ class CallWatch:
         axes = [self._axis(t, delivery.size) for t in tensors]
         if all(axis is None for axis in axes):
             return []  # nothing in it that is known to be a row's
+        pairs = zip(tensors, axes, strict=True)
+        self.rows.follow(tensor.movedim(axis, 0) for tensor, axis in pairs if axis is not None)
         device = self.rows.parameters[0].device.type
         autocast = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         flags = [axis is not None for axis in axes]
@@ -165,6 +216,8 @@ class CallWatch:
                 value = tensor if axis is None else tensor.select(axis, call.row)
                 call.outputs[place] = (axis, value.detach().clone())
                 handed[-1].register_hook(_Taking(self, call, place, axis))
+        self._ends.extend(tensor.grad_fn for tensor in handed)
+        self._looked = False
         for call in calls:
             call.drew = drew
         self._calls.extend(calls)
@@ -175,6 +228,12 @@ class CallWatch:
             if tensor.dim() > axis and tensor.shape[axis] == size:
                 return axis
         return None
+
+    def look_at_loss(self) -> None:
+        """The backward pass has reached an output."""
+        if not self._looked:
+            self._looked = True
+            self.rows.look_at_loss(self._ends)
 
     # -- once more ------------------------------------------------------------------------------
 
@@ -237,6 +296,10 @@ class CallWatch:
             t if not has else t.repeat_interleave(copies, min(self._dimension, t.dim() - 1))
             for t, has in zip(tensors_in(call.given), call.rows, strict=True)
         ]
+        return self._called(call, tensors)
+
+    def _called(self, call: _Call, tensors: list[Tensor]) -> list[Tensor]:
+        """The model's outputs for `tensors` in the place of those of the call, drawing what that drew."""
         arguments, keywords = filled(call.given, tensors)
         module, device = self.rows.module, self.rows.parameters[0].device.type
         enabled, dtype = call.autocast
@@ -289,5 +352,6 @@ class _Taking:
 
     def __call__(self, gradient: Tensor) -> None:
         if self._watch.counts() and self._place not in self._call.cotangents:
+            self._watch.look_at_loss()
             own = gradient if self._axis is None else gradient.select(self._axis, self._call.row)
             self._call.cotangents[self._place] = own.detach().clone()

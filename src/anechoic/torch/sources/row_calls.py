@@ -7,7 +7,6 @@ run the model, and a loop over single rows where it cannot. Outputs and gradient
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -18,15 +17,13 @@ from torch.func import vjp, vmap
 from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.sources.layers import RECURRENT, check_statistics, runnable
 from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_randomness import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.sources.structure import filled, mapped, tensors_in
 from anechoic.torch.stateless import called, without_our_hooks
 
 logger = logging.getLogger("anechoic")
-
-_SLOW = "There is a performance drop because we have not yet implemented the batching rule"
-_RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
 
 class RowModel:
@@ -46,7 +43,7 @@ class RowModel:
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.draws = False
-        self.recurrent = any(isinstance(layer, _RECURRENT) for layer in module.modules())
+        self.recurrent = any(isinstance(layer, RECURRENT) for layer in module.modules())
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
 
@@ -81,6 +78,7 @@ class RowCall:
 
     Attributes:
         rows: how many there are.
+        inputs: tensors of the call, rows first; those without a dimension as they are.
         outputs: shape (rows, …) each, without a gradient; see `joined`.
         axes: where the axis of the batch is in each of them, for a batch; None for those without dimension.
         coarse: whether autocast was on.
@@ -92,8 +90,8 @@ class RowCall:
         _check_not_packed(self._given)
         tensors = tensors_in(self._given)
         _check_detached(tensors)
-        self._inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
-        lengths = {len(t) for t in self._inputs if t.dim()}
+        self.inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
+        lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
             raise UnsupportedError(
                 f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}: each needs"
@@ -104,7 +102,7 @@ class RowCall:
         self._seed = seed
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
-        self._context = _Context(self._inputs[0].device.type)
+        self._context = _Context(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
         self._template: Any = None
@@ -221,12 +219,16 @@ class RowCall:
         found = []
         for row in range(self.rows):
             self._start.restore()
-            found.append(self._one_alone(row))
+            try:
+                found.append(self._one_alone(row))
+            except ValueError as error:
+                check_statistics(error, self._model.module)
+                raise
         return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
     def _of_none(self) -> list[Tensor]:
         """A batch without a row: one that is made up tells the shapes, and is left out."""
-        made_up = [t.new_zeros(1, *t.shape[1:]) if t.dim() else t for t in self._inputs]
+        made_up = [t.new_zeros(1, *t.shape[1:]) if t.dim() else t for t in self.inputs]
         with rewound(self._start):
             outputs = self._of_one(
                 [t[0] if t.dim() else t for t in made_up], lambda a, k: self._model.module(*a, **k)
@@ -239,12 +241,12 @@ class RowCall:
         def chosen(t: Tensor) -> Tensor:
             return t if rows is None or not t.dim() else t[rows.to(t.device)]
 
-        inputs = [chosen(t) for t in self._inputs]
+        inputs = [chosen(t) for t in self.inputs]
         axes = [0 if t.dim() else None for t in inputs]
         model = self._model
         if not model.draws:
             try:
-                with _quiet(model.module):
+                with runnable(model.module):
                     return vmap(one, in_dims=(axes, 0), randomness="error")(inputs, own)
             except RuntimeError as error:
                 if "randomness" not in str(error):
@@ -253,14 +255,14 @@ class RowCall:
                 self._start.restore()
         seeds = self._seeds() if rows is None else [self._seeds()[int(row)] for row in rows]
         self._randomness = RowRandomness(seeds, stacked=True)
-        with _quiet(model.module):
+        with runnable(model.module):
             try:
                 return vmap(one, in_dims=(axes, 0), randomness="different")(inputs, own)
             finally:
                 self._randomness = None
 
     def _one_alone(self, row: int) -> list[Tensor]:
-        inputs = [t[row] if t.dim() else t for t in self._inputs]
+        inputs = [t[row] if t.dim() else t for t in self.inputs]
         seed = self._seeds()[row]
         with ExitStack() as stack:
             if self._model.draws or self._model.loops:
@@ -276,7 +278,7 @@ class RowCall:
     def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
         """Outputs of one row, without the axis of the batch."""
         batch = [t.unsqueeze(_axis_of_row(t, self._model.dimension)) for t in inputs]
-        originals = [t if not own.dim() else b for t, own, b in zip(inputs, self._inputs, batch, strict=True)]
+        originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
         with self._context.active(), self._randomness or nullcontext():
             output = run(arguments, keywords)
@@ -298,7 +300,7 @@ class RowCall:
 
     def _seeds(self) -> list[int]:
         if self._random is None:
-            self._random = row_seeds(self._seed, [t for t in self._inputs if t.dim()])
+            self._random = row_seeds(self._seed, [t for t in self.inputs if t.dim()])
         return self._random
 
 
@@ -321,40 +323,6 @@ class _Context:
         # a cache would keep tensors of one transform for the next
         with torch.autocast(self._device, dtype=self._dtype, enabled=self.enabled, cache_enabled=False):
             yield
-
-
-@contextmanager
-def _quiet(module: nn.Module) -> Iterator[None]:
-    """No word about slow batching rules; recurrent layers in pieces that have batching rules."""
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=_SLOW)
-        recurrent = [layer for layer in module.modules() if isinstance(layer, _RECURRENT)]
-        if recurrent:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            for layer in recurrent:
-                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
-                stack.callback(handle.remove)
-        yield
-
-
-def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    """Give a recurrent layer the zeros it would make, made from its input: so they are part of the row."""
-    given = arguments[0] if arguments else keywords.get("input")
-    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
-    if state is not None or not isinstance(given, Tensor) or given.dim() != 3:
-        return None
-    axis = 0 if layer.batch_first else 1
-    start = given.select(1 - axis, 0).sum(-1)[None, :, None] * 0
-    layers = layer.num_layers * (2 if layer.bidirectional else 1)
-    size = getattr(layer, "proj_size", 0) or layer.hidden_size
-    hidden = start.expand(layers, -1, size)
-    if isinstance(layer, nn.LSTM):
-        state = (hidden, start.expand(layers, -1, layer.hidden_size))
-    else:
-        state = hidden
-    return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
 
 
 def _axis(tensor: Tensor, dimension: int) -> int:
@@ -399,5 +367,5 @@ def _check_detached(tensors: list[Tensor]) -> None:
     if any(t.requires_grad for t in tensors):
         raise UnsupportedError(
             "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
-            " detach() it, or put the module that made it into the model."
+            " detach() it, put the module that made it into the model, or use grad_sample_mode='hooks'."
         )

@@ -11,6 +11,7 @@ batch costs: at most 1/128 of a step. Where a comparison is due and cannot be ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.torch.sources.loss_graph import check_divisor
+from anechoic.torch.units import moved
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -31,6 +34,7 @@ _GRADIENT = {torch.float64: 1e-5, torch.float32: 1e-2}
 _OUTPUT = {torch.float64: 1e-8, torch.float32: 1e-3}
 _COARSE = 0.1  # where anything is computed in 16 bits
 _FLOOR = 0.1  # of a bound, for a parameter's part of the whole gradient
+_NO_LABEL = 4  # integers in a row that is taken for an example's data
 _PLAIN = (int, float, bool, str, type(None))
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -56,11 +60,52 @@ class SingleRows:
         self._due = 0
         self._rows: tuple[int, ...] = ()
         self.compared = 0
+        self._loss = ""
+        self._inputs: list[Tensor] = []
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Refuse rows that reach the model in two orders for one delivery that is due.
+
+        Args:
+            tensors: inputs of a call, rows first.
+
+        Raises:
+            GuaranteeError: if a tensor holds the rows of an earlier one in other places.
+        """
+        for tensor in tensors:
+            rows = tensor.detach()
+            if not _telling(rows):
+                continue
+            places = torch.arange(len(rows))
+            if any(other.shape == rows.shape and moved(other, rows, places) for other in self._inputs):
+                self._due = 2
+                raise GuaranteeError(
+                    "rows of the batch reached the model in two orders (x and x.flip(0), or shuffled as"
+                    " negatives): one example is then in several of the rows that are clipped, and moves the"
+                    " sum by more than the clip norm. Nothing was released. Compute what belongs to an"
+                    " example from that example alone; pairs are made in the data set."
+                )
+            self._inputs.append(rows)
+
+    def look_at_loss(self, ends: Iterable[Any]) -> None:
+        """The backward pass of the loss has reached the model's outputs, whose nodes `ends` are."""
+        self._loss = self._loss or check_divisor(ends)
+
+    def check_loss(self) -> None:
+        """Refuse a loss that mixes rows, as far as its graph showed.
+
+        Raises:
+            GuaranteeError: naming the remedy.
+        """
+        fault, self._loss = self._loss, ""
+        if fault:
+            self._due = 2
+            raise GuaranteeError(f"{fault} Nothing was released.")
 
     def rows(self, delivery: Delivery) -> tuple[int, ...]:
         """The rows of `delivery` to compare: decided when its first call is made."""
         if delivery is not self._decided:
-            self._decided = delivery
+            self._decided, self._inputs = delivery, []
             self._due = 2 if self._changed() else self._due
             draw = int.from_bytes(self.ledger.derived("single rows", delivery.step, delivery.chunk, size=16))
             secret = (draw >> 64) < RATE * 2**64
@@ -77,7 +122,8 @@ class SingleRows:
 
     def forget(self) -> None:
         """The delivery was dropped: it is decided anew."""
-        self._decided = None
+        self._decided, self._inputs = None, []
+        self._loss = ""
 
     def _changed(self) -> bool:
         """Whether attributes of the model are others than at the last delivery; so they are at the first."""
@@ -95,6 +141,7 @@ class SingleRows:
     def settle(self, delivery: Delivery, agreed: bool) -> None:
         """All rows of `delivery` that were to be compared were; `agreed` if one of them was finite."""
         self.compared += 1
+        self._inputs = []
         if agreed:
             self._due = min(self._due, 1 if delivery.size < 2 else 0)
 
@@ -166,6 +213,45 @@ class SingleRows:
         self.refuse(row, f"the model's output for it is off by {gap:.3g}, where it has norm"
                      f" {float(alone.double().norm()):.3g}: the model mixes the rows of a batch")  # fmt: skip
 
+    def compare_sums(self, parts: list[list[Tensor]], row: int, other: int) -> bool:
+        """Refuse a loss of several rows that is not one of each row.
+
+        Args:
+            parts: four gradients; the first two are together the last two where each row has its own loss.
+            row, other: of the batch.
+
+        Returns:
+            Whether there was something to compare.
+
+        Raises:
+            GuaranteeError: if they are not.
+        """
+        flat = [torch.cat([g.double().flatten() for g in part]) if part else torch.zeros(0) for part in parts]
+        if len({len(vector) for vector in flat}) > 1 or not all(map(_finite, flat)):
+            return False
+        gap, size = flat[0] + flat[1] - flat[2] - flat[3], sum(float(vector.norm()) for vector in flat)
+        if float(gap.norm()) > self.bound(_GRADIENT) * size + 1e-30:
+            self.refuse(row, f"beside row {other} it changes the gradient of the model's loss by more than"
+                        " its own: the model mixes the rows of a batch")  # fmt: skip
+        return len(flat[0]) > 0
+
+    def compare_criterion(self, found: list[Tensor], again: list[Tensor], row: int) -> None:
+        """Refuse a criterion that gives a row another gradient when it is asked once more.
+
+        Raises:
+            GuaranteeError: if it does.
+        """
+        finite = all(map(_finite, again))
+        gap = sum(float((f.double() - a.double()).norm()) for f, a in zip(found, again, strict=True))
+        size = sum(float(a.double().norm()) for a in again)
+        if finite != all(map(_finite, found)) or (finite and gap > self.bound(_GRADIENT) * size + 1e-30):
+            self._due = 2
+            raise GuaranteeError(
+                f"the criterion gives row {row} of the batch another gradient when it is asked once more: it"
+                " keeps something from row to row (a running mean, a counter), so a row changes what others"
+                " add. Nothing was released. Make it a function of one row's outputs and target alone."
+            )
+
     def bound(self, bounds: dict[torch.dtype, float]) -> float:
         """How far rounding may go with this model."""
         dtypes = {p.dtype for p in self.module.parameters()}
@@ -191,6 +277,13 @@ def _state(layer: nn.Module) -> list[Any]:
     found = [value for value in own.values() if type(value) in _PLAIN or _is_function(value)]
     found.extend(tuple(own[name]) for name in _HOOKS if name in own)
     return found
+
+
+def _telling(rows: Tensor) -> bool:
+    """Whether rows that are found again in other places are no coincidence: all differ, and are no labels."""
+    if len(rows) < 2 or not (rows.dtype.is_floating_point or rows[0].numel() >= _NO_LABEL):
+        return False
+    return len(torch.unique(rows.reshape(len(rows), -1), dim=0)) == len(rows)
 
 
 def _finite(tensor: Tensor) -> bool:

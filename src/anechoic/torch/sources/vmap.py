@@ -91,6 +91,7 @@ class Boundary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         call: Pending = ctx.call
+        call.source.looked(call, ctx)
         reduction = call.source.setup.loss_reduction
         own = call.rows.apart(list(gradients), reduction)
         call.pull([c * call.rows.rows for c in own] if reduction == "mean" else own)
@@ -155,11 +156,18 @@ class VmapSource(GradientSource):
             return None
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
-        self.single.rows(delivery)
+        due = self.single.rows(delivery)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
+        if due:
+            self.single.follow(t for t in rows.inputs if t.dim())
         return Pending(self, rows, delivery, self.marks())
+
+    def looked(self, call: Pending, node: Any) -> None:
+        """The loss's backward pass has reached the outputs of `call`: look at the loss where rows are due."""
+        if self.single.rows(call.delivery):
+            self.single.look_at_loss([node])
 
     def received(self, call: Pending) -> None:
         """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
@@ -208,6 +216,7 @@ class VmapSource(GradientSource):
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
         totals = self.clipping.nothing(self.parameters)
         compared, agreed = self.single.rows(delivery), []
+        self.single.check_loss()
         for rows, found in self._chunks(calls, delivery):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():

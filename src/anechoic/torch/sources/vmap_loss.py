@@ -10,6 +10,7 @@ from torch.func import grad_and_value, vmap
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.sources.base import SourceSetup, register
+from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
 from anechoic.torch.sources.vmap import Pending, VmapSource
 
@@ -97,7 +98,8 @@ class RowCriterion:
             axis = _axis(tensor, rows, self._source.setup.batch_first)
             parts.append(tensor if axis is None else tensor.movedim(axis, 0))
             axes.append(axis)
-        losses, gradients = self._losses(given, parts, axes, [e is not None for e in known], rows)
+        due = self._source.single.rows(calls[0].delivery)
+        losses, gradients = self._losses(given, parts, axes, [e is not None for e in known], rows, due)
         cotangents: dict[int, list[Tensor]] = {
             id(call): [torch.zeros_like(output) for output in call.rows.outputs] for call in calls
         }
@@ -109,9 +111,18 @@ class RowCriterion:
         return made
 
     def _losses(
-        self, given: Any, parts: list[Tensor], axes: list[int | None], own: list[bool], rows: int
+        self,
+        given: Any,
+        parts: list[Tensor],
+        axes: list[int | None],
+        own: list[bool],
+        rows: int,
+        due: tuple[int, ...],
     ) -> tuple[Tensor, list[Tensor]]:
-        """Losses of the rows, and their gradients with respect to the outputs among `parts`."""
+        """Losses of the rows, and their gradients with respect to the outputs among `parts`.
+
+        Those of the rows `due` are taken once more, which shows what a criterion keeps from row to row.
+        """
         outputs = [part for part, is_own in zip(parts, own, strict=True) if is_own]
         others = [part for part, is_own in zip(parts, own, strict=True) if not is_own]
         if not rows:
@@ -131,28 +142,34 @@ class RowCriterion:
                 )
             return found.reshape(())
 
-        places = [None if is_shared else 0 for is_shared in shared]
-        try:
-            gradients, values = vmap(grad_and_value(loss), in_dims=(0, places or 0))(outputs, others)
-        except (RuntimeError, NotImplementedError, TypeError):
-            return self._one_by_one(loss, outputs, others, shared, rows)
-        return values.detach(), list(gradients)
-
-    def _one_by_one(
-        self, loss: Any, outputs: list[Tensor], others: list[Tensor], shared: list[bool], rows: int
-    ) -> tuple[Tensor, list[Tensor]]:
-        values, found = [], []
-        for row in range(rows):
+        def alone(row: int) -> tuple[Tensor, list[Tensor]]:
             mine = [t[row].detach().requires_grad_() for t in outputs]
             rest = [t if is_shared else t[row] for t, is_shared in zip(others, shared, strict=True)]
             with torch.enable_grad():
                 value = loss(mine, rest)
-                gradients = torch.autograd.grad(value, mine, allow_unused=True)
-            values.append(value.detach())
-            found.append(
-                [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, mine, strict=True)]
-            )
-        return torch.stack(values), [torch.stack(parts) for parts in zip(*found, strict=True)]
+                found = torch.autograd.grad(value, mine, allow_unused=True)
+            pairs = zip(found, mine, strict=True)
+            return value.detach(), [torch.zeros_like(t) if g is None else g for g, t in pairs]
+
+        places = [None if is_shared else 0 for is_shared in shared]
+        start = Generators()
+        starts = dict.fromkeys(due, start)
+        try:
+            gradients, values = vmap(grad_and_value(loss), in_dims=(0, places or 0))(outputs, others)
+        except (RuntimeError, NotImplementedError, TypeError):
+            start.restore()
+            made = []
+            for row in range(rows):
+                if row in starts:
+                    starts[row] = Generators()
+                made.append(alone(row))
+            values = torch.stack([value for value, _ in made])
+            gradients = [torch.stack(own) for own in zip(*(found for _, found in made), strict=True)]
+        for row, before in starts.items():
+            with rewound(before):
+                _, again = alone(row)
+            self._source.single.compare_criterion([g[row] for g in gradients], again, row)
+        return values.detach(), list(gradients)
 
 
 class _Loss(torch.autograd.Function):
