@@ -51,6 +51,7 @@ def _plain():
         "tree-wide": s.Tree(n, 3),
         "full-tree": s.FullTree(n),
         "full-tree-wide": s.FullTree(n, 3, 27),
+        "tree-aggregation": s.TreeAggregation(n),
         "smooth-binary": s.SmoothBinary(n),
         "recursive-blt": s.RecursiveTree(n, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
         "dense": s.Dense(_dense(n)),

@@ -36,11 +36,13 @@ class StackedFilter:
             columns.draw(out, lead)
             row = out[None]
             if read:
-                columns.add(readout, memory[first:top], out)
+                columns.add([(readout, memory[first:top])], out)
                 columns.look_ahead(step.mix, read, slots)
             for slot, factor in zip(slots, entry, strict=True):
-                merge = columns.add if read else columns.combine
-                merge(np.array([factor]), row, memory[slot])
+                if read:
+                    columns.add([(np.array([factor]), row)], memory[slot])
+                else:
+                    columns.combine(np.array([factor]), row, memory[slot])
 
         return plan
 

@@ -7,16 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.filters import _digest, _horizon
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Plan, size
+from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.fading import MOST_STEPS, check_memory, checked_drift
 from anechoic.noise.rounding.windowed import gain
 from anechoic.strategies.recurrence import Stacked, StackStep
 
-Remember = Callable[[Array, Array, Array], dict[int, float]]
+Remember = Callable[[Block], dict[int, float]]
 
 
 class RoundedStacked:
@@ -58,8 +57,9 @@ class RoundedStacked:
             if (factors != np.rint(factors)).any():
                 raise GuaranteeError("a recurrence that is said to be integral has factors that are not.")
 
-        def remember(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-            made = step.mix @ memory[first:top] + step.entry[:, None] * rounded
+        def remember(block: Block) -> dict[int, float]:
+            memory = block.memory
+            made = step.mix @ memory[first:top] + step.entry[:, None] * block.rounded
             memory[first : first + len(made)] = made
             return {first + i: size(row) for i, row in enumerate(made)}
 
@@ -72,10 +72,10 @@ class RoundedStacked:
             for row in step.mix
         ]
 
-        def remember(memory: Array, own: Array, rounded: Array) -> dict[int, float]:
-            made = []
+        def remember(block: Block) -> dict[int, float]:
+            memory, made = block.memory, []
             for entry, row in zip(entries, mix, strict=True):
-                total = doubled.scaled(rounded, entry)
+                total = doubled.scaled(block.rounded, entry)
                 for k, a in row:
                     total = doubled.plus(total, doubled.times((memory[2 * k], memory[2 * k + 1]), a))
                 made.append(total)
