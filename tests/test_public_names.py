@@ -42,7 +42,8 @@ def test_rooms_of_the_promised_api():
         "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
         "sampling": "FixedOrder Poisson CyclicPoisson External BallsInBins MinSepSampling RandomAllocation",
         "optimize": (
-            "balls_in_bins banded banded_toeplitz blt damped dense dense_bound restarted toeplitz Optimized"
+            "balls_in_bins banded banded_toeplitz blt column_normalized damped dense dense_bound restarted"
+            " toeplitz Optimized"
         ),
         "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
         "noise": "NoiseStream derive",

@@ -227,7 +227,8 @@ class ParticipationDual:
         rows = np.sqrt(p[p > 0])[:, None] * self.workload[p > 0]
         images = multiplier.images(rows)
         values, vectors = np.linalg.eigh(images @ images.T)
-        roots = np.sqrt(np.maximum(values, len(values) * EPS * max(float(values[-1]), 1e-300)))
+        least = len(values) * EPS * max(float(values[-1]), 1e-300)
+        roots = np.sqrt(np.maximum(values, least))
         total = float(roots.sum())
 
         turned = vectors.T @ rows
@@ -257,7 +258,9 @@ class ParticipationDual:
             by_log[p > 0] = 0.5 * np.square(vectors) @ roots / total
             value += self.barrier * float(np.log(np.maximum(p, 1e-300)).mean())
             gradient.append(by_log - p * by_log.sum() + self.barrier * (1.0 / len(p) - p))
-        self._last = x.copy(), DualPoint(p, multiplier, total, turned, roots)
+        # eigenvalues that are rounding alone count in the gradient, but are no part of a bound
+        certain = float(roots[values > least].sum())
+        self._last = x.copy(), DualPoint(p, multiplier, certain, turned, roots)
         return -value, -np.concatenate(gradient)
 
     def at(self, x: Array) -> DualPoint:

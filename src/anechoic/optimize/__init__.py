@@ -8,6 +8,7 @@ from anechoic.optimize._banded import banded
 from anechoic.optimize._banded_inverse import banded_inverse
 from anechoic.optimize._banded_toeplitz import banded_toeplitz
 from anechoic.optimize._blt import blt
+from anechoic.optimize._column_normalized import column_normalized
 from anechoic.optimize._damped import damped, restarted
 from anechoic.optimize._dense import dense, dense_bound
 from anechoic.optimize._dense_conjecture import Conjecture, conjecture_4_7
@@ -22,6 +23,7 @@ __all__ = [
     "banded_inverse",
     "banded_toeplitz",
     "blt",
+    "column_normalized",
     "conjecture_4_7",
     "damped",
     "dense",

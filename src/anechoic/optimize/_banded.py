@@ -50,9 +50,8 @@ def banded(
     touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
     and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
     beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. A
-    weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow
-    for ever. "max" is solved by multipliers to a gap of about 1e-4, and some 1e-4 more for several
-    participations.
+    weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
+    ever. "max" is solved by multipliers, to a gap of about 1e-4, or a few 1e-4 for several participations.
 
     Args:
         workload: A, n steps.

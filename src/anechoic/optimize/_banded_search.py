@@ -91,7 +91,7 @@ class Search:
         sharpness, tolerance, even = SHARPNESS, LOOSE, EVEN
         gaps: list[float] = []
         while len(gaps) < TURNS:
-            mean = _Smooth(weights, sharpness / float(objective.squares(columns).max()), even)
+            mean = Smooth(weights, sharpness / float(objective.squares(columns).max()), even)
             columns = self._whole(columns, mean, IN_ROUND, tolerance)
             weights = mean(objective.squares(columns))[1]
             if len(gaps) >= LEVEL_FROM:
@@ -251,7 +251,7 @@ def _higher(one: Bound, other: Bound) -> Bound:
     return other if other.value > one.value else one
 
 
-class _Smooth:
+class Smooth:
     """log(sum_t w_t exp(s x_t)) / s, at most the largest x, with a part of the mean; and its derivatives."""
 
     def __init__(self, weights: Array, sharpness: float, even: float) -> None:

@@ -14,9 +14,12 @@ from anechoic.sensitivity.correlations import largest_correlated_sum
 
 Progress = Callable[[int, float], None]
 
-DIRECT = 60  # rounds of L-BFGS without a barrier
-FIRST, RESTARTS, ROUNDS = 0.03, 5, 24  # on the central path: three times the first barrier; for each barrier
-SELDOM, OFTEN = 8, 3  # rounds between two strategies whose sensitivity takes semidefinite programmes
+DIRECT, DIRECT_MAX = 60, 40  # rounds of L-BFGS without a barrier; where the weights are free
+FIRST, RESTARTS, ROUNDS = 0.003, 5, 24  # on the central path: three times the first barrier; for each barrier
+# With free weights and no barrier: rounds that each end in a strategy, and between two later ones. Rounds
+# between two strategies whose sensitivity takes semidefinite programmes, without a barrier and with one.
+AT_FIRST, LATER = 12, 4
+SELDOM, OFTEN = 8, 3
 # Weights that small, relative to the largest, may make the search fail: where the gap is not even near, it
 # is repeated with other parts shared out.
 SMALL, NEAR, LADDER = 1e-6, 2e-5, (1e-5, 1e-7, 1e-9)
@@ -58,8 +61,9 @@ def _parts(weights: Array | None, gap: float) -> list[float]:
 def _follow(dual: ParticipationDual, begin: Multiplier, search: _Search) -> None:
     """Ascends the dual, first without a barrier, and then along the central path."""
     search.begin()
-    dual.ascend(dual.pack(begin), search.directly, rounds=DIRECT)
-    multiplier, p = begin, None
+    rounds = DIRECT if search.weights is not None else DIRECT_MAX
+    reached = dual.ascend(dual.pack(begin), search.directly, rounds=rounds)
+    multiplier, p = reached.multiplier, reached.weights
     barrier = FIRST
     while not search.reached and barrier > search.gap / 10:
         barrier /= 3
@@ -99,6 +103,9 @@ class _Search:
     def directly(self, point: DualPoint, evaluations: int) -> bool:
         """The strategy with M masked; now and then, also the one with M as it is."""
         self.asked += 1
+        if self.weights is None and self.asked > AT_FIRST and self.asked % LATER:
+            self._higher(point)
+            return False
         self._try(point, evaluations, masked=True)
         if not self.reached and self.asked % SELDOM == 0:
             self._try(point, evaluations, masked=False)
@@ -122,11 +129,15 @@ class _Search:
         weights = self.highest.weights if self.weights is None else self.weights
         self.bound = max(self.bound, nuclear_bound(self.a, weights, self.highest.multiplier))
 
-    def _try(self, point: DualPoint, evaluations: int, *, masked: bool) -> float:
-        evaluations = self.evaluations = self._before + evaluations
+    def _higher(self, point: DualPoint) -> bool:
         higher = point.value > self.value
         if higher:
             self.value, self.highest = point.value, point
+        return higher
+
+    def _try(self, point: DualPoint, evaluations: int, *, masked: bool) -> float:
+        evaluations = self.evaluations = self._before + evaluations
+        higher = self._higher(point)
         loss, c = _primal(self.a, self.patterns, self.weights, point, masked=masked)
         lower = loss < self.loss or evaluations == 1
         if lower:
