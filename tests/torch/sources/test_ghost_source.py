@@ -141,6 +141,11 @@ def test_memory_that_was_taken_is_not_taken_again():
 # Sums: removing one row moves them by no more than the clip norm.
 
 
+def test_the_sum_of_gradients_that_are_kept_is_rounded_too():
+    assert excess(100, 0) >= 2 * 100 * 100 * rows.UNIT
+    assert excess(100, 5) > excess(100, 0)
+
+
 def test_terms_are_the_products_of_several_rows_that_are_summed_together():
     part = outer(normal(30, 40, 3), normal(30, 40, 4, seed=2))
     assert part.terms == 0, "gradients of rows are kept, and each is a sum of its own products"
@@ -423,7 +428,7 @@ def test_a_shared_weight_counts_what_rounding_may_hide_in_the_sum(positions):
 
 def test_rounding_adds_up_over_the_micro_batches_of_a_release():
     source, _ = ghost(nn.Linear(3, 2), B)
-    for step, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.0625)):
+    for step, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.6875)):
         source._count_rounding(Delivery(step, B, chunk, 2), part)
     assert source.excess == 0.25 + 0.5, "a micro-batch that comes again counts once, another release anew"
 

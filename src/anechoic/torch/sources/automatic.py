@@ -18,8 +18,8 @@ _MEASURED: frozenset[type[nn.Module]] = frozenset(
     }
 )
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-#: Trainable entries up to which that was measured: gradients of fewer rows fit into one chunk above.
-_ENTRIES = 2**20
+#: Trainable entries up to which that holds: of larger models fewer rows fit into one chunk.
+_ENTRIES = 2**18
 #: Layers of torch for which hooks have no rule.
 _WITHOUT_RULE = (nn.RNNBase, nn.MultiheadAttention)
 
