@@ -154,3 +154,16 @@ def test_the_accountant_takes_the_least():
     assert 0.295 < accountant.bound(0.01, std) <= 0.3
     cyclic = accountant_of(CyclicPoisson(1000, 4, 2, 200), LONG, "zero_out", "deterministic")
     assert cyclic.bound(0.01, 3.0) > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rate", [1e-300, 1e-12, 1 - 2**-53])
+@pytest.mark.parametrize(("std", "delta"), [(1e-12, 0.1), (0.8, 1e-12), (0.8, 0.9), (1e12, 1e-3)])
+@pytest.mark.parametrize("entries", [[1.0, 0.9, 0.8], [1e-3, 1.0, 1e8]])
+def test_extremes_end_in_a_number(entries, std, delta, rate):
+    """A bisection without end where noise vanishes beside the sum, grids of width 0, flat losses."""
+    strategy, known = BandedToeplitz(7, entries), 123.0
+    found = common_row(strategy, 1, rate).epsilon(delta, std, known)
+    assert 0 <= found <= known
+    strict = accountant_of(Poisson(10**6, 1, 7), strategy, "zero_out", "deterministic")
+    assert 0 <= strict._chain.epsilon(delta, std, known) <= known

@@ -88,13 +88,14 @@ class CommonRow:
         common = self.unit * self.levels
         odds = math.log(self.rate) - math.log1p(-self.rate)
         found = expit(odds + (2 * threshold * common - common**2) / (2 * std**2)) * (1 + 1e-12)
-        laws = [(1, RowLaw(points, mass, lost, std))]
+        # no participation is likely enough to be looked at: the row is that of Q, but for what is lost
+        laws = [(1, RowLaw(points, mass, lost, std))] if points[-1] > 0 else []
         for kind in np.array_split(np.arange(len(self.own)), min(_KINDS, len(self.own))):
             largest = float(self.own[kind].max())
             if largest > 0:
                 chance = min(1.0, float(found[kind].max()))
                 laws.append((len(kind), bernoulli_row(np.array([largest]), np.array([chance]), std)))
-        ratio = composed_rows(laws, direction)
+        ratio = composed_rows(laws, direction) if laws else None
         return None if ratio is None else Composed(*ratio, exceeded + lost, direction)
 
     def epsilon(self, delta: float, std: float, high: float) -> float:

@@ -44,6 +44,7 @@ _KINDS = 12  # kinds of rows of a Toeplitz matrix of about as many coefficients 
 _STEADY = 6  # a matrix of this many times as many rows as coefficients is of one kind
 _FINEST = 30  # grid points to one standard deviation of a row's likelihood ratio
 _WIDEST = 0.02
+_NARROWEST = 1e-10
 _MOST_ATOMS = 40_000
 _ROW_ATOMS = 6000
 _HOPELESS = 120.0  # log of the second moment of the whole ratio, from which nothing is computed
@@ -247,7 +248,7 @@ def composed_rows(laws: list[tuple[int, RowLaw]], direction: str) -> tuple[Ratio
     spread = math.sqrt(sum(c * math.expm1(m) for c, m in moments) / sum(c for c, _ in moments))
     width = min(_WIDEST, spread / _FINEST)
     width = max(width, (20 * math.sqrt(whole) + 2 * whole) / _MOST_ATOMS)
-    width = max(width, max(law.reach for _, law in laws) / _ROW_ATOMS)
+    width = max(width, max(law.reach for _, law in laws) / _ROW_ATOMS, _NARROWEST)
     total, slack = None, 0.0
     for count, law in laws:
         one, miss = law.ratio(width, direction)

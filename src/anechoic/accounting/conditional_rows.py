@@ -115,7 +115,9 @@ class RowLaw:
             miss = targets - values
             if np.abs(miss).max() < 1e-12 * max(1.0, abs(float(targets[-1]))):
                 break
-            y = y + np.clip(miss / slopes, -self.std, self.std)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                step = np.where(slopes > 0, miss / slopes, 0.0)  # where the loss is flat y stays: a miss
+            y = y + np.clip(step, -self.std, self.std)
         y = np.maximum.accumulate(y)
         return y, float(np.abs(self.losses(y)[0] - targets).max())
 

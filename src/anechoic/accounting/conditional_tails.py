@@ -85,9 +85,10 @@ def quantile(points: Array, mass: Array, least: float, largest: float, failure: 
         noise = np.where(points < t, largest, least)
         return bool(mass @ ndtr((points - t) / noise) > failure)
 
-    low, high = 0.0, float(points[-1]) + largest
+    step = max(largest, 1e-12 * float(points[-1]))  # next to no noise would leave the sum as it is
+    low, high = 0.0, float(points[-1]) + step
     while exceeds(high):
-        low, high = high, high + largest
+        low, high, step = high, high + 2 * step, 2 * step
     while high - low > 1e-7 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if exceeds(middle) else (low, middle)

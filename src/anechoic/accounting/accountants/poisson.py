@@ -127,7 +127,8 @@ class OverlappingAccountant(Accountant):
             epsilon, poisson_epsilon(delta, std / self._spectral, self.sampling.rate, self._compositions)
         )
         for rows in (self._common, self._chain):
-            epsilon = epsilon if rows is None else rows.epsilon(delta, std, epsilon)
+            if rows is not None and epsilon > 0.0:
+                epsilon = rows.epsilon(delta, std, epsilon)
         return epsilon
 
     def noise_std(self, epsilon: float, delta: float) -> float:
