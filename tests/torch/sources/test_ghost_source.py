@@ -426,6 +426,45 @@ def test_a_shared_weight_counts_what_rounding_may_hide_in_the_sum(positions):
     assert bool((found >= 0.999 * rows.MARGIN * amplitudes).all())
 
 
+class Across(nn.Module):
+    """A layer that is given the whole batch as one vector, as long as there are rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(B, B), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.b(x) + self.a(x[:, 0])[:, None]
+
+
+def test_an_input_without_an_axis_of_rows_is_refused():
+    model = Across()
+    source, _ = ghost(model, B)
+    with pytest.raises(GuaranteeError, match=r"shape \(8,\), which has no axis of rows"):
+        source.backward(model(normal(B, 3)).sum(1))
+
+
+class OneWay(nn.Module):
+    """The first row sees the second one, which sees none."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 2)
+
+    def forward(self, x):
+        h = self.a(x)
+        return torch.cat([h[:1] + h[1:2], h[1:]])
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_row_that_another_one_sees_is_refused_whichever_counts(counted, monkeypatch):
+    monkeypatch.setattr(module, "_some", lambda rows: torch.arange(rows) == counted)
+    model = OneWay()
+    source, _ = ghost(model, B)
+    with pytest.raises(DesynchronizedError, match="depends on another row"):
+        source.backward(model(normal(B, 3)).sum(1))
+
+
 def test_rounding_adds_up_over_the_micro_batches_of_a_release():
     source, _ = ghost(nn.Linear(3, 2), B)
     for step, chunk, part in ((0, 0, 0.25), (0, 1, 0.5), (0, 1, 0.125), (1, 0, 0.6875)):
