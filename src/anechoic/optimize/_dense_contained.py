@@ -22,6 +22,7 @@ from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._banded import banded
 from anechoic.optimize._banded_inverse import banded_inverse
 from anechoic.optimize._banded_toeplitz import banded_toeplitz
+from anechoic.optimize._dense_generated import SOLVED_UP_TO, generated_strategy
 from anechoic.optimize._toeplitz import toeplitz
 from anechoic.optimize._toeplitz_search import root_of
 from anechoic.optimize.result import Optimized
@@ -98,6 +99,11 @@ def _contained(workload: Workload, participation: Participation, loss: LossKind)
     one = for_one_step(workload, loss)
     if one is not None:
         yield one
+    if isinstance(participation, (MinSep, OncePerEpoch)) and n <= SOLVED_UP_TO:
+        weights = None if isinstance(loss, str) and loss == "max" else row_weights(loss, n)
+        solved = generated_strategy(workload.to_dense(), weights, participation, SHARE)
+        if solved is not None:
+            yield Dense(solved)
     root = _root(workload)
     if root is not None:
         yield root

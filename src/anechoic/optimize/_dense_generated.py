@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.lower_bounds_participation import EVERY, NUCLEAR, contained_patterns
 from anechoic.lower_bounds_result import Bound
+from anechoic.optimize._dense_search import optimum
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.participation_dual import DualPoint, ParticipationDual, nuclear_bound, padded, start
 
-GENERATED_UP_TO, SOLVED_UP_TO = 64, 24  # steps for a bound, and for a strategy of the patterns found
+GENERATED_UP_TO = 64  # steps
+# Steps, and numbers in the factors, up to which the optimum for the patterns found is computed.
+SOLVED_UP_TO, SOLVED_PARAMETERS = 17, 2**10
 PARAMETERS = 2**13  # numbers in the factors of all patterns
 GENERATIONS, ROUNDS = 6, 60  # of patterns, and of L-BFGS in each
 STILL = 1e-5  # relative growth in ten rounds below which an ascent ends
@@ -25,7 +28,7 @@ STILL = 1e-5  # relative growth in ten rounds below which an ascent ends
 def generated_bound(
     a: Array, weights: Array | None, participation: MinSep | OncePerEpoch
 ) -> tuple[Bound, NDArray[np.intp]]:
-    """The highest bound, for every factorisation, and the patterns of the last ascent, shape (count, longest).
+    """The highest bound, for every factorisation, and the patterns of the last ascent, (count, longest).
 
     Args:
         a: A, shape (n, n).
@@ -48,8 +51,20 @@ def generated_bound(
     return Bound(highest, NUCLEAR, EVERY), listed
 
 
+def generated_strategy(
+    a: Array, weights: Array | None, participation: MinSep | OncePerEpoch, gap: float
+) -> Array | None:
+    """C, (n, n), the optimum for the patterns found, which may be good for all; None where it is slow."""
+    if len(a) > SOLVED_UP_TO:
+        return None
+    patterns = generated_bound(a, weights, participation)[1]
+    if patterns.size * patterns.shape[1] > SOLVED_PARAMETERS:
+        return None
+    return optimum(a, patterns, weights, gap, None)[0]
+
+
 def heavy_patterns(gram: Array, participation: MinSep | OncePerEpoch) -> set[tuple[int, ...]]:
-    """For each step an allowed pattern that holds it, of large sum of |M|: the heaviest step joins in turn."""
+    """For each step an allowed pattern that holds it, of large sum of |M|: the heaviest joins in turn."""
     n = len(gram)
     sizes = np.abs(gram)
     lags = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))

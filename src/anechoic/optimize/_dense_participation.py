@@ -11,7 +11,6 @@ from anechoic import banded
 from anechoic._validate import Array, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
-from anechoic.losses import loss as loss_of
 from anechoic.lower_bounds_participation import (
     EVERY,
     NUCLEAR,
@@ -22,7 +21,7 @@ from anechoic.lower_bounds_participation import (
 from anechoic.lower_bounds_result import Bound
 from anechoic.optimize._banded import NEGLIGIBLE, begun, presentable
 from anechoic.optimize._banded_objective import DenseObjective, objective_of
-from anechoic.optimize._dense_generated import GENERATED_UP_TO, SOLVED_UP_TO, generated_bound
+from anechoic.optimize._dense_generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize._dense_listed import listed_strategy
 from anechoic.optimize._dense_search import SMALL, Progress, optimum, spread
 from anechoic.optimize._dense_windows import windows_strategy
@@ -87,9 +86,8 @@ def dense_with_participation(
             a = workload.to_dense()
             begin = start(a, weights, contained_patterns(participation, n))
             bound = ascended(a, weights, begin, DIRECT)
-            patterns = None
             if n <= GENERATED_UP_TO:
-                further, patterns = generated_bound(a, weights, participation)
+                further = generated_bound(a, weights, participation)[0]
                 bound = max(bound, further, key=lambda found: found.value)
             shared = weights
             if weights is not None and weights.min() < SMALL * weights.max():
@@ -99,11 +97,6 @@ def dense_with_participation(
                 c, evaluations = _by_columns(workload, participation, shared, progress)
             else:
                 c, evaluations = windows_strategy(a, participation, shared, enough, progress)
-            if patterns is not None and n <= SOLVED_UP_TO:
-                # the optimum for the patterns that count most may be good for all of them
-                other, _, more = optimum(a, patterns, weights, gap, None)
-                evaluations += more
-                c = min(c, other, key=lambda one: loss_of(workload, Dense(one), participation, kind))
         case _:
             raise UnsupportedError(
                 f"participation={participation!r}: dense optimisation knows Single, Cyclic, MinSep,"
