@@ -51,12 +51,14 @@ def _weighted(node: Any) -> bool:
 
 def _roots() -> tuple[Tensor, ...]:
     """What backward() was called on; empty where no backward pass is found."""
-    engine = torch.autograd.graph._engine_run_backward.__code__  # type: ignore[attr-defined]
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)  # private: another torch may lack it
+    if run is None:
+        return ()
     # on a GPU this is another thread than the one that called backward(), and waits
     frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
     for frame in frames:
         while frame is not None:
-            if frame.f_code is engine:
+            if frame.f_code is run.__code__:
                 roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
                 return roots
             frame = frame.f_back
