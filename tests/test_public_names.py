@@ -7,7 +7,7 @@ CORE = """
 AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism Error GuaranteeError
 HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity Units
 UnsupportedError __version__ accounting calibrate check_schema compose error find_duplicates loss lower_bounds
-noise optimize participation plan sampling sensitivity strategies upper_bounds workloads
+lp_losses noise optimize participation plan sampling sensitivity strategies upper_bounds workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled

@@ -12,6 +12,7 @@
 from anechoic import (
     accounting,
     lower_bounds,
+    lp_losses,
     noise,
     optimize,
     participation,
@@ -69,6 +70,7 @@ __all__ = [
     "find_duplicates",
     "loss",
     "lower_bounds",
+    "lp_losses",
     "noise",
     "optimize",
     "participation",

@@ -10,6 +10,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, Repl
 from anechoic.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
+from anechoic.torch.checkpoints.history import unstamped
 from tests.torch.setting import mechanism, network, start, step, train
 
 DELTA = 1e-5
@@ -161,6 +162,45 @@ def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
     assert second.engine.get_epsilon(DELTA) > 0
 
 
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
+def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
+    def plain(parameters):
+        return rule(parameters, lr=0.01)
+
+    first = start(mech=mech, keys=False, optimizer=plain)
+    train(first, 8)
+    saved = through_a_file(first.optimizer.state_dict())
+
+    def loaded(parameters):
+        optimizer = plain(parameters)
+        optimizer.load_state_dict(saved)
+        return optimizer
+
+    with pytest.raises(ReplayError, match=r"8 releases of its own.*engine\.charge\(state\)"):
+        train(start(mech=mech, keys=False, optimizer=loaded), 1)
+    paid = start(mech=mech, keys=False, optimizer=loaded)
+    paid.engine.charge(saved, releases=8)
+    train(paid, 2)
+    assert all("anechoic" not in group for group in paid.optimizer.param_groups)
+
+
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
+def test_a_run_takes_its_own_state(mech, rule):
+    run = start(mech=mech, optimizer=lambda parameters: rule(parameters, lr=0.01))
+    train(run, 3)
+    for optimizer in (run.optimizer, run.optimizer.original_optimizer):
+        optimizer.load_state_dict(optimizer.state_dict())
+    train(run, 5)
+
+
+@pytest.mark.parametrize("stamp", [None, {}, {"run": "one"}])
+def test_statistics_in_lists_are_seen_and_a_stamp_without_entries_is_none(mech, stamp):
+    run = start(mech=mech)
+    state = {"state": {0: {"kept": [torch.zeros(2)]}}, "param_groups": [], "anechoic": stamp}
+    with pytest.raises(GuaranteeError, match="does not say what was released"):
+        run.optimizer.load_state_dict(state)
+
+
 def test_an_optimizer_that_was_let_go_of_has_no_stamp(mech):
     run = start(mech=mech)
     optimizer = run.optimizer.original_optimizer
@@ -217,7 +257,7 @@ def test_a_stamp_that_was_taken_off_does_not_reset_the_count(mech, inner):
     first = start(mech=mech, keys=False, optimizer=adam)
     train(first, 8)
     saved = framework_saves(first)
-    stripped = {key: value for key, value in saved["optimizer"].items() if key != "anechoic"}
+    stripped = unstamped(saved["optimizer"])
     second = fresh(saved, mech=mech, optimizer=adam)
     loading = second.optimizer.original_optimizer if inner else second.optimizer
     with pytest.raises(GuaranteeError, match=r"does not say what was released.*before make_private"):

@@ -146,3 +146,31 @@ def test_a_criterion_that_keeps_something_from_row_to_row_is_refused(criterion, 
         criterion(module(x), y).backward()
         optimizer.step()
     assert engine.releases == (0 if fault else 5)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap"])
+def test_class_weights_that_come_later_are_refused_at_once(mode):
+    run = start(mode, mech=mechanism(steps=5), keys=False)
+    for number, (x, y) in enumerate(run.loader):
+        run.optimizer.zero_grad()
+        weight = WEIGHT if number == 3 else None
+        F.cross_entropy(run.forward(x), y, weight=weight).backward()
+        if number == 3:
+            with pytest.raises(GuaranteeError, match="class weights"):
+                run.optimizer.step()
+            return
+        run.optimizer.step()
+    pytest.fail("four batches were to come")
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap"])
+def test_outputs_may_be_changed_in_place(mode):
+    def weights_after(scaled):
+        run = start(mode, mech=mechanism(steps=5))
+        for x, y in run.loader:
+            run.optimizer.zero_grad()
+            F.cross_entropy(scaled(run.forward(x)), y).backward()
+            run.optimizer.step()
+        return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+    assert torch.equal(weights_after(lambda out: out.mul_(0.5)), weights_after(lambda out: out * 0.5))

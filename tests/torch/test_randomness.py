@@ -116,7 +116,7 @@ def test_masks_are_not_known_from_32_bits():
 
 
 def test_an_unknown_layout_of_the_generator_is_refused(monkeypatch):
-    monkeypatch.setattr(randomness, "_cpu_state", lambda words, number: torch.zeros(5056, dtype=torch.uint8))
+    monkeypatch.setattr(randomness, "cpu_state", lambda words, number: torch.zeros(5056, dtype=torch.uint8))
     randomness.check_layout.cache_clear()
     with pytest.raises(GuaranteeError, match="laid out in another way"):
         randomness.check_layout()

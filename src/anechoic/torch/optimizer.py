@@ -136,6 +136,7 @@ class CorrelatedOptimizer(Single, Optimizer):
 
     def _step(self) -> Any:
         delivery = self.ledger.due()
+        self._admit_what_was_loaded()
         self._check_unchanged()
         if delivery.chunk == 0 and self.release.left_over:
             raise DesynchronizedError(
@@ -308,7 +309,7 @@ class CorrelatedOptimizer(Single, Optimizer):
                 `PrivacyEngine.charge`.
             GuaranteeError: if it holds something and says nothing of a run, where nothing was charged.
         """
-        self.original_optimizer.load_state_dict(self._admitted(None, state_dict))
+        self.restore(self._admitted(None, state_dict))  # once: what was admitted has no stamp any more
 
     def restore(self, state_dict: dict[str, Any]) -> None:
         """The same for a checkpoint of this run, whose releases are counted by the checkpoint."""
@@ -325,6 +326,14 @@ class CorrelatedOptimizer(Single, Optimizer):
     def _admitted(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
         admitted: dict[str, Any] = state if self.identity is None else self.identity.admitted(state)
         return admitted
+
+    def _admit_what_was_loaded(self) -> None:
+        """Refuse a state that was loaded into the plain optimizer before make_private, as one after it."""
+        groups = self.original_optimizer.param_groups
+        if self.identity is not None and any(STAMP in group for group in groups):
+            self._admitted(None, {"param_groups": groups})
+            for group in groups:
+                group.pop(STAMP, None)
 
     def __repr__(self) -> str:
         return repr(self.original_optimizer)

@@ -22,7 +22,7 @@ from anechoic.torch.ledger import Delivery
 # a key: what a state is expanded from
 SEED_BYTES = 32
 
-_WORDS = 624
+WORDS = 624
 #: torch's CPU generator as `torch.get_rng_state` gives it; no documented layout, so it is tried once.
 _STATE = np.dtype(
     [
@@ -30,7 +30,7 @@ _STATE = np.dtype(
         ("left", "<i4"),
         ("seeded", "<i4"),
         ("next", "<u8"),
-        ("words", "<u8", _WORDS),
+        ("words", "<u8", WORDS),
         ("normals", "<u8", 5),
     ]
 )
@@ -128,12 +128,12 @@ def _restore(states: tuple[Any, ...]) -> None:
 def _fix(seed: bytes, *, cuda: bool) -> None:
     """Fill every generator from `seed`: whole states, because torch.manual_seed keeps 32 bits on the CPU."""
     check_layout()
-    size = 4 * _WORDS
-    random.setstate((3, (*_words(derive(seed, "random", size=size)).tolist(), _WORDS), None))
+    size = 4 * WORDS
+    random.setstate((3, (*_words(derive(seed, "random", size=size)).tolist(), WORDS), None))
     words = _words(derive(seed, "numpy", size=size))
-    np.random.set_state(("MT19937", words, _WORDS, 0, 0.0))  # noqa: NPY002
+    np.random.set_state(("MT19937", words, WORDS, 0, 0.0))  # noqa: NPY002
     number = int.from_bytes(derive(seed, "initial seed", size=7), "little")
-    torch.set_rng_state(_cpu_state(_words(derive(seed, "torch", size=size)), number))
+    torch.set_rng_state(cpu_state(_words(derive(seed, "torch", size=size)), number))
     if cuda and _cuda():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free
@@ -150,7 +150,8 @@ def _words(content: bytes) -> Any:
     return np.frombuffer(content, dtype="<u4").astype(np.uint32)
 
 
-def _cpu_state(words: Any, number: int) -> torch.Tensor:
+def cpu_state(words: Any, number: int) -> torch.Tensor:
+    """A state of torch's CPU generator: `words`, uint32, shape (624,), and what initial_seed() is to say."""
     state = np.zeros(1, _STATE)
     state["seed"] = number  # what torch.initial_seed() says; nothing is drawn from it
     state["left"] = state["seeded"] = 1
@@ -165,15 +166,15 @@ def check_layout() -> None:
     Raises:
         GuaranteeError: otherwise.
     """
-    words = np.arange(1, _WORDS + 1, dtype=np.uint32) * np.uint32(2654435761)
+    words = np.arange(1, WORDS + 1, dtype=np.uint32) * np.uint32(2654435761)
     reference = np.random.MT19937(0)
-    reference.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": _WORDS}}
+    reference.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}
     ours = torch.Generator(device="cpu")
     try:
-        ours.set_state(_cpu_state(words, 7))
-        drawn = torch.empty(_WORDS, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=ours)
+        ours.set_state(cpu_state(words, 7))
+        drawn = torch.empty(WORDS, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=ours)
         same = ours.initial_seed() == 7 and _in_pairs(drawn.numpy().view(np.uint32)) == _in_pairs(
-            reference.random_raw(2 * _WORDS)
+            reference.random_raw(2 * WORDS)
         )
     except (RuntimeError, TypeError):
         same = False

@@ -29,6 +29,7 @@ from anechoic.torch.release import Release
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
+from anechoic.torch.secret_draws import SecretDraws
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
 from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
@@ -301,12 +302,21 @@ def begin(
 def _work_around(run: Run) -> None:
     """See to the journal and to random numbers around the work on each batch."""
     surroundings = Surroundings(lambda: run.keys.sampling)
+    # where masks of rows follow their places nobody may learn them; else a row's own numbers are its own
+    draws = SecretDraws() if run.optimizer.source.by_layers else None
 
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
         surroundings.deliver(delivery)
+        if draws is not None:
+            draws.start()
 
-    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
+    def settled() -> None:
+        if draws is not None:
+            draws.stop()
+        surroundings.settle()
+
+    run.ledger.delivered, run.ledger.settled = delivered, settled
     run.optimizer.identity = run
 
 

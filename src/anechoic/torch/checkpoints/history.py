@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from anechoic._validate import positive_int
 from anechoic.composition import Composition, compose
@@ -27,6 +28,7 @@ from anechoic.runs import read_journal
 
 #: The key under which optimizer.state_dict() holds the stamp.
 STAMP = "anechoic"
+_STAMPED = {"run", "fingerprint", "releases", "journal", "earlier"}
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,18 @@ class History:
     # -- stamps --------------------------------------------------------------------------------
 
     def stamp(self, state: dict[str, Any], *, run: str, releases: int, journal: str) -> dict[str, Any]:
-        """`state` with what it belongs to; no secret is in it."""
+        """`state` with what it belongs to; no secret is in it.
+
+        The first group holds it too: torch's optimizers drop keys of a state that they do not know, and keep
+        those of groups, so an optimizer that was loaded before make_private still says where it comes from.
+        """
         earlier = [one.listed() for one in self.earlier]
         own = {"run": run, "fingerprint": self._mechanism.fingerprint, "releases": releases}
-        return {**state, STAMP: {**own, "journal": journal, "earlier": earlier}}
+        stamp = {**own, "journal": journal, "earlier": earlier}
+        if not state.get("param_groups"):
+            return {**state, STAMP: stamp}
+        first, *others = state["param_groups"]
+        return {**state, "param_groups": [{**first, STAMP: stamp}, *others], STAMP: stamp}
 
     def admit(self, state: Mapping[str, Any], *, run: str, releases: int) -> dict[str, Any]:
         """`state` without its stamp, if the releases in it are counted here.
@@ -143,7 +153,7 @@ class History:
         stamp = stamp_of(state)
         if stamp is None:
             self._check_unstamped(state)
-            return dict(state)
+            return unstamped(state)
         if stamp["run"] == run and stamp["releases"] > releases:
             raise ReplayError(
                 f"this optimizer state was saved after {stamp['releases']} releases of the run with this"
@@ -165,7 +175,7 @@ class History:
 
     def _check_unstamped(self, state: Mapping[str, Any]) -> None:
         """Refuse what may come of releases that nobody counts: statistics of gradients, but no stamp."""
-        kept = [value for own in state.get("state", {}).values() for value in own.values()]
+        kept = tree_leaves(dict(state.get("state", {})))
         if any(isinstance(value, Tensor) for value in kept) and not self.earlier:
             raise GuaranteeError(
                 "this optimizer state holds statistics of gradients and does not say what was released for"
@@ -245,13 +255,17 @@ def leading(mechanism: Mechanism, releases: int) -> Mechanism:
 
 def stamp_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
     """The stamp of an optimizer state, or None."""
-    stamp = state.get(STAMP)
-    return stamp if isinstance(stamp, dict) else None
+    found = [state.get(STAMP), *(group.get(STAMP) for group in state.get("param_groups", ()))]
+    return next((one for one in found if isinstance(one, dict) and one.keys() >= _STAMPED), None)
 
 
 def unstamped(state: Mapping[str, Any]) -> dict[str, Any]:
     """An optimizer's state alone."""
-    return {key: value for key, value in state.items() if key != STAMP}
+    plain = {key: value for key, value in state.items() if key != STAMP}
+    if "param_groups" in plain:
+        groups = plain["param_groups"]
+        plain["param_groups"] = [{k: v for k, v in group.items() if k != STAMP} for group in groups]
+    return plain
 
 
 def _journaled(stamped: Mapping[str, Any]) -> int | None:

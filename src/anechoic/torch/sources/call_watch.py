@@ -203,12 +203,14 @@ class CallWatch:
         """The call is over; returns the output, or one whose gradients can be told apart."""
         calls = self._open.pop() if self._open else []
         if not calls:
+            self._watch_loss(output)
             return output
         drew = not calls[0].start.same(Generators())
         handed = []
         for place, tensor in enumerate(tensors_in(output)):
-            # one output may be made from another: the gradient of this view is that of the loss's own use
-            handed.append(tensor.view_as(tensor) if tensor.requires_grad else tensor)
+            # one output may be made from another: the gradient of this copy is that of the loss's own use,
+            # which may also change it in place
+            handed.append(tensor.clone() if tensor.requires_grad else tensor)
             if not tensor.requires_grad:
                 continue
             axis = self._axis(tensor, calls[0].delivery.size)
@@ -222,6 +224,16 @@ class CallWatch:
             call.drew = drew
         self._calls.extend(calls)
         return filled(output, handed)
+
+    def _watch_loss(self, output: Any) -> None:
+        """Look at the graph of the loss in a step that compares no row, too."""
+        if self.rows.ledger.in_hand is None or not torch.is_grad_enabled():
+            return
+        for tensor in tensors_in(output):
+            if tensor.grad_fn is not None:
+                self._ends.append(tensor.grad_fn)
+                tensor.register_hook(_Looking(self))
+        self._looked = False
 
     def _axis(self, tensor: Tensor, size: int) -> int | None:
         for axis in (self._dimension, 0):
@@ -339,6 +351,20 @@ class _After:
 
     def __call__(self, module: nn.Module, arguments: Any, output: Any) -> Any:
         return self._watch.after(output) if module is self._watch.rows.module else None
+
+    def __reduce__(self) -> Any:
+        return idle, ()
+
+
+class _Looking:
+    """Gradient hook of an output: the backward pass of the loss is at the model."""
+
+    def __init__(self, watch: CallWatch) -> None:
+        self._watch = watch
+
+    def __call__(self, gradient: Tensor) -> None:
+        if self._watch.counts():
+            self._watch.look_at_loss()
 
     def __reduce__(self) -> Any:
         return idle, ()

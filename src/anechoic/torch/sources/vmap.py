@@ -84,7 +84,7 @@ class Boundary(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, call: Pending, *outputs: Tensor) -> Any:
         ctx.call = call
-        made = tuple(output.view_as(output) for output in outputs)
+        made = tuple(output.clone() for output in outputs)  # which the loss may change in place
         ctx.mark_non_differentiable(*(o for o in made if not o.dtype.is_floating_point))
         return made
 
@@ -165,9 +165,8 @@ class VmapSource(GradientSource):
         return Pending(self, rows, delivery, self.marks())
 
     def looked(self, call: Pending, node: Any) -> None:
-        """The loss's backward pass has reached the outputs of `call`: look at the loss where rows are due."""
-        if self.single.rows(call.delivery):
-            self.single.look_at_loss([node])
+        """The loss's backward pass has reached the outputs of `call`: look at the loss."""
+        self.single.look_at_loss([node])
 
     def received(self, call: Pending) -> None:
         """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
