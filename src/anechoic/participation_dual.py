@@ -144,17 +144,19 @@ class DualPoint:
         weights: p, shape (n,).
         multiplier: W.
         value: the bound that it gives, in floating point (`nuclear_bound` makes it safe).
+        vectors: U^T diag(p)^½ A, where diag(p)^½ A L has the singular vectors U on the left, shape (n, n).
+        roots: its singular values, shape (n,).
     """
 
     weights: Array
     multiplier: Multiplier
     value: float
-    _vectors: Array
-    _roots: Array
+    vectors: Array
+    roots: Array
 
     def gram(self) -> Array:
         """M with M W M = H = A^T diag(p) A, shape (n, n): it minimises tr(H M^-1) + <M, W>."""
-        return np.asarray((self._vectors.T / self._roots) @ self._vectors)
+        return np.asarray((self.vectors.T / self.roots) @ self.vectors)
 
 
 class ParticipationDual:

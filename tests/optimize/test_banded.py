@@ -1,11 +1,11 @@
-"""Banded optimiser: derivatives, optima by other means, valid bounds, schemas, refusals."""
+"""Banded optimiser: optima by other means, valid bounds, schemas, refusals."""
 
 import math
 from importlib import import_module
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
 from anechoic import banded as algebra
 from anechoic import workloads
@@ -15,119 +15,12 @@ from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Banded, ColumnNormalized, Dense
-from anechoic.workloads.inverses import inverse_columns
+from tests.optimize.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
 
 objectives = import_module("anechoic.optimize._banded_objective")
 searches = import_module("anechoic.optimize._banded_search")
 scaling = import_module("anechoic.optimize._banded_scales")
 rows = import_module("anechoic.optimize._banded_rows")
-
-WORKLOADS = {
-    "prefix": lambda n: workloads.prefix_sum(n),
-    "momentum": lambda n: workloads.momentum(n, 0.9, weight_decay=0.1),
-    "rates": lambda n: workloads.momentum(n, 0.5, learning_rates=np.linspace(1.0, 0.2, n)),
-    "restarts": lambda n: workloads.restart_differences(workloads.prefix_sum(n), period=7),
-}
-SCHEMAS = [Single(), Cyclic(6), Cyclic(5), MinSep(5), MinSep(6, 2), MinSep(5, 1)]
-
-
-def free_columns(n, bands, seed=0):
-    rng = np.random.default_rng([seed, n, bands])
-    columns = 0.5 * rng.standard_normal((n, bands)) / np.sqrt(bands)
-    columns[:, 0] = 1.0 + rng.random(n)
-    return algebra.inside(columns)
-
-
-def unit(columns):
-    return columns / np.linalg.norm(columns, axis=1, keepdims=True)
-
-
-def weighted(weights):
-    return searches.weighted(weights)
-
-
-# ---- derivatives
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize(("n", "bands"), [(1, 1), (2, 2), (5, 5), (53, 5), (97, 1), (80, 40), (48, 24)])
-def test_derivatives_are_those_of_dense_algebra(name, n, bands):
-    workload, columns = WORKLOADS[name](n), free_columns(n, bands)
-    weights = np.random.default_rng(0).random(n)
-    a, c = workload.to_dense(), algebra.dense(columns)
-    b, inverse = a @ np.linalg.inv(c), np.linalg.inv(c.T @ c)
-    squares = np.square(b).sum(axis=1)
-    gradient = -2 * b.T @ (weights[:, None] * b) @ np.linalg.inv(c).T
-    multipliers = inverse @ a.T @ (weights[:, None] * a) @ inverse
-    for objective in (
-        objectives.DenseObjective(a),
-        objectives.BlockObjective(inverse_columns(workload), bands),
-    ):
-        np.testing.assert_allclose(objective.squares(columns), squares, rtol=1e-9)
-        found = objective(columns, weighted(weights))
-        assert found.value == pytest.approx(weights @ squares, rel=1e-9)
-        expected = algebra.from_dense(gradient, bands)
-        np.testing.assert_allclose(found.gradient, expected, atol=1e-9 * np.abs(gradient).max())
-        expected = algebra.from_dense(multipliers, bands)
-        scale = np.abs(multipliers).max()
-        np.testing.assert_allclose(objective.multipliers(columns, weights), expected, atol=1e-9 * scale)
-
-
-@pytest.mark.parametrize("blocks", [range(3), range(1, 4), range(2, 5), range(5)])
-def test_a_window_is_the_whole_with_some_columns_fixed(blocks):
-    n, bands = 113, 6
-    workload = workloads.momentum(n, 0.5, weight_decay=0.1)
-    objective = objectives.BlockObjective(inverse_columns(workload), bands)
-    assert objective.count == 5
-    columns, weights = free_columns(n, bands), np.random.default_rng(0).random(n)
-    window = objective.window(columns, weights, objective.state(columns, weights), blocks)
-    whole = objective(columns, weighted(weights))
-    value, gradient = window(columns[window.free])
-    np.testing.assert_allclose(gradient, whole.gradient[window.free], rtol=1e-9, atol=1e-10)
-    changed = columns.copy()
-    changed[window.free] = free_columns(n, bands, seed=1)[window.free]
-    expected = objective(changed, weighted(weights)).value - whole.value
-    assert window(changed[window.free])[0] - value == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_scales(schema):
-    n, bands = 23, 4
-    scales = scaling.scales_of(schema, np.linspace(1.0, 0.1, n)[:, None], bands)
-    variables = scales.variables(free_columns(n, bands))
-    variables[len(variables) - scales.bounded :] = np.linspace(0.1, 0.4, scales.bounded)
-    columns = scales.columns(variables)
-    strategy = Banded(n, columns)
-    found = sensitivity(strategy, schema)
-    assert found.exact and found.value <= 1.0 + 1e-12
-    if not isinstance(schema, MinSep):  # there only the best weights of windows have no slack
-        assert found.value == pytest.approx(1.0, rel=1e-12)
-    np.testing.assert_allclose(scales.columns(scales.variables(columns)), columns, rtol=1e-9)
-    # the pull-back, by differences of a linear function of C
-    by_columns = np.random.default_rng(0).standard_normal((n, bands))
-    slopes, size = scales.pull_back(variables, by_columns)
-    steps = 1e-6 * np.eye(len(variables))
-    values = [
-        ((scales.columns(variables + s) - scales.columns(variables - s)) * by_columns).sum() / 2e-6
-        for s in steps
-    ]
-    np.testing.assert_allclose(slopes, values, atol=1e-8)
-    assert size > 0
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_price_is_the_value_of_a_linear_programme(schema):
-    # max sum_t v_t d_t over squared norms d >= 0 whose sums over all patterns are at most 1
-    n, bands = 17, 4
-    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
-    patterns = list(schema.patterns(n))
-    sums = np.zeros((len(patterns), n))
-    for row, pattern in zip(sums, patterns, strict=True):
-        row[list(pattern)] = 1.0
-    rng = np.random.default_rng(0)
-    for v in (rng.random(n), np.arange(n) % 7 == 2, np.arange(n) // 3 == 1, rng.exponential(size=n) ** 3):
-        best = linprog(-1.0 * v, sums, np.ones(len(patterns)))
-        assert scales.price(1.0 * v) == pytest.approx(-best.fun)
 
 
 # ---- optima
@@ -361,70 +254,6 @@ def test_largest_error_keeps_the_highest_bound(monkeypatch):
     assert found.lower_bound == max(taken)
 
 
-def test_bounds_by_rows_for_some_of_the_steps():
-    n, bands, schema = 26, 5, MinSep(5)
-    workload, some = workloads.prefix_sum(n), np.where(np.arange(n) % 3 == 0, 1.0, 0.0)
-    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
-    best = banded(workload, bands=bands, participation=schema, loss=some)
-    columns, weights = np.array(best.strategy.columns), some / some.sum()
-    assert 0.9 * best.loss < rows.bound_by_rows(workload, scales, columns, weights) <= best.loss
-
-
-@pytest.mark.parametrize(("n", "bands"), [(1, 1), (7, 1), (13, 4), (13, 13)])
-def test_rows_are_orthogonal_and_their_products_paid_for(n, bands):
-    images = np.random.default_rng(0).standard_normal((n, n))
-    near = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < bands
-    made = rows._orthogonal(images, bands)
-    products = made @ made.T
-    assert np.abs(np.where(near, products, 0.0) - np.diag(products.diagonal())).max() < 1e-13 * n
-    # of any rows: the diagonal dominates what lies in the bands
-    inside = np.where(near, images @ images.T, 0.0)
-    assert np.linalg.eigvalsh(np.diag(rows._multipliers(images, bands)) - inside).min() > -1e-9
-    np.testing.assert_allclose(rows._multipliers(made, bands), products.diagonal(), rtol=1e-11)
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_multipliers_are_worth_most_at_their_price(schema):
-    n = 17
-    scales = scaling.scales_of(schema, np.ones((n, 1)), 4)
-    rewards = np.random.default_rng(0).random(n)
-    rewards /= rewards.sum()
-    found = scales.multipliers(rewards)
-    assert scales.price(found) == pytest.approx(1.0, abs=2e-3)
-    worth = rewards @ np.log(found / scales.price(found))
-    rng = np.random.default_rng(1)
-    for size in (0.01, 0.1, 1.0):
-        for _ in range(50):
-            other = found * np.exp(size * rng.standard_normal(n))
-            assert rewards @ np.log(other / scales.price(other)) <= worth + 2e-3
-
-
-def test_slopes_of_single_errors():
-    n, bands = 13, 4
-    workload = WORKLOADS["rates"](n)
-    objective, columns = objectives.DenseObjective(workload.to_dense()), free_columns(n, bands)
-    found = rows._slopes(workload, columns, np.array([0, 5, 12]))
-    for place, t in enumerate((0, 5, 12)):
-        gradient = objective(columns, lambda squares, t=t: (squares[t], np.eye(n)[t])).gradient
-        np.testing.assert_allclose(algebra.inside(found[place]), gradient, atol=1e-12)
-
-
-def test_level_columns_have_a_smaller_largest_error():
-    n, bands = 60, 5
-    workload = workloads.prefix_sum(n)
-    best = banded(workload, bands=bands, loss="max")
-    objective, columns = objectives.objective_of(workload, bands), np.array(best.strategy.columns)
-    rng = np.random.default_rng(0)
-    bent = unit(algebra.inside(columns * (1 + 3e-3 * rng.standard_normal(columns.shape))))
-    squares = objective.squares(columns)
-    weights = np.where(squares > (1 - 1e-3) * squares.max(), 1.0, 0.0)
-    weights /= weights.sum()
-    found = rows.level(workload, objective.squares, bent, np.ones((n, 1)), weights)
-    before, after = objective.squares(bent).max(), objective.squares(found).max()
-    assert after < squares.max() + 0.3 * (before - squares.max())
-    np.testing.assert_allclose(np.square(found).sum(axis=1), 1.0)
-
-
 def test_largest_error_of_few_bands():
     workload = workloads.prefix_sum(40)
     found = banded(workload, bands=8, loss="max")
@@ -491,7 +320,7 @@ def test_a_step_out_of_range_is_sent_back():
     scales = scaling.scales_of(Single(), np.ones((n, 1)), 2)
     search = searches.Search(objective, scales, None)
     exploding = algebra.inside(np.tile([1.0, 1e3], (n, 1)))
-    found = search._whole(exploding, weighted(row_weights("rms", n)), 5, 1e-6)
+    found = search._whole(exploding, searches.weighted(row_weights("rms", n)), 5, 1e-6)
     np.testing.assert_allclose(found, unit(exploding))
 
 
