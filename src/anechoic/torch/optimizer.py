@@ -62,6 +62,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         loss_reduction: str,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
+        self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm = mechanism.clip_norm
         self.noise_multiplier = mechanism.noise_multiplier
@@ -147,6 +148,7 @@ class CorrelatedOptimizer(Single, Optimizer):
             return self._sum_and_release(delivery)
 
     def _sum_and_release(self, delivery: Delivery) -> Any:
+        self.before_sums()
         kind = self.source.contributions.kind(delivery)
         sums = self.source.sums(delivery)
         if not delivery.last:

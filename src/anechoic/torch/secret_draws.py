@@ -47,6 +47,12 @@ class SecretDraws(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # the guard against it is half of the cost
 
+    @classmethod
+    def active(cls) -> bool:
+        """Whether one is."""
+        stack = _get_current_dispatch_mode_stack()
+        return any(isinstance(mode, cls) and not mode._idle for mode in stack)
+
     def start(self) -> None:
         """Be active; nothing to do where it is."""
         self._idle = False

@@ -317,6 +317,10 @@ def _work_around(run: Run) -> None:
         surroundings.settle()
 
     run.ledger.delivered, run.ledger.settled = delivered, settled
+    if draws is not None:
+        run.optimizer.before_sums = (
+            draws.stop
+        )  # the user's draws are over, and it costs a little at each call
     run.optimizer.identity = run
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.secret_draws import SecretDraws
 
 _MASK = 2**64 - 1
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
@@ -203,9 +204,10 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
 
 
 class Generators:
-    """Where Python's, NumPy's and torch's global generators stand, to go back to."""
+    """Where Python's, NumPy's and torch's global generators stand, to go back to, and how torch draws."""
 
     def __init__(self) -> None:
+        self.secret = SecretDraws.active()
         self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         self._torch = torch.get_rng_state()
         used = torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -236,6 +238,7 @@ def rewound(to: Generators) -> Iterator[None]:
     now = Generators()
     to.restore()
     try:
-        yield
+        with SecretDraws() if to.secret and not now.secret else nullcontext():
+            yield
     finally:
         now.restore()
