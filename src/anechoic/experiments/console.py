@@ -20,8 +20,6 @@ def progress(study: Study, console: Console) -> Iterator[Bars]:
     bars = Bars(study, console)
     with bars.shown:
         yield bars
-    if not console.is_terminal:
-        bars.say()
 
 
 class Bars:
@@ -68,14 +66,11 @@ class Bars:
             return
         self._found[name].append(outcome)
         self._left[name] -= 1
+        if not self._left[name] and not self._console.is_terminal:
+            done = f"{len(self._found[name])} runs done"
+            self._console.print(f"{self._titles[name]}: {done}, {self._reached(name)}")
         self.shown.update(bar, found=f"[dim]{self._reached(name)}")
         self.expect(())
-
-    def say(self) -> None:
-        """A line for each arm."""
-        for name, title in self._titles.items():
-            if self._found[name]:
-                self._console.print(f"{title}: {len(self._found[name])} runs done, {self._reached(name)}")
 
     def _reached(self, name: str) -> str:
         top = best(self._found[name])

@@ -16,7 +16,7 @@ from anechoic.report import utility_chart
 DELTA = 1e-6
 EPSILONS = (0.1, 0.3, 1.0)
 RATES = (0.25, 0.5, 1.0, 2.0)
-SEEDS = 5
+SEEDS = 3
 #: What --quick leaves of it: for a look at the report, not for figures.
 QUICK_EXAMPLES, QUICK_SEEDS, QUICK_RATES = 64_000, 2, (0.5, 1.0)
 

@@ -136,8 +136,11 @@ def _integers(source: AesCounter, shape: Any, dtype: torch.dtype, low: int, high
 
 def _coins(source: AesCounter, shape: Any, chance: Any) -> Tensor:
     """True with probability `chance`, to 2^-32; a number, or a tensor that is broadcast to the shape."""
-    uniform = _tensor(_words(source, shape, 32) * 2.0**-32, shape, torch.float64)
-    return uniform < chance
+    words = _words(source, shape, 32)
+    if isinstance(chance, Tensor):
+        return _tensor(words * 2.0**-32, shape, torch.float64) < chance
+    below = round(chance * 2.0**32)
+    return _tensor(words < below if below < 2**32 else np.ones(len(words), bool), shape, torch.bool)
 
 
 def _bernoulli(source: AesCounter, given: dict[str, Any]) -> Tensor:
