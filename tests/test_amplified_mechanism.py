@@ -17,6 +17,7 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.sampling import BallsInBins, CyclicPoisson, FixedOrder, MinSepSampling, RandomAllocation
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
+from tests.marks import slow
 
 N = 24
 BANDED = BandedToeplitz(N, [1.0, 0.5, 0.375])
@@ -24,23 +25,26 @@ BINS = BallsInBins(1200, 12, N)
 QUICK = Verified(samples=300_000, failure=1e-6, seed=3)
 
 
+SPREAD = MinSepSampling(1200, 100, 6, N)
+BLT_2 = BLT(N, [0.3, 0.2], [0.9, 0.3])
+SETTINGS = {
+    "bins": (BANDED, BINS, {}),
+    "bins, BLT": (BLT_2, BINS, {"adjacency": "add_or_remove"}),
+    "bins, verified": (BANDED, BINS, {"accounting": QUICK}),
+    "min-sep": (BANDED, SPREAD, {"accounting": QUICK}),
+    "allocation": (Identity(N), RandomAllocation(1200, 9, N), {}),
+}
+
+
 @cache
-def made():
-    spread = MinSepSampling(1200, 100, 6, N)
-    return {
-        "bins": calibrate(BANDED, sampling=BINS, epsilon=1.0, delta=1e-4),
-        "bins, BLT": calibrate(
-            BLT(N, [0.3, 0.2], [0.9, 0.3]), sampling=BINS, epsilon=1.0, delta=1e-4, adjacency="add_or_remove"
-        ),
-        "bins, verified": calibrate(BANDED, sampling=BINS, epsilon=1.0, delta=1e-4, accounting=QUICK),
-        "min-sep": calibrate(BANDED, sampling=spread, epsilon=1.0, delta=1e-4, accounting=QUICK),
-        "allocation": calibrate(Identity(N), sampling=RandomAllocation(1200, 9, N), epsilon=1.0, delta=1e-4),
-    }
+def made(name):
+    strategy, sampling, options = SETTINGS[name]
+    return calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-4, **options)
 
 
-@pytest.fixture(params=["bins", "bins, BLT", "bins, verified", "min-sep", "allocation"])
+@pytest.fixture(params=["bins", *slow("bins, BLT"), "bins, verified", *slow("min-sep"), "allocation"])
 def mech(request):
-    return made()[request.param]
+    return made(request.param)
 
 
 def test_calibration_keeps_its_promise_and_beats_a_fixed_order(mech):
@@ -73,37 +77,37 @@ def test_record_round_trip(mech):
 
 
 def test_the_record_of_the_samples_is_a_part_of_the_fingerprint():
-    record = json.loads(made()["bins, verified"].to_json())
+    record = json.loads(made("bins, verified").to_json())
     record["accounting"]["seed"] = 4
     with pytest.raises(MismatchError, match="edited"):
         Mechanism.from_json(json.dumps(record))
 
 
 def test_deterministic_bound_is_that_of_the_gram_matrix():
-    mech = made()["bins"]
+    mech = made("bins")
     assert mech.epsilon(1e-6) == pytest.approx(epsilon_bound(bins_gram(BANDED, 12), 1e-6, mech.noise_std))
-    other = made()["allocation"]
+    other = made("allocation")
     assert other.epsilon(1e-6) == random_allocation_epsilon(1e-6, other.noise_multiplier, 9, N)
 
 
 @pytest.mark.parametrize("name", ["bins, verified", "min-sep"])
 def test_verified_epsilon_is_a_guarantee_and_close(name):
     """Against ten times as many samples of another seed; failure is inside of delta."""
-    mech = made()[name]
+    mech = made(name)
     pair = Mixture(bins_gram(BANDED, 12)) if name.startswith("bins") else MinSepPair(BANDED, mech.sampling)
     truth = pair.verify(mech.epsilon(), mech.noise_std, samples=1_000_000, failure=1e-3, seed=17)
     assert truth.delta < 1e-4 - QUICK.failure
     less = pair.verify(mech.epsilon(), 0.96 * mech.noise_std, samples=300_000, failure=1e-3, seed=17)
     assert less.delta > 1e-4
     if name.startswith("bins"):
-        assert mech.noise_std < made()["bins"].noise_std
+        assert mech.noise_std < made("bins").noise_std
 
 
 def test_the_failure_probability_is_a_part_of_delta():
     half = Verified(samples=300_000, failure=5e-5, seed=0)
-    epsilon = Mechanism(BANDED, BINS, made()["bins"].noise_std, delta=1e-4, accounting=half).epsilon()
+    epsilon = Mechanism(BANDED, BINS, made("bins").noise_std, delta=1e-4, accounting=half).epsilon()
     truth = Mixture(bins_gram(BANDED, 12)).verify(
-        epsilon, made()["bins"].noise_std, samples=300_000, failure=1e-3, seed=17
+        epsilon, made("bins").noise_std, samples=300_000, failure=1e-3, seed=17
     )
     assert 4e-5 < truth.delta < 5e-5
 

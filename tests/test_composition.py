@@ -174,6 +174,7 @@ def test_verified_parts_pay_for_their_failure():
     assert both.epsilon(1e-7) == pytest.approx(without.epsilon(1e-7), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_where_only_samples_amplify_the_points_are_composed():
     spread = Mechanism(BANDED, MinSepSampling(1200, 100, 6, N), 4.0, delta=1e-5, accounting=QUICK)
     found = compose(spread, times=2)

@@ -173,6 +173,7 @@ def test_calibration_keeps_its_promise(strategy, sampling, epsilon):
     assert Mechanism.from_json(mech.to_json()).epsilon() == mech.epsilon()
 
 
+@pytest.mark.slow
 def test_conditional_composition_is_used_where_it_shows_less():
     """Many overlapping bands and little noise: the sum of all entries of a row is far above its norm."""
     accountant = accountant_of(

@@ -28,6 +28,7 @@ OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0, "power_repeats": 0}
             "BLT, min-sep",
             "banded Toeplitz, balls in bins",
             "identity, random allocation",
+            "output, fixed order",
         ),
     ),
 )

@@ -20,6 +20,9 @@ from tests.marks import mostly_slow
             "banded Toeplitz normalised, cyclic Poisson",
             "BLT, min-sep",
             "identity, random allocation",
+            "banded Toeplitz normalised, fixed order",
+            "banded Toeplitz, balls in bins",
+            "output, fixed order",
         },
     ),
 )

@@ -162,6 +162,7 @@ def test_these_tests_see_a_generator_that_is_two_percent_off(backend):
     assert abs(np.mean(row**2) - 1) > 4 * np.sqrt(2 / row.size)
 
 
+@pytest.mark.slow
 def test_the_tail_is_that_of_a_billion_draws():
     # beyond the widest rectangle all numbers come from the rest: 1.5 million of them stand for as many draws
     # as have so many in the rest, 1.02 billion

@@ -1,7 +1,6 @@
 """Saving and restoring a stream in the middle of a run."""
 
 import io
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, emit, make_stream
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_restored_stream_continues_bit_for_bit(name):
     n = STRATEGIES[name].n
-    for backend, precision in product(BACKENDS, ("float32", "float64")):
+    for backend, precision in (("numpy", "float64"), ("torch", "float32")):
         stream = make_stream(STRATEGIES[name], 19, backend, precision=precision, std=0.4)
         state, rows, saved = stream.init(), [], {}
         for step in range(n + 1):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anechoic.torch import ledger
+from anechoic.torch import ledger, secret_draws
 
 
 @pytest.fixture
@@ -16,3 +16,10 @@ def processes_of_their_own(request, monkeypatch):
     """Let runs repeat each other's releases, unless the test asks for `one_process`."""
     if "one_process" not in request.fixturenames:
         monkeypatch.setattr(ledger, "_check_first", lambda key_hash, step: None)
+
+
+@pytest.fixture(autouse=True)
+def draws_of_their_own():
+    """A run that a test gives up in the middle of a batch draws in secret no longer."""
+    yield
+    secret_draws.stop(secret_draws._owner)

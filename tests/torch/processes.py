@@ -1,6 +1,6 @@
 """Whole training processes, forked from one that has loaded everything: to be killed, resumed and compared.
 
-python -m tests.torch.processes COMMAND FOLDER [ARGUMENTS], which prints what it found as one line of JSON.
+python -m tests.torch.processes FOLDER COMMAND…, which prints what they found as one line of JSON.
 """
 
 import importlib
@@ -325,5 +325,9 @@ if __name__ == "__main__":
     # what loads late and is slow to load, once for all forks
     torch.optim.SGD([torch.zeros(1)], lr=0.0)
     importlib.import_module("cryptography.hazmat.primitives.ciphers")
-    command, place, *rest = sys.argv[1:]
-    print(json.dumps(globals()[command](Path(place), *map(int, rest))))
+    place, found = Path(sys.argv[1]), {}
+    for command in sys.argv[2:]:  # a name, and numbers behind colons
+        name, *numbers = command.split(":")
+        (place / name).mkdir()
+        found[name] = globals()[name](place / name, *map(int, numbers))
+    print(json.dumps(found))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.marks import slow
 from tests.torch.killed import STEPS, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +47,9 @@ def finish(process):
     return output
 
 
+@pytest.mark.slow  # test_random_kills kills a few in every run
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-@pytest.mark.parametrize("workers", [*slow(0), 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_run_resumes_bit_for_bit(workers, tmp_path):
     path, result = tmp_path / "run.ckpt", tmp_path / "result.pt"
     process = launch(path, workers, result)

@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 
 
-def ask(command, folder, *arguments, timeout=280):
-    """What `tests.torch.processes` finds, in a process that no other test has touched."""
+def ask(folder, *commands, timeout=280):
+    """What `tests.torch.processes` finds, by command, in a process that no other test has touched."""
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.torch.processes", command, str(folder), *map(str, arguments)],
+        [sys.executable, "-m", "tests.torch.processes", str(folder), *commands],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -39,21 +39,26 @@ def check_kills(found, wanted):
 
 
 def test_a_few_random_kills(tmp_path):
-    found, _ = ask("kills", tmp_path, 4, 4)
-    check_kills(found, 4)
+    found, _ = ask(tmp_path, "kills:4:4")
+    check_kills(found["kills"], 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_random_kills(tmp_path):
-    found, errors = ask("kills", tmp_path, 200, 7, timeout=3500)
-    check_kills(found, 200)
-    assert found["refused"] > 0  # scripts that were changed
+    found, errors = ask(tmp_path, "kills:200:7", timeout=3500)
+    check_kills(found["kills"], 200)
+    assert found["kills"]["refused"] > 0  # scripts that were changed
     assert "would now be another one" in errors
 
 
-def test_a_script_that_ends_and_is_started_again(tmp_path):
-    found, errors = ask("resumed", tmp_path)
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    return ask(tmp_path_factory.mktemp("asked"), "resumed", "sweep")
+
+
+def test_a_script_that_ends_and_is_started_again(asked):
+    found, errors = asked[0]["resumed"], asked[1]
     for name, seen in found.items():
         assert seen["twice"] == [], name
         if name not in ("without journal", "cut journal"):
@@ -72,8 +77,8 @@ def test_a_script_that_ends_and_is_started_again(tmp_path):
         assert words in errors
 
 
-def test_forks_of_an_engine_have_noise_of_their_own_or_none(tmp_path):
-    found, errors = ask("sweep", tmp_path)
+def test_forks_of_an_engine_have_noise_of_their_own_or_none(asked):
+    found, errors = asked[0]["sweep"], asked[1]
     # the same model, batches and learning rate 0: what differs is noise
     assert found["drawn"]["codes"] == [0, 0] and found["drawn"]["difference"] > 0.3
     assert found["given"]["codes"] == [3, 3]

@@ -387,6 +387,7 @@ def test_one_coin_for_all_rows_is_no_row_s(mode, draw):
         run.optimizer.zero_grad()
         backward(run, (x, y))
         sums.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+        run.optimizer.abandon_batch()
     moved = sum(float((a - b).square().sum()) for a, b in zip(*sums, strict=True)) ** 0.5
     assert 0 < moved <= 1.0001
 

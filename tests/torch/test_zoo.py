@@ -78,6 +78,9 @@ BETWEEN = {
 }
 
 
+PLAIN = [name for name in SHAPES if not SHAPES[name].options]
+
+
 def tolerance(name):
     return COARSE if "bf16" in name else EXACT
 
@@ -122,8 +125,13 @@ def sparse():
     return Poisson(ROWS, 2, steps=8)
 
 
-@pytest.mark.parametrize("mode", ["vmap", "hooks"])
-@pytest.mark.parametrize("name", [name for name in SHAPES if not SHAPES[name].options])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *((name, ("vmap", "hooks")[i % 2]) for i, name in enumerate(PLAIN)),
+        *slow(*((name, ("hooks", "vmap")[i % 2]) for i, name in enumerate(PLAIN))),
+    ],
+)
 def test_poisson_batches_and_empty_ones(name, mode, sparse):
     shape, data = SHAPES[name], SHAPES[name].data()
     try:

@@ -91,6 +91,26 @@ def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+#: One for the thread of training: a run that is given up in the middle of a batch leaves no mode of its own.
+_SHARED = SecretDraws()
+_owner: object = None
+
+
+def start(owner: object) -> None:
+    """Draw in secret from now on, for a run that `owner` stands for."""
+    global _owner
+    _owner = owner
+    _SHARED.start()
+
+
+def stop(owner: object) -> None:
+    """No longer, unless another run began to in the meantime."""
+    global _owner
+    if _owner is owner:
+        _owner = None
+        _SHARED.stop()
+
+
 def _device(given: dict[str, Any]) -> torch.device:
     """Where a call draws: on the device that it names, or on that of its first tensor."""
     if given.get("device") is not None:

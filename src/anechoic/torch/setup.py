@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from torch import nn, optim
@@ -16,7 +17,7 @@ from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
-from anechoic.torch import checks, fit
+from anechoic.torch import checks, fit, secret_draws
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
@@ -29,7 +30,6 @@ from anechoic.torch.release import Release
 from anechoic.torch.row_order import check_keeps_order
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.samplers import Given, Owning, check_promise
-from anechoic.torch.secret_draws import SecretDraws
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
 from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
@@ -303,24 +303,22 @@ def _work_around(run: Run) -> None:
     """See to the journal and to random numbers around the work on each batch."""
     surroundings = Surroundings(lambda: run.keys.sampling)
     # where masks of rows follow their places nobody may learn them; else a row's own numbers are its own
-    draws = SecretDraws() if run.optimizer.source.by_layers else None
+    secret, owner = run.optimizer.source.by_layers, object()
 
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
+        if secret:
+            secret_draws.start(owner)  # which may import, and an import may draw
         surroundings.deliver(delivery)
-        if draws is not None:
-            draws.start()
 
     def settled() -> None:
-        if draws is not None:
-            draws.stop()
+        secret_draws.stop(owner)
         surroundings.settle()
 
     run.ledger.delivered, run.ledger.settled = delivered, settled
-    if draws is not None:
-        run.optimizer.before_sums = (
-            draws.stop
-        )  # the user's draws are over, and it costs a little at each call
+    # the user's draws are over then, and it costs a little at each call
+    run.optimizer.before_sums = partial(secret_draws.stop, owner)
+    weakref.finalize(run, secret_draws.stop, owner)
     run.optimizer.identity = run
 
 
