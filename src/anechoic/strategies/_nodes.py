@@ -85,3 +85,11 @@ def comb_in_nodes(steps: NDArray[Any], branching: int, horizon: int) -> float:
             edges = np.flatnonzero(np.diff(nodes, prepend=-1, append=np.inf))
             total += float(np.square(np.diff(edges).astype(np.float64)).sum())
     return total
+
+
+def digits(n: int, branching: int, weights: Array) -> Array:
+    """sum_h weights[h] times digit h of t in base `branching`, for t = 1, …, n, shape (n,)."""
+    count, found = np.arange(1, n + 1), np.zeros(n)
+    for h, weight in enumerate(weights):
+        found += count // branching**h % branching * weight
+    return found

@@ -109,11 +109,7 @@ class Tree(Strategy):
 
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre L, shape (n,): the digits of t + 1 weigh the variances v_h."""
-        count = np.arange(1, self.n + 1)
-        found = np.zeros(self.n)
-        for h in range(self._height + 1):
-            found += count // self.branching**h % self.branching * self._v[h]
-        return found
+        return _nodes.digits(self.n, self.branching, self._v)
 
     def recurrence(self) -> Recurrence:
         return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)

@@ -74,10 +74,7 @@ class TreeAggregation(IntervalStrategy):
 
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
-        count, found = np.arange(1, self.n + 1), np.zeros(self.n)
-        for h in range(self._height + 1):
-            found += count // self.branching**h % self.branching
-        return found
+        return _nodes.digits(self.n, self.branching, np.ones(self._height + 1))
 
     def recurrence(self) -> Recurrence:
         return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
