@@ -20,10 +20,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic import calibrate
-from anechoic.accounting.accountants import accountant_of
-from anechoic.accounting.balls_in_bins import bins_gram
-from anechoic.accounting.mixture import Mixture
-from anechoic.mechanism import Mechanism
+from anechoic.accounting import accountant_of
+from anechoic.accounting.balls_in_bins.bound import bins_gram
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.workloads import prefix_sum

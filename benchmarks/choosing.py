@@ -24,9 +24,9 @@ import numpy as np
 
 from anechoic import plan
 from anechoic.accounting import poisson_noise_multiplier
-from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
-from anechoic.plan_text import short
+from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
+from anechoic.planning.table import short
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum

@@ -23,7 +23,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anechoic import losses, lower_bounds, optimize, toeplitz, workloads
+from anechoic import losses, lower_bounds, optimize, workloads
+from anechoic.algebra import toeplitz
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BandedToeplitz,

@@ -22,7 +22,7 @@ from opacus.layers import DPLSTM
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine

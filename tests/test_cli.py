@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anechoic import cli
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 
 # without random sampling: calibrating amplified mechanisms takes seconds
 PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
@@ -208,7 +208,7 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
 
 @needs_torch
 def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
-    from anechoic.experiments import demo
+    from anechoic.lab.studies import demo
 
     monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
     out = tmp_path / "report"
@@ -238,7 +238,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
 @pytest.mark.slow  # tests/experiments runs the study of aircraft every time
 @needs_torch
 def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
-    from anechoic.experiments import demo
+    from anechoic.lab.studies import demo
 
     monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
     out = tmp_path / "report"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from anechoic import losses, optimize, workloads
 from anechoic.accounting import gaussian_mu
-from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
+from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.bands import best_bands
 from anechoic.strategies import Identity
 

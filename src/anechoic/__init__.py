@@ -9,10 +9,12 @@
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
 """
 
+from importlib.metadata import version
+
 from anechoic import (
     accounting,
+    audit,
     lower_bounds,
-    lp_losses,
     noise,
     optimize,
     participation,
@@ -21,9 +23,6 @@ from anechoic import (
     upper_bounds,
     workloads,
 )
-from anechoic.composition import Composition, compose
-from anechoic.duplicates import check_schema, find_duplicates
-from anechoic.endless import EndlessMechanism
 from anechoic.errors import (
     AnechoicError,
     CheckpointError,
@@ -35,13 +34,18 @@ from anechoic.errors import (
     ReplayError,
     UnsupportedError,
 )
-from anechoic.losses import Error, error, loss
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses import StepErrors, error, loss
+from anechoic.losses import means as lp_losses
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.endless import EndlessMechanism, calibrate_endless
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning import Plan, PlanRow, plan
 from anechoic.sensitivity import Sensitivity, sensitivity
-from anechoic.units import Units
+from anechoic.units.duplicates import check_schema, find_duplicates
+from anechoic.units.ownership import Units
 
-__version__ = "0.1.0"
+__version__ = version("anechoic")
 
 __all__ = [
     "AnechoicError",
@@ -49,7 +53,7 @@ __all__ = [
     "Composition",
     "DesynchronizedError",
     "EndlessMechanism",
-    "Error",
+    "StepErrors",
     "GuaranteeError",
     "HorizonError",
     "Mechanism",
@@ -63,7 +67,9 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "accounting",
+    "audit",
     "calibrate",
+    "calibrate_endless",
     "check_schema",
     "compose",
     "error",

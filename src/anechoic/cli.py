@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace) -> None:
     _need("torch", "opacus", "rich", "matplotlib")
-    from anechoic.experiments.demo import demo
+    from anechoic.lab.studies.demo import demo
 
     demo(
         out=options.out,
@@ -62,7 +62,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     _need("torch", "opacus", "rich", "matplotlib")
-    from anechoic.experiments.train import train
+    from anechoic.lab.studies.train import train
 
     if options.resume and options.checkpoint is None:
         raise ValueError("--resume needs --checkpoint, the folder to go on from.")
@@ -94,9 +94,9 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
+    from anechoic.lab.report.plan_table import print_plan
     from anechoic.participation import MinSep
     from anechoic.planning import plan
-    from anechoic.report.plan_table import print_plan
 
     if options.max_participations is not None and options.min_sep is None:
         raise ValueError(
@@ -128,8 +128,8 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from anechoic.endless import EndlessMechanism
-    from anechoic.mechanism import Mechanism
+    from anechoic.mechanism.endless import EndlessMechanism
+    from anechoic.mechanism.mechanism import Mechanism
 
     text = _text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
@@ -138,8 +138,8 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from anechoic.audit import audit_mechanism, audit_training
-    from anechoic.mechanism import Mechanism
+    from anechoic.audit import audit_mechanism
+    from anechoic.mechanism.mechanism import Mechanism
 
     text = _text_of(options.file)
     if '"endless_format"' in text:
@@ -148,6 +148,8 @@ def _audit(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
     if options.training:
         _need("torch", "opacus")
+        from anechoic.torch import audit_training
+
         report = audit_training(mechanism, **given)
     else:
         report = audit_mechanism(mechanism, **given)

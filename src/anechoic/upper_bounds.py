@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from anechoic._validate import positive_int
-from anechoic.lower_bounds import logarithmic_upper_bound
+from anechoic.lower_bounds.prefix_sums import logarithmic_upper_bound
 
 __all__ = ["banded_toeplitz", "column_normalized_toeplitz", "toeplitz", "tree_aggregation"]
 

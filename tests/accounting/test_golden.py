@@ -11,9 +11,9 @@ import pytest
 
 import anechoic as an
 from anechoic.accounting import poisson_epsilon, poisson_noise_multiplier, random_allocation_epsilon
-from anechoic.accounting.balls_in_bins import bins_gram
-from anechoic.accounting.mixture import Mixture
-from anechoic.accounting.tilted import Tilt, _values
+from anechoic.accounting.balls_in_bins.bound import bins_gram
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.laws.tilted import Tilt, _values
 from anechoic.strategies import ColumnNormalized, Identity, Toeplitz
 
 

@@ -15,12 +15,15 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic.accounting import Verified
-from anechoic.audit import AuditReport, audit_training
-from anechoic.batches import UnitBatches, batches_of
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.audit import AuditReport
+from anechoic.batches import batches_of
+from anechoic.batches.of_units import UnitBatches
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream, derive
 from anechoic.noise import stream as stream_module
-from anechoic.noise.filters import AutoregressiveFilter, _past_gains
+from anechoic.noise.filters.base import _past_gains
+from anechoic.noise.filters.windowed import AutoregressiveFilter
 from anechoic.participation import MinSep
 from anechoic.sampling import (
     BallsInBins,
@@ -41,6 +44,7 @@ from anechoic.strategies import (
     SquareStrategy,
     Toeplitz,
 )
+from anechoic.torch import audit_training
 
 STEPS = 24
 EXAMPLES = 400
@@ -126,7 +130,7 @@ def cross_terms_dropped(_: Mechanism | None = None) -> Any:
         )
         return Sensitivity(math.sqrt(best), exact=True, method="no cross-terms")
 
-    return patch("anechoic.mechanism.sensitivity", sensitivity)
+    return patch("anechoic.mechanism.mechanism.sensitivity", sensitivity)
 
 
 def raw_deployed(_: Mechanism | None = None) -> Any:
@@ -135,7 +139,7 @@ def raw_deployed(_: Mechanism | None = None) -> Any:
     def stream(strategy: Any, dimension: int, **options: Any) -> NoiseStream:
         return NoiseStream(strategy.base, dimension, **options)
 
-    return patch("anechoic.mechanism.NoiseStream", stream)
+    return patch("anechoic.mechanism.mechanism.NoiseStream", stream)
 
 
 @contextmanager
@@ -185,7 +189,7 @@ def sampled_under_fixed_order(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(Poisson(sampling.examples, sampling.batch_size, sampling.steps), key, **options)
 
-    return patch("anechoic.torch.setup.batches_of", batches)
+    return patch("anechoic.torch.setup.prepare.batches_of", batches)
 
 
 def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
@@ -194,7 +198,7 @@ def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(replace(sampling, batch_size=2 * sampling.batch_size), key, **options)
 
-    return patch("anechoic.torch.setup.batches_of", batches)
+    return patch("anechoic.torch.setup.prepare.batches_of", batches)
 
 
 def divided_twice(mechanism: Mechanism | None = None) -> Any:
@@ -204,7 +208,7 @@ def divided_twice(mechanism: Mechanism | None = None) -> Any:
         divisor = 1.0 if mechanism is None else mechanism.expected_batch_size
         return NoiseStream(strategy, dimension, std=std / divisor, **options)
 
-    return patch("anechoic.mechanism.NoiseStream", stream)
+    return patch("anechoic.mechanism.mechanism.NoiseStream", stream)
 
 
 @contextmanager
@@ -233,7 +237,7 @@ def examples_drawn(_: Mechanism | None = None) -> Any:
         of_examples = replace(sampling, examples=units.examples, batch_size=size)
         return lambda key: UnitBatches(units, batches_of(of_examples, key), key, given=True)
 
-    return patch("anechoic.torch.setup._batches", batches)
+    return patch("anechoic.torch.setup.prepare._batches", batches)
 
 
 def allocated_once(_: Mechanism | None = None) -> Any:
@@ -242,7 +246,7 @@ def allocated_once(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(BallsInBins(sampling.examples, sampling.period, sampling.steps), key, **options)
 
-    return patch("anechoic.torch.setup.batches_of", batches)
+    return patch("anechoic.torch.setup.prepare.batches_of", batches)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from anechoic.audit import ReleaseRecorder
-from anechoic.mechanism import calibrate
+from anechoic.mechanism.calibrate import calibrate
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Toeplitz
+from anechoic.torch import ReleaseRecorder
 from anechoic.workloads import prefix_sum
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "audit.md"

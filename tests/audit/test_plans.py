@@ -4,11 +4,11 @@ from functools import cache
 
 import pytest
 
-from anechoic.audit import audit_training
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, OncePerEpoch, Single
 from anechoic.planning import plan
 from anechoic.sampling import BallsInBins
+from anechoic.torch import audit_training
 from tests.audit.faults import run
 from tests.marks import slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from anechoic.audit import Observation, audit, audit_mechanism
 from anechoic.audit.report import AuditReport, Finding
-from anechoic.mechanism import calibrate
+from anechoic.mechanism.calibrate import calibrate
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity, Toeplitz
 from anechoic.workloads import prefix_sum

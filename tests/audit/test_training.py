@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from anechoic.audit import audit_training
 from anechoic.errors import UnsupportedError
+from anechoic.torch import audit_training
 from tests.audit.faults import FAULTS, MECHANISMS, banded, cyclic, fixed, run
 from tests.marks import mostly_slow
 

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 from scipy.linalg import toeplitz as dense_toeplitz
 
-from anechoic import losses, optimize, participation, strategies, theory, toeplitz, upper_bounds, workloads
+from anechoic import losses, optimize, participation, strategies, theory, upper_bounds, workloads
+from anechoic.algebra import toeplitz
 from anechoic.sensitivity import sensitivity
 
 

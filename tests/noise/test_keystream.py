@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from anechoic.noise.keys import derive
+from anechoic.keys import derive
 from anechoic.noise.keystream import AesCounter, keystream
 from tests.noise.catalogue import KEY
 

@@ -7,6 +7,7 @@ import pytest
 
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
+from anechoic.noise.recurrence import Autoregressive, MovingAverage
 from anechoic.strategies import (
     BLT,
     BandedInverse,
@@ -18,7 +19,6 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
-from anechoic.strategies.recurrence import Autoregressive, MovingAverage
 from anechoic.workloads import prefix_sum
 from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream
 

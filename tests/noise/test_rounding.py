@@ -9,16 +9,9 @@ import pytest
 
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
+from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
 from anechoic.noise.rounding import PAD, advance, rounded_filter
 from anechoic.noise.rounding.exact import nearest, nearest_of
-from anechoic.strategies.recurrence import (
-    Autoregressive,
-    Buffered,
-    MovingAverage,
-    Nested,
-    Recurrence,
-    Stacked,
-)
 from tests.noise.catalogue import STRATEGIES
 
 M = 40

@@ -11,7 +11,7 @@ import pytest
 from anechoic import strategies, workloads
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.noise import NoiseStream
-from anechoic.noise.filters import make_filter
+from anechoic.noise.filters.make import make_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
 from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream, noise_of

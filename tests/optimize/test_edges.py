@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from anechoic import optimize, planning, workloads
 from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.losses import loss
-from anechoic.lower_bounds import lower_bound
-from anechoic.lower_bounds_listed import maximal
-from anechoic.lower_bounds_participation import contained_patterns, contained_period
-from anechoic.lower_bounds_result import Bound
+from anechoic.lower_bounds.dispatch import lower_bound
+from anechoic.lower_bounds.dual import cycles
+from anechoic.lower_bounds.listed import maximal
+from anechoic.lower_bounds.result import Bound
+from anechoic.lower_bounds.several import contained_patterns, contained_period
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
-from anechoic.optimize.schema import comb_of
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.participation_dual import cycles
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
 
 KINDS = ("rms", "max", "last")

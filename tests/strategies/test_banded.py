@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from anechoic import banded, workloads
+from anechoic import workloads
+from anechoic.algebra import banded
 from anechoic.losses import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import sensitivity

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic import toeplitz, workloads
+from anechoic import workloads
+from anechoic.algebra import toeplitz
 from anechoic.losses import error, loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import sensitivity

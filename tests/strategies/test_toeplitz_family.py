@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from anechoic import toeplitz, workloads
+from anechoic import workloads
+from anechoic.algebra import generating, toeplitz
 from anechoic.losses import error, loss
 from anechoic.participation import MinSep, Single
 from anechoic.sensitivity import sensitivity
@@ -17,8 +18,8 @@ from anechoic.strategies import (
     Output,
     Toeplitz,
     approximation_error,
+    endless,
     excess_bound,
-    generating,
     rational_blt,
 )
 
@@ -288,4 +289,4 @@ class TestRationalBLT:
         with pytest.raises(ValueError, match="say for how many steps"):
             rational_blt(None, 4)
         with pytest.raises(ValueError, match="accurate_to=0"):
-            rational_blt(None, 4, accurate_to=0)
+            endless.rational(4, 0)

@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anechoic import error, loss, sensitivity, workloads
+from anechoic.algebra.trees import variances
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import nodes as nodes_room
 from anechoic.strategies import ColumnNormalized, FullTree, Restarted, Tree, from_factorization
-from anechoic.strategies._nodes import variances
 
 # n: streaming RMS, full RMS (monograph, Table 2.3)
 PRINTED = {

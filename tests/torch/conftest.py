@@ -2,7 +2,8 @@
 
 import pytest
 
-from anechoic.torch import ledger, secret_draws
+from anechoic.runs import ledger
+from anechoic.torch.randomness import secret_draws
 
 
 @pytest.fixture

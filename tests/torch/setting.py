@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity

@@ -9,7 +9,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from scipy import stats
 from torch import nn
 
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity

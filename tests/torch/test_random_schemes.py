@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.accounting import Verified
 from anechoic.batches import batches_of
 from anechoic.errors import MismatchError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, MinSepSampling, RandomAllocation
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.samplers import ShardedBatches
+from anechoic.torch.loading.samplers import ShardedBatches
 
 NOISE_KEY, SAMPLING_KEY = bytes(range(32)), bytes(range(32, 64))
 BANDED = BandedToeplitz(14, [1.0, 0.5])

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anechoic as an
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import LARGEST
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from anechoic.errors import AnechoicError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from anechoic.accounting import Verified
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,

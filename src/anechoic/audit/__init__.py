@@ -1,7 +1,7 @@
 """Audits: can the guarantee of a run be refuted from what it released?
 
     report = anechoic.audit.audit_mechanism(mech)          # the noise stream of a mechanism
-    report = anechoic.audit.audit_training(mech)           # the whole torch path
+    report = anechoic.torch.audit_training(mech)           # the whole torch path
     report = anechoic.audit.audit(mech, observation)       # your own run
     print(report)
 
@@ -28,7 +28,6 @@ from anechoic.audit.power import (
 from anechoic.audit.ratios import draw_participation, likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
 from anechoic.audit.simulate import audit_mechanism
-from anechoic.audit.training import ReleaseRecorder, audit_training
 
 __all__ = [
     "AuditReport",
@@ -37,10 +36,8 @@ __all__ = [
     "Finding",
     "LowerBound",
     "Observation",
-    "ReleaseRecorder",
     "audit",
     "audit_mechanism",
-    "audit_training",
     "canaries_needed",
     "canary_scores",
     "covariance_test",

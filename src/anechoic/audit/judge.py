@@ -26,7 +26,7 @@ from anechoic.audit.power import (
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
 from anechoic.audit.sampler_power import sampling_power
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson
 
 #: Tests that share the probability of a false alarm; the one of the sampling law comes on top.

@@ -10,7 +10,7 @@ from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.ratios import draw_participation
 from anechoic.audit.report import AuditReport
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 
 

@@ -4,7 +4,7 @@ Importing this room loads NumPy only; `cryptography` is loaded with the first ro
 `backend="torch"`.
 """
 
-from anechoic.noise.keys import derive, new_key
+from anechoic.keys import derive, new_key
 from anechoic.noise.stream import NoiseState, NoiseStream
 
 __all__ = ["NoiseState", "NoiseStream", "derive", "new_key"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from anechoic._validate import Array, one_of
+from anechoic._validate import Array
 
 PRECISIONS = ("float32", "float64")
 
@@ -86,23 +86,6 @@ class Arrays(Protocol):
 
     def load(self, exported: Any, rows: Any) -> None:
         """rows[...] = exported; ValueError where type, shape or precision differ."""
-
-
-def make_arrays(backend: str, dtype: Any, device: Any) -> Arrays:
-    """The operations of `backend` for `dtype` on `device`.
-
-    Raises:
-        ValueError: if the backend is unknown, the precision too low, or the device not one of NumPy's.
-    """
-    if one_of("backend", backend, ("numpy", "torch")) == "torch":
-        from anechoic.noise.torch_arrays import TorchArrays
-
-        return TorchArrays(dtype, device)
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"device={device!r}: NumPy's arrays live on the CPU. Use backend='torch'.")
-    from anechoic.noise.numpy_arrays import NumpyArrays
-
-    return NumpyArrays(dtype)
 
 
 def checked_precision(dtype: Any, name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.keys import checked_key, derive
+from anechoic.keys import checked_key, derive
 
 BLOCK_BYTES = 16
 WORDS_PER_BLOCK = 2

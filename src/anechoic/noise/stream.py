@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
-from anechoic.noise.arrays import make_arrays
-from anechoic.noise.filters import make_filter
+from anechoic.keys import checked_key, derive, new_key
+from anechoic.noise.backends import make_arrays
+from anechoic.noise.filters.make import make_filter
 from anechoic.noise.gaussian import FreshRow
-from anechoic.noise.keys import checked_key, derive, new_key
+from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding import IntegerArrays, rounded_filter
-from anechoic.strategies.base import Strategy
 
 FORMAT = 2
 _OLD_FORMAT = (
@@ -104,7 +104,7 @@ class NoiseStream:
     see docs/proofs/float-safe.md.
 
     Args:
-        strategy: C.
+        strategy: C, or anything else with a number of steps `n` and a `recurrence()`.
         dimension: m, entries of one whole row, >= 1.
         offset, length: the entries offset … offset + length - 1 that this stream emits of every row, by
             default all from `offset` on. Every slice is that of the whole row: processes that share a row
@@ -148,7 +148,7 @@ class NoiseStream:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Recurrent,
         dimension: int,
         *,
         std: float = 1.0,
@@ -161,7 +161,7 @@ class NoiseStream:
         memory: str = "store",
         grid: float | None = None,
     ) -> None:
-        if not isinstance(strategy, Strategy):
+        if not isinstance(strategy, Recurrent):
             raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
         self.strategy = strategy
         self.n = strategy.n

@@ -3,17 +3,17 @@
 The files carry an underscore because a function of the same name would hide the module.
 """
 
-from anechoic.optimize._balls_in_bins import balls_in_bins
-from anechoic.optimize._banded import banded
-from anechoic.optimize._banded_inverse import banded_inverse
-from anechoic.optimize._banded_toeplitz import banded_toeplitz
-from anechoic.optimize._blt import blt
-from anechoic.optimize._column_normalized import column_normalized
-from anechoic.optimize._damped import damped, restarted
-from anechoic.optimize._dense import dense, dense_bound
-from anechoic.optimize._dense_conjecture import Conjecture, conjecture_4_7
-from anechoic.optimize._toeplitz import toeplitz
+from anechoic.optimize.bins.balls_in_bins import balls_in_bins
+from anechoic.optimize.columns.banded import banded
+from anechoic.optimize.columns.normalized import column_normalized
+from anechoic.optimize.full.conjecture import Conjecture, conjecture_4_7
+from anechoic.optimize.full.dense import dense, dense_bound
 from anechoic.optimize.result import Optimized
+from anechoic.optimize.series.banded_inverse import banded_inverse
+from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
+from anechoic.optimize.series.blt import blt
+from anechoic.optimize.series.damped import damped, restarted
+from anechoic.optimize.series.toeplitz import toeplitz
 
 __all__ = [
     "Conjecture",

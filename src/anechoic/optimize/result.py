@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, replace
 
 from anechoic.losses import LossKind, loss
-from anechoic.lower_bounds import lower_bound
-from anechoic.lower_bounds_result import Bound
+from anechoic.lower_bounds.dispatch import lower_bound
+from anechoic.lower_bounds.result import Bound
 from anechoic.participation import Participation
 from anechoic.strategies import Strategy
 from anechoic.workloads import Workload

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
-from anechoic.mechanism import Adjacency, calibrate
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation import Participation
 from anechoic.planning.amplified import TOLERANCE, Amplified
 from anechoic.planning.choice import BYTES, FEDERATED_TOLERANCE, calibrated, choose, row_of
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO
-from anechoic.planning.records import AccountingChoice, Candidate, Goal, Plan, PlanRow
+from anechoic.planning.estimated import Drawn
+from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
+from anechoic.planning.result import Plan
 from anechoic.planning.setting import Setting, is_federated
-from anechoic.planning.verified import Drawn
 from anechoic.workloads import Workload, prefix_sum
 
 __all__ = [

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from anechoic.accounting import random_allocation_noise_multiplier
-from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
+from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.bands import best_bands, powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.records import Candidate, Goal

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anechoic.accounting import random_allocation_noise_multiplier
-from anechoic.accounting.accountants.balls_in_bins import BallsInBinsAccountant
-from anechoic.accounting.poisson_search import fast_poisson_noise_multiplier
+from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
+from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
 from anechoic.losses import error
-from anechoic.mechanism import Mechanism, calibrate
-from anechoic.plan_text import short
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.amplified import TOLERANCE
-from anechoic.planning.records import Candidate, Goal, Plan, PlanRow
+from anechoic.planning.records import Candidate, Goal, PlanRow
+from anechoic.planning.result import Plan
+from anechoic.planning.table import short
 from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
 from anechoic.strategies import Identity
 from anechoic.workloads import Workload

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anechoic.accounting import Verified
-from anechoic.mechanism import Adjacency, Mechanism
-from anechoic.plan_text import plan_text
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.sampling import Sampling
 from anechoic.strategies import Strategy
 
@@ -84,21 +83,3 @@ class PlanRow:
     mechanism: Mechanism
     chosen: bool = False
     estimated: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A ranked table of candidates (best first) and the choice.
-
-    Attributes:
-        rows: the candidates, by predicted error.
-        mechanism: the chosen one, calibrated.
-        reason: why it was chosen.
-    """
-
-    rows: tuple[PlanRow, ...]
-    mechanism: Mechanism
-    reason: str
-
-    def __str__(self) -> str:
-        return plan_text(self)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.errors import CheckpointError
-from anechoic.noise.keys import derive
+from anechoic.keys import derive
 
 _START = hashlib.sha256(b"anechoic journal 1").hexdigest()
 #: Fields of each kind of line, the time and the link among them.

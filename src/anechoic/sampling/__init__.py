@@ -7,10 +7,13 @@ Where a mechanism protects another unit than an example, read "unit" for "exampl
 (expected) number of units in a batch, and a unit joins with all its examples.
 """
 
-from anechoic.sampling.allocation import BallsInBins, MinSepSampling, RandomAllocation
+from anechoic.sampling.balls_in_bins import BallsInBins
 from anechoic.sampling.base import Sampling
+from anechoic.sampling.external import External
+from anechoic.sampling.fixed_order import FixedOrder
+from anechoic.sampling.min_sep import MinSepSampling
 from anechoic.sampling.poisson import CyclicPoisson, Poisson
-from anechoic.sampling.unsampled import External, FixedOrder
+from anechoic.sampling.random_allocation import RandomAllocation
 
 __all__ = [
     "BallsInBins",

@@ -1,6 +1,7 @@
 """Sensitivity of a strategy under a participation schema: one theorem a file, results with evidence."""
 
-from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.sensitivity import cyclic, epochs, full_batch, listed, min_sep, single, trees, wrapped  # noqa: F401
+from anechoic.sensitivity.dispatch import sensitivity, under
 from anechoic.sensitivity.result import Sensitivity
 
-__all__ = ["Sensitivity", "sensitivity"]
+__all__ = ["Sensitivity", "sensitivity", "under"]

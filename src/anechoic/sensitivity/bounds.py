@@ -5,16 +5,17 @@ Each starts from Lemma 3.15(a): sens^2 <= max_pi sum_{t, t' in pi} |M[t, t']| wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import singledispatch
 
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.sensitivity import comb, nodes
-from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
+from anechoic.sensitivity import comb, theorems
+from anechoic.sensitivity.gram import ENTRIES, Gram
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import ColumnScaled, FullTree, Restarted, Strategy, Tree, TreeAggregation
+from anechoic.strategies import Strategy
 
 WORK = 3_000_000_000  # additions that one bound may take
 CHUNK = 500_000  # numbers in one chunk of rows
@@ -24,39 +25,31 @@ def min_sep_bounds(
     strategy: Strategy, gram: Gram | None, separation: int, count: int
 ) -> Iterator[Sensitivity]:
     """The bounds that this strategy's structure and size allow; at least one."""
-    from anechoic.sensitivity.min_sep import min_sep
-
     n, structure = strategy.n, strategy.structure
     yield _triangle(strategy, separation, count)
     if structure.toeplitz and n <= ENTRIES:
         squared = comb.majorant(strategy).comb_norm_squared(separation, count)
-        yield Sensitivity.of_squared(squared, False, "Lemma 3.16(c) of the non-increasing majorant")
-    if isinstance(strategy, (Tree, FullTree, TreeAggregation)):
-        squared = nodes.by_heights(strategy, separation, count)
-        yield Sensitivity.of_squared(squared, False, "most participations that nodes of each height can hold")
+        yield Sensitivity.of_squared(
+            squared, False, "Lemma 3.16(c) of the non-increasing majorant", theorems.MAJORANT
+        )
     if gram is not None and gram.fits_band:
         band = gram.band()
         squared = by_lags(band, separation, count)
-        yield Sensitivity.of_squared(squared, False, "largest |C^T C| at each separation")
+        yield Sensitivity.of_squared(
+            squared, False, "largest |C^T C| at each separation", theorems.ABSOLUTE_SUMS
+        )
         if _rows_work(gram, separation, count) <= WORK:
             squared = by_rows(band, separation, count)
-            yield Sensitivity.of_squared(squared, False, "arXiv 2306.08153, Algorithm 4, on |C^T C|")
-    if isinstance(strategy, ColumnScaled):
-        inner = min_sep(strategy.base, separation, count)
-        # C D U has rows of D U of norm at most max D
-        yield Sensitivity(
-            float(np.max(strategy.scales)) * inner.value, False, f"largest column scale times {inner.method}"
-        )
-        if strategy.base.structure.toeplitz and n * count <= WORK:
-            squared = by_scaled_rows(strategy, separation, count)
-            yield Sensitivity.of_squared(squared, False, "scheduled row sums of the unscaled |C^T C|")
-    if isinstance(strategy, Restarted):
-        inner_count = min(count, -(-strategy.base.n // separation))
-        block = min_sep(strategy.base, separation, inner_count) if inner_count > 1 else None
-        value = strategy.base.largest_column_norm() if block is None else block.value
-        yield Sensitivity.of_squared(
-            min(strategy.times, count) * value**2, False, "sum over the restarts a pattern can touch"
-        )
+            yield Sensitivity.of_squared(
+                squared, False, "arXiv 2306.08153, Algorithm 4, on |C^T C|", theorems.ABSOLUTE_SUMS
+            )
+    yield from bounds_of_kind(strategy, separation, count)
+
+
+@singledispatch
+def bounds_of_kind(strategy: Strategy, separation: int, count: int) -> Iterable[Sensitivity]:
+    """Bounds of strategies that know more than their structure says; none for all others."""
+    return ()
 
 
 def _triangle(strategy: Strategy, separation: int, count: int) -> Sensitivity:
@@ -65,7 +58,7 @@ def _triangle(strategy: Strategy, separation: int, count: int) -> Sensitivity:
         value = float(best_schedule(norms, separation, count))
     else:
         value = count * strategy.largest_column_norm()
-    return Sensitivity(value, False, "triangle inequality over the columns of a pattern")
+    return Sensitivity(value, False, "triangle inequality over the columns of a pattern", theorems.TRIANGLE)
 
 
 def by_lags(band: Array, separation: int, count: int) -> float:
@@ -109,33 +102,3 @@ def by_rows(band: Array, separation: int, count: int) -> float:
         rows[:, width - 1 - lags] = np.where(earlier >= 0, band[lags, np.maximum(earlier, 0)], 0.0)
         sums[start:stop] = band[0, start:stop] + best_schedule(rows, separation, others)
     return float(best_schedule(sums, separation, count))
-
-
-def by_scaled_rows(strategy: ColumnScaled, separation: int, count: int) -> float:
-    """A bound for C D with Toeplitz C, in O(n k) time and O(n) memory.
-
-    With T = |C|^T |C| of the non-increasing majorant, 2 d_p d_q T_pq <= (d_p^2 + d_q^2) T_pq, so the sum over
-    a pattern is at most sum_t d_t^2 times the sum of row t of T; and row t is largest at t +- b, t +- 2b, ….
-    """
-    n, b = strategy.n, separation
-    gram = gram_of(comb.majorant(strategy.base))
-    if gram is None:  # pragma: no cover - the caller limits n
-        return float("inf")
-
-    def add(total: Array, j: int, sign: int, *, after: bool) -> None:
-        if j * b < n:
-            entries = gram.diagonal(j * b)
-            part = total[: n - j * b] if after else total[j * b :]
-            part += sign * entries
-
-    # a later and k - 1 - a earlier participations, for the best a
-    others = np.zeros(n)
-    for j in range(1, count):
-        add(others, j, 1, after=False)
-    best = others.copy()
-    for a in range(1, count):
-        add(others, a, 1, after=True)
-        add(others, count - a, -1, after=False)
-        np.maximum(best, others, out=best)
-    scales = np.square(np.asarray(strategy.scales, dtype=np.float64))
-    return float(best_schedule(scales * (gram.diagonal(0) + best), separation, count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BandedToeplitz, Strategy
 
@@ -16,7 +17,9 @@ def early_and_often(strategy: Strategy, separation: int, count: int) -> Sensitiv
     The caller checks the condition. Nothing of length n is made where the strategy has a closed form.
     """
     squared = strategy.comb_norm_squared(separation, count)
-    return Sensitivity.of_squared(squared, True, "Lemma 3.16(c) (Toeplitz, non-increasing)")
+    return Sensitivity.of_squared(
+        squared, True, "Lemma 3.16(c) (Toeplitz, non-increasing)", theorems.FALLING_COEFFICIENTS
+    )
 
 
 def first_offset(strategy: Strategy, period: int, count: int) -> Sensitivity:
@@ -25,7 +28,12 @@ def first_offset(strategy: Strategy, period: int, count: int) -> Sensitivity:
     The columns l + jb are those of offset 0 moved down by l and cut at n, so offset 0 is the worst.
     """
     squared = strategy.comb_norm_squared(period, count)
-    return Sensitivity.of_squared(squared, True, "enumeration of cycles (Toeplitz: offset 0 is the worst)")
+    return Sensitivity.of_squared(
+        squared,
+        True,
+        "enumeration of cycles (Toeplitz: offset 0 is the worst)",
+        theorems.NONNEGATIVE_PRODUCTS,
+    )
 
 
 def majorant(strategy: Strategy) -> BandedToeplitz:

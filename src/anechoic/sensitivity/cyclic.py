@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.sensitivity import comb
-from anechoic.sensitivity.correlations import LARGEST, largest_correlated_sum
+from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
+from anechoic.participation import Cyclic
+from anechoic.sensitivity import comb, full_batch, single, theorems
+from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ROUNDING, Gram, gram_of
+from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
 CHUNK = 8_000_000  # numbers in one chunk of columns
 TRIED = 512  # mixed-sign patterns whose semidefinite programme is solved, or fewer of many steps
-CUBES = 1_000_000_000  # sum over them of (steps in the pattern)^3
-TIGHT = 1e-9  # relative gap of a certificate below which a value is called exact
 
 
 def cyclic(strategy: Strategy, period: int, gram: Gram | None = None) -> Sensitivity:
@@ -33,20 +34,25 @@ def cyclic(strategy: Strategy, period: int, gram: Gram | None = None) -> Sensiti
     if structure.gram_bands <= period:
         sums = over_offsets(strategy.column_norms_squared(), period)
         return Sensitivity.of_squared(
-            float(sums.max()), True, "enumeration of cycles (participations do not interact)"
+            float(sums.max()),
+            True,
+            "enumeration of cycles (participations do not interact)",
+            theorems.NO_INTERACTION,
         )
     gram = gram_of(strategy) if gram is None else gram
     if gram is not None:
         return _from_gram(gram, period, offsets=1 if structure.toeplitz else min(period, n))
     if structure.nonnegative:
         squared = _largest_column_sum(strategy, period)
-        return Sensitivity.of_squared(squared, True, "Lemma 3.15(b) (enumeration of cycles)")
+        return Sensitivity.of_squared(
+            squared, True, "Lemma 3.15(b) (enumeration of cycles)", theorems.NONNEGATIVE_PRODUCTS
+        )
     if n <= CHUNK:
         norms = np.sqrt(strategy.column_norms_squared())
         value = float(over_offsets(norms, period).max())
     else:
         value = count * strategy.largest_column_norm()
-    return Sensitivity(value, False, "triangle inequality over one cycle")
+    return Sensitivity(value, False, "triangle inequality over one cycle", theorems.TRIANGLE)
 
 
 def over_offsets(values: Array, period: int) -> Array:
@@ -65,10 +71,15 @@ def _from_gram(gram: Gram, period: int, *, offsets: int) -> Sensitivity:
         sums += (1 if lag == 0 else 2) * over_offsets(np.abs(entries), period)
     sums = sums[:offsets]
     if smallest >= -ROUNDING * largest:
-        return Sensitivity.of_squared(float(sums.max()), True, "Lemma 3.15(b) (enumeration of cycles)")
+        return Sensitivity.of_squared(
+            float(sums.max()), True, "Lemma 3.15(b) (enumeration of cycles)", theorems.NONNEGATIVE_PRODUCTS
+        )
     if gram.bandwidth <= 2 * period or gram.n <= 2 * period:
         return Sensitivity.of_squared(
-            float(sums.max()), True, "enumeration of cycles (only neighbouring participations interact)"
+            float(sums.max()),
+            True,
+            "enumeration of cycles (only neighbouring participations interact)",
+            theorems.NEIGHBOURS,
         )
     return _mixed_signs(gram, period, sums)
 
@@ -89,9 +100,11 @@ def _mixed_signs(gram: Gram, period: int, sums: Array) -> Sensitivity:
     squared = max(upper, bound)
     if lower >= (1 - TIGHT) * squared:
         return Sensitivity.of_squared(
-            squared, True, "enumeration of cycles (mixed signs, semidefinite duality)"
+            squared, True, "enumeration of cycles (mixed signs, semidefinite duality)", theorems.SEMIDEFINITE
         )
-    return Sensitivity.of_squared(squared, False, "bound over cycles (mixed signs, Lemma 3.15 a)")
+    return Sensitivity.of_squared(
+        squared, False, "bound over cycles (mixed signs, Lemma 3.15 a)", theorems.ABSOLUTE_SUMS
+    )
 
 
 def _largest_column_sum(strategy: Strategy, period: int) -> float:
@@ -102,3 +115,12 @@ def _largest_column_sum(strategy: Strategy, period: int) -> float:
         teeth = (np.arange(n)[:, None] % period == offsets).astype(np.float64)
         largest = max(largest, float(np.square(strategy.multiply(teeth)).sum(axis=0).max()))
     return largest
+
+
+@under.register
+def _(participation: Cyclic, strategy: Strategy) -> Sensitivity:
+    if participation.max_participations_in(strategy.n) == 1:
+        return single.single(strategy)
+    if participation.period == 1:
+        return full_batch.full_batch(strategy)
+    return cyclic(strategy, participation.period)

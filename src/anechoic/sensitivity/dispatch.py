@@ -1,10 +1,11 @@
-"""Which theorem applies: chosen by the derived structure of C and by the schema, never by the type of C."""
+"""Which theorem applies: chosen by the schema, and by the derived structure of C; never by the type of C."""
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
-from anechoic.sensitivity import cyclic, epochs, full_batch, listed, min_sep, single
+from anechoic.participation import Participation
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -39,26 +40,18 @@ def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity
         raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Dense(array).")
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
-    n = strategy.n
-    count = participation.max_participations_in(n)
-    match participation:
-        case Single():
-            return single.single(strategy)
-        case Cyclic() | MinSep() | OncePerEpoch() | FullBatch() if count == 1:
-            return single.single(strategy)
-        case Cyclic(period=1) | OncePerEpoch(period=1) | FullBatch():
-            return full_batch.full_batch(strategy)
-        case MinSep(separation=1) if count == n:
-            return full_batch.full_batch(strategy)
-        case Cyclic(period=period):
-            return cyclic.cyclic(strategy, period)
-        case MinSep(separation=separation):
-            return min_sep.min_sep(strategy, separation, count)
-        case OncePerEpoch(period=period):
-            return epochs.once_per_epoch(strategy, period)
-        case Patterns():
-            return listed.listed(strategy, participation)
+    return under(participation, strategy)
+
+
+@singledispatch
+def under(participation: Participation, strategy: Strategy) -> Sensitivity:
+    """sens(C, Pi) for one schema: each registers its theorem in a file of its own, and so may yours.
+
+    Raises:
+        UnsupportedError: for a schema that has registered none.
+    """
     raise UnsupportedError(
         f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
-        " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns."
+        " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns,"
+        " or register its sensitivity with `sensitivity.under`."
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import singledispatch
 
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.sensitivity import comb, min_sep, single
+from anechoic.participation import OncePerEpoch
+from anechoic.sensitivity import comb, full_batch, min_sep, single, theorems
 from anechoic.sensitivity.chain import best_epoch_chain
+from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import ColumnScaled, Strategy
+from anechoic.strategies import Strategy
 
 WORK = 1_000_000_000  # additions that one bound may take
 
@@ -25,12 +28,16 @@ def once_per_epoch(strategy: Strategy, period: int) -> Sensitivity:
     n, structure = strategy.n, strategy.structure
     if structure.gram_bands == 1 or _separate(strategy, period):
         squared = float(np.maximum.reduceat(strategy.column_norms_squared(), np.arange(0, n, period)).sum())
-        return Sensitivity.of_squared(squared, True, "sum over epochs (they do not interact)")
+        return Sensitivity.of_squared(
+            squared, True, "sum over epochs (they do not interact)", theorems.ONCE_PER_EPOCH
+        )
     gram = gram_of(strategy)
     neighbours = structure.gram_bands <= period + 1 or n <= 2 * period
     if neighbours and gram is not None and gram.fits_band:
         squared = best_epoch_chain(gram.band(), period)
-        return Sensitivity.of_squared(squared, True, "dynamic programme (only adjacent epochs interact)")
+        return Sensitivity.of_squared(
+            squared, True, "dynamic programme (only adjacent epochs interact)", theorems.ONCE_PER_EPOCH
+        )
     return min(_bounds(strategy, gram, period), key=float)
 
 
@@ -58,25 +65,35 @@ def _bounds(strategy: Strategy, gram: Gram | None, period: int) -> Iterator[Sens
     # steps of every other epoch are at least period + 1 apart
     halves = [_separated(strategy, period + 1, half) for half in (count - count // 2, count // 2)]
     yield Sensitivity(
-        sum(half.value for half in halves), False, f"even and odd epochs apart, each by {halves[0].method}"
+        sum(half.value for half in halves),
+        False,
+        f"even and odd epochs apart, each by {halves[0].method}",
+        theorems.ONCE_PER_EPOCH,
     )
     if n <= ENTRIES:
         norms = np.sqrt(strategy.column_norms_squared())
         value = float(np.maximum.reduceat(norms, np.arange(0, n, period)).sum())
-        yield Sensitivity(value, False, "triangle inequality over epochs")
+        yield Sensitivity(value, False, "triangle inequality over epochs", theorems.ONCE_PER_EPOCH)
         if strategy.structure.toeplitz and n * count <= WORK:
             squared = float(_toeplitz_blocks(strategy, period).sum())
-            yield Sensitivity.of_squared(squared, False, "largest |C^T C| of each pair of epochs")
+            yield Sensitivity.of_squared(
+                squared, False, "largest |C^T C| of each pair of epochs", theorems.ONCE_PER_EPOCH
+            )
     if gram is not None and gram.fits_band:
         squared = _adjacent_and_far(gram.band(), period)
         yield Sensitivity.of_squared(
-            squared, False, "dynamic programme over adjacent epochs, largest |C^T C| of other pairs"
+            squared,
+            False,
+            "dynamic programme over adjacent epochs, largest |C^T C| of other pairs",
+            theorems.ONCE_PER_EPOCH,
         )
-    if isinstance(strategy, ColumnScaled):
-        inner = once_per_epoch(strategy.base, period)
-        yield Sensitivity(
-            float(np.max(strategy.scales)) * inner.value, False, f"largest column scale times {inner.method}"
-        )
+    yield from epoch_bounds_of_kind(strategy, period)
+
+
+@singledispatch
+def epoch_bounds_of_kind(strategy: Strategy, period: int) -> Iterable[Sensitivity]:
+    """Bounds of strategies that know more than their structure says; none for all others."""
+    return ()
 
 
 def _separated(strategy: Strategy, separation: int, count: int) -> Sensitivity:
@@ -115,3 +132,12 @@ def _adjacent_and_far(band: Array, period: int) -> float:
         np.maximum.at(blocks, (earlier // period, (earlier + lag) // period), band[lag, : n - lag])
     far = float(np.triu(blocks, 2).sum())
     return best_epoch_chain(band, period) + 2 * far
+
+
+@under.register
+def _(participation: OncePerEpoch, strategy: Strategy) -> Sensitivity:
+    if participation.max_participations_in(strategy.n) == 1:
+        return single.single(strategy)
+    if participation.period == 1:
+        return full_batch.full_batch(strategy)
+    return once_per_epoch(strategy, participation.period)

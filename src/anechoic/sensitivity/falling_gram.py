@@ -6,10 +6,10 @@ import numpy as np
 from scipy import fft
 
 from anechoic._validate import Array
+from anechoic.sensitivity import theorems
+from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
-
-TIGHT = 1e-9  # relative gap to the comb below which the bound is called exact
 
 
 def work(strategy: Strategy, separation: int, count: int) -> int:
@@ -44,7 +44,9 @@ def later_and_farther(strategy: Strategy, separation: int, count: int) -> Sensit
         bound += float(squares[kept - 1]) + 2.0 * float(terms[1 : q + 1].sum())
     attained = strategy.comb_norm_squared(b, count) >= (1.0 - TIGHT) * bound  # rows of U all equal
     word = ", attained by the comb" if attained else ""
-    return Sensitivity.of_squared(bound, attained, f"|C|^T |C| later and farther apart{word}")
+    return Sensitivity.of_squared(
+        bound, attained, f"|C|^T |C| later and farther apart{word}", theorems.FALLING_PRODUCTS
+    )
 
 
 def _largest_from(c: Array, spectrum: Array, kept: int, separation: int) -> Array:

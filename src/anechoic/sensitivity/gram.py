@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 
@@ -73,19 +74,11 @@ def gram_of(strategy: Strategy) -> Gram | None:
     n, structure = strategy.n, strategy.structure
     if n > ENTRIES:
         return None
-    # the two wrappers are opened for speed only: M of C D is D M D, M of blocks is blocks of M
-    if isinstance(strategy, ColumnScaled):
-        return _scaled(strategy)
-    if isinstance(strategy, Restarted):
-        return _restarted(strategy)
-    if isinstance(strategy, (Tree, FullTree, IntervalStrategy)):  # nodes in common are counted
-        return Gram(n, structure.gram_bands, strategy.gram_diagonal)
-    if isinstance(strategy, RecursiveTree) and strategy.base.n**2 <= ENTRIES:
-        return Gram(n, structure.gram_bands, strategy.gram_diagonal)
+    known = gram_of_kind(strategy)
+    if known is not None:
+        return known
     if structure.toeplitz:
         return Gram(n, structure.gram_bands, _toeplitz_diagonal(strategy.coefficients[: structure.bands], n))
-    if isinstance(strategy, Banded) and n * structure.bands <= ENTRIES:
-        return Gram(n, structure.gram_bands, _banded_diagonal(columns_of(strategy)))
     if strategy.rows == n and n * structure.bands <= ENTRIES and 8 * structure.bands <= n:
         return Gram(n, structure.gram_bands, _banded_diagonal(columns_of(strategy)))
     if n * n <= ENTRIES:
@@ -96,7 +89,35 @@ def gram_of(strategy: Strategy) -> Gram | None:
     return None
 
 
-def _scaled(strategy: ColumnScaled) -> Gram | None:
+@singledispatch
+def gram_of_kind(strategy: Strategy) -> Gram | None:
+    """M for strategies that know more of it than their structure says, for speed; None for others."""
+    return None
+
+
+@gram_of_kind.register(Tree)
+@gram_of_kind.register(FullTree)
+@gram_of_kind.register(IntervalStrategy)
+def _(strategy: Tree | FullTree | IntervalStrategy) -> Gram:  # nodes in common are counted
+    return Gram(strategy.n, strategy.structure.gram_bands, strategy.gram_diagonal)
+
+
+@gram_of_kind.register
+def _(strategy: RecursiveTree) -> Gram | None:
+    if strategy.base.n**2 > ENTRIES:
+        return None
+    return Gram(strategy.n, strategy.structure.gram_bands, strategy.gram_diagonal)
+
+
+@gram_of_kind.register
+def _(strategy: Banded) -> Gram | None:
+    if strategy.n * strategy.structure.bands > ENTRIES:
+        return None
+    return Gram(strategy.n, strategy.structure.gram_bands, _banded_diagonal(columns_of(strategy)))
+
+
+@gram_of_kind.register
+def _(strategy: ColumnScaled) -> Gram | None:
     inner = gram_of(strategy.base)
     if inner is None:
         return None
@@ -105,7 +126,8 @@ def _scaled(strategy: ColumnScaled) -> Gram | None:
     return Gram(n, strategy.structure.gram_bands, lambda lag: inner.diagonal(lag) * d[: n - lag] * d[lag:])
 
 
-def _restarted(strategy: Restarted) -> Gram | None:
+@gram_of_kind.register
+def _(strategy: Restarted) -> Gram | None:
     length = strategy.base.n
     last = strategy.n - (strategy.times - 1) * length
     whole, rest = gram_of(strategy.base), gram_of(strategy.base.truncate(last))

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
+from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
 from anechoic.participation import Patterns
-from anechoic.sensitivity.correlations import LARGEST, largest_correlated_sum
-from anechoic.sensitivity.cyclic import CUBES, TIGHT
+from anechoic.sensitivity import theorems
+from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING
+from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -25,18 +27,22 @@ def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
     patterns = [np.array(pattern) for pattern in participation.patterns(n)]
     if not patterns:
         # nobody takes part in these steps; the least column norm keeps the value positive and safe
-        return Sensitivity(strategy.largest_column_norm(), False, "largest column norm (no listed step)")
+        return Sensitivity(
+            strategy.largest_column_norm(), False, "largest column norm (no listed step)", theorems.TRIANGLE
+        )
     steps = np.unique(np.concatenate(patterns))
     if len(steps) * max(n, len(steps)) > ENTRIES:
         norms = np.sqrt(strategy.column_norms_squared())
         value = max(float(norms[pattern].sum()) for pattern in patterns)
-        return Sensitivity(value, False, "triangle inequality over each listed pattern")
+        return Sensitivity(value, False, "triangle inequality over each listed pattern", theorems.TRIANGLE)
     gram = _gram(strategy, steps)
     blocks = [np.searchsorted(steps, pattern) for pattern in patterns]
     sums = np.array([np.abs(gram[np.ix_(block, block)]).sum() for block in blocks])
     tiny = -ROUNDING * float(gram.diagonal().max())
     if all(len(b) <= 2 or gram[np.ix_(b, b)].min() >= tiny for b in blocks):
-        return Sensitivity.of_squared(float(sums.max()), True, "Lemma 3.15(b) (enumeration of patterns)")
+        return Sensitivity.of_squared(
+            float(sums.max()), True, "Lemma 3.15(b) (enumeration of patterns)", theorems.NONNEGATIVE_PRODUCTS
+        )
     return _mixed_signs(gram, blocks, sums)
 
 
@@ -62,5 +68,14 @@ def _mixed_signs(gram: Array, blocks: list[NDArray[np.intp]], sums: Array) -> Se
         lower, upper, bound = max(lower, low), max(upper, high), 0.0
     squared = max(upper, bound)
     if lower >= (1 - TIGHT) * squared:
-        return Sensitivity.of_squared(squared, True, "enumeration of patterns (semidefinite duality)")
-    return Sensitivity.of_squared(squared, False, "bound over listed patterns (Lemma 3.15 a)")
+        return Sensitivity.of_squared(
+            squared, True, "enumeration of patterns (semidefinite duality)", theorems.SEMIDEFINITE
+        )
+    return Sensitivity.of_squared(
+        squared, False, "bound over listed patterns (Lemma 3.15 a)", theorems.ABSOLUTE_SUMS
+    )
+
+
+@under.register
+def _(participation: Patterns, strategy: Strategy) -> Sensitivity:
+    return listed(strategy, participation)

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from anechoic.sensitivity import bounds, chain, comb, cyclic, falling_gram, nodes, scheduling
+from anechoic.participation import MinSep
+from anechoic.sensitivity import (
+    bounds,
+    chain,
+    comb,
+    cyclic,
+    falling_gram,
+    full_batch,
+    nodes,
+    scheduling,
+    single,
+    theorems,
+)
+from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import Gram, gram_of
+from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -23,7 +37,9 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
         return scheduling.scheduled(strategy, separation, count)
     squared = nodes.best_pattern(strategy, separation, count)
     if squared is not None:
-        return Sensitivity.of_squared(squared, True, "Lemma 3.15(b) (dynamic programme over nodes of a tree)")
+        return Sensitivity.of_squared(
+            squared, True, "Lemma 3.15(b) (dynamic programme over nodes of a tree)", theorems.TREES
+        )
     known: list[Sensitivity] = []
     if structure.toeplitz and falling_gram.work(strategy, separation, count) <= bounds.WORK // 4:
         known = [falling_gram.later_and_farther(strategy, separation, count)]
@@ -32,12 +48,12 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
     gram = gram_of(strategy)
     if gram is not None and (squared := _neighbours_only(gram, separation, count)) is not None:
         method = "dynamic programme (only neighbouring participations interact)"
-        return Sensitivity.of_squared(squared, True, method)
+        return Sensitivity.of_squared(squared, True, method, theorems.NEIGHBOURS)
     best = min([*known, *bounds.min_sep_bounds(strategy, gram, separation, count)], key=float)
     if structure.nonnegative and count * separation >= strategy.n:  # every cycle is one of the patterns
         lower = cyclic.cyclic(strategy, separation, gram)
-        if lower.exact and lower.value >= (1 - cyclic.TIGHT) * best.value:
-            return Sensitivity(best.value, True, f"{best.method}, attained by a cycle")
+        if lower.exact and lower.value >= (1 - TIGHT) * best.value:
+            return Sensitivity(best.value, True, f"{best.method}, attained by a cycle", best.theorem)
     return best
 
 
@@ -50,3 +66,13 @@ def _neighbours_only(gram: Gram, separation: int, count: int) -> float | None:
         if work <= chain.WORK:
             return chain.best_separated_chain(gram.band(), separation, count)
     return None
+
+
+@under.register
+def _(participation: MinSep, strategy: Strategy) -> Sensitivity:
+    count = participation.max_participations_in(strategy.n)
+    if count == 1:
+        return single.single(strategy)
+    if participation.separation == 1 and count == strategy.n:
+        return full_batch.full_batch(strategy)
+    return min_sep(strategy, participation.separation, count)

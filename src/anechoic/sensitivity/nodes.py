@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ def by_heights(strategy: Tree | FullTree | TreeAggregation, separation: int, cou
     squares of numbers <= q of a given sum are largest if as many as possible are q.
     """
     total, width = 0, 1
-    while width <= _horizon(strategy):
-        nodes, most = _horizon(strategy) // width, -(-width // separation)
+    horizon = getattr(strategy, "horizon", None) or strategy.n  # of the whole tree
+    while width <= horizon:
+        nodes, most = horizon // width, -(-width // separation)
         full = min(nodes, count // most)
         rest = count - full * most if full < nodes else 0
         total += full * most**2 + rest**2
@@ -47,11 +49,8 @@ def best_pattern(strategy: Strategy, separation: int, count: int) -> float | Non
     """
     programme = _Programme(separation, count)
     try:
-        if isinstance(strategy, SmoothBinary):
-            nodes = _balanced_nodes(strategy, programme)
-        elif isinstance(strategy, (Tree, FullTree, TreeAggregation)) and _horizon(strategy) == strategy.n:
-            nodes = _whole_trees(strategy, programme)
-        else:
+        nodes = nodes_of(strategy, programme)
+        if nodes is None:
             return None
         state: Table = {(0, 0): np.zeros(1, dtype=np.int64)}
         for node in nodes:
@@ -61,12 +60,40 @@ def best_pattern(strategy: Strategy, separation: int, count: int) -> float | Non
     return float(max(value for _, value in state))
 
 
-def _whole_trees(strategy: Tree | FullTree | TreeAggregation, programme: _Programme) -> Iterator[Table]:
-    """The trees that the steps make up; all their nodes count, but last children under `TreeAggregation`."""
+@singledispatch
+def nodes_of(strategy: Strategy, programme: _Programme) -> Iterator[Table] | None:
+    """The nodes of a strategy that is a whole tree, as tables; None for all others."""
+    return None
+
+
+@nodes_of.register(SmoothBinary)
+def _(strategy: SmoothBinary, programme: _Programme) -> Iterator[Table]:
+    return _balanced_nodes(strategy, programme)
+
+
+@nodes_of.register(Tree)
+def _(strategy: Tree, programme: _Programme) -> Iterator[Table]:
+    return _whole_trees(strategy, programme)
+
+
+@nodes_of.register(FullTree)
+def _(strategy: FullTree, programme: _Programme) -> Iterator[Table] | None:
+    return _whole_trees(strategy, programme) if strategy.horizon in (None, strategy.n) else None
+
+
+@nodes_of.register(TreeAggregation)
+def _(strategy: TreeAggregation, programme: _Programme) -> Iterator[Table]:
+    return _whole_trees(strategy, programme, counted_last=False)
+
+
+def _whole_trees(
+    strategy: Tree | FullTree | TreeAggregation, programme: _Programme, *, counted_last: bool = True
+) -> Iterator[Table]:
+    """The trees that the steps make up; all their nodes count, last children where `counted_last`."""
     k, n, inside = strategy.branching, strategy.n, programme.leaf()
     tables = [_counted(inside)]
     while k ** len(tables) <= n:
-        last = inside if isinstance(strategy, TreeAggregation) else tables[-1]
+        last = tables[-1] if counted_last else inside
         inside = programme.nothing()
         for child in [tables[-1]] * (k - 1) + [last]:
             inside = programme.join(inside, child)
@@ -157,7 +184,3 @@ def _pruned(table: Table, never: NDArray[Any]) -> Table:
             kept[c, value] = np.where(after < reached, after, len(never))
             best[c] = np.minimum(reached, after)
     return kept
-
-
-def _horizon(strategy: Tree | FullTree | TreeAggregation) -> int:
-    return strategy.horizon or strategy.n if isinstance(strategy, FullTree) else strategy.n

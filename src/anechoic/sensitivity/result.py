@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from anechoic._validate import LARGEST, SMALLEST
+from anechoic.statement.theorem import Theorem
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Sensitivity:
         value: sens(C, participation), root scale, > 0.
         exact: True where `value` is the supremum over patterns and dimensions (to rounding), False
             where it is an upper bound of it.
-        method: the theorem or bound that gave it.
+        method: the theorem or bound that gave it, in words.
+        theorem: what proves it; None for a number from elsewhere.
 
     Raises:
         ValueError: if `value` is not a number whose square a float64 can hold.
@@ -25,6 +27,7 @@ class Sensitivity:
     value: float
     exact: bool
     method: str
+    theorem: Theorem | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST <= self.value <= LARGEST:
@@ -34,9 +37,11 @@ class Sensitivity:
             )
 
     @classmethod
-    def of_squared(cls, squared: float, exact: bool, method: str) -> Sensitivity:
+    def of_squared(
+        cls, squared: float, exact: bool, method: str, theorem: Theorem | None = None
+    ) -> Sensitivity:
         """The sensitivity whose square is `squared`."""
-        return cls(math.sqrt(squared) if squared >= 0 else math.nan, exact, method)
+        return cls(math.sqrt(squared) if squared >= 0 else math.nan, exact, method, theorem)
 
     def __float__(self) -> float:
         return self.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array
+from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -16,7 +17,9 @@ def scheduled(strategy: Strategy, separation: int, count: int) -> Sensitivity:
     Lemma 3.16 b and Algorithm 3.2). The caller checks the condition.
     """
     best = best_schedule(strategy.column_norms_squared(), separation, count)
-    return Sensitivity.of_squared(float(best), True, "Algorithm 3.2 (participations do not interact)")
+    return Sensitivity.of_squared(
+        float(best), True, "Algorithm 3.2 (participations do not interact)", theorems.SCHEDULE
+    )
 
 
 def best_schedule(rewards: Array, separation: int, count: int) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from anechoic.statement.items import Statement
+from anechoic.statement.statement import Statement
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2128;--soft:#57606a;--line:#d9dee3;--paper:#fff;--wash:#f4f6f8;

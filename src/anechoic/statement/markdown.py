@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from anechoic.statement.items import Statement
+from anechoic.statement.statement import Statement
 
 
 def as_markdown(statement: Statement, proofs: str) -> str:

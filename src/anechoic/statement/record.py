@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from anechoic.statement.items import Statement
+from anechoic.statement.statement import Statement
 
 VERSION = 1
 

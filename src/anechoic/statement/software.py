@@ -7,16 +7,13 @@ import sys
 from importlib import metadata
 
 #: Imported by every computation, and by some.
-ALWAYS = ("numpy", "scipy", "dp-accounting")
+ALWAYS = ("anechoic", "numpy", "scipy", "dp-accounting")
 WHERE_LOADED = ("torch", "opacus")
 
 
 def software() -> dict[str, str]:
     """Name -> version; torch and opacus only where this process has imported them."""
-    from anechoic import __version__
-
-    found = {"anechoic": __version__}
-    found |= {name: _version(name) for name in ALWAYS}
+    found = {name: _version(name) for name in ALWAYS}
     found |= {name: _version(name) for name in WHERE_LOADED if name in sys.modules}
     return {**found, "python": platform.python_version()}
 

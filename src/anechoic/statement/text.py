@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from anechoic.statement.items import Statement
+from anechoic.statement.statement import Statement
 
 _INDENT = 18
 

@@ -1,18 +1,8 @@
 """Strategies C: lower-triangular matrices whose inverse correlates the noise, and trees, with more rows."""
 
 from anechoic._serialize import serializable
-from anechoic.strategies.banded import Banded
-from anechoic.strategies.banded_inverse import BandedInverse
-from anechoic.strategies.base import SquareStrategy, Strategy, Structure
-from anechoic.strategies.blt import BLT
-from anechoic.strategies.circulant import circulant_root
-from anechoic.strategies.full_tree import FullTree
-from anechoic.strategies.generating import approximation_error, excess_bound
-from anechoic.strategies.horizon_free import HorizonFree, without_horizon
-from anechoic.strategies.intervals import IntervalStrategy
-from anechoic.strategies.lq import from_factorization
-from anechoic.strategies.rational import rational_blt
-from anechoic.strategies.recurrence import (
+from anechoic.algebra.generating import approximation_error, excess_bound
+from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
     MovingAverage,
@@ -22,10 +12,23 @@ from anechoic.strategies.recurrence import (
     StackStep,
     StateSpace,
 )
-from anechoic.strategies.recurrent import ConstantRecurrent
+from anechoic.strategies.banded import Banded
+from anechoic.strategies.banded_inverse import BandedInverse
+from anechoic.strategies.base import SquareStrategy, Strategy, Structure
+from anechoic.strategies.blt import BLT
+from anechoic.strategies.circulant import circulant_root
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.dense import Dense
+from anechoic.strategies.endless import HorizonFree, without_horizon
+from anechoic.strategies.factorized import from_factorization
+from anechoic.strategies.full_tree import FullTree
+from anechoic.strategies.identity import Identity
+from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.output import Output
+from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.recursive_tree import RecursiveTree
-from anechoic.strategies.scaled import ColumnNormalized, ColumnScaled, Restarted
-from anechoic.strategies.simple import Dense, Identity, Output
+from anechoic.strategies.restarted import Restarted
+from anechoic.strategies.scaled import ColumnNormalized, ColumnScaled
 from anechoic.strategies.smooth_binary import SmoothBinary
 from anechoic.strategies.toeplitz import BandedToeplitz, Toeplitz
 from anechoic.strategies.tree import Tree

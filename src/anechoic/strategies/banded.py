@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import banded
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic.algebra import banded
+from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Strategy, Structure
-from anechoic.strategies.recurrence import Autoregressive, Recurrence
 
 
 @serializable

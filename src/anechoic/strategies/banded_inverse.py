@@ -10,7 +10,6 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
 from anechoic._serialize import serializable
 from anechoic._validate import (
     Array,
@@ -21,9 +20,10 @@ from anechoic._validate import (
     rows_of,
     steps_within,
 )
+from anechoic.algebra import toeplitz
+from anechoic.noise.recurrence import MovingAverage, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.blt import BLT
-from anechoic.strategies.recurrence import MovingAverage, Recurrence
 from anechoic.strategies.toeplitz import BandedToeplitz, power_coefficients
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload

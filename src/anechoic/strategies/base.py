@@ -5,18 +5,16 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
 from anechoic._validate import Array, rows_of
+from anechoic.algebra import toeplitz
 from anechoic.errors import PerformanceWarning
-from anechoic.strategies.recurrence import Recurrence
-
-if TYPE_CHECKING:
-    from anechoic.noise import NoiseStream
+from anechoic.noise.recurrence import Recurrence
+from anechoic.noise.stream import NoiseStream
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,6 @@ class Strategy(ABC):
 
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
         """A stream of the rows of L Z, each of shape (dimension,); see `anechoic.noise.NoiseStream`."""
-        from anechoic.noise import NoiseStream
-
         return NoiseStream(self, dimension, **options)
 
     def __repr__(self) -> str:

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int, steps_within
+from anechoic.algebra import exponentials as blt_sums
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import blt_sums
+from anechoic.noise.recurrence import Buffered, Recurrence
 from anechoic.strategies.base import SequenceStrategy, Structure
-from anechoic.strategies.recurrence import Buffered, Recurrence
 
 
 @serializable

@@ -6,8 +6,8 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.strategies.base import warn_dense
-from anechoic.strategies.lq import from_factorization
-from anechoic.strategies.simple import Dense
+from anechoic.strategies.dense import Dense
+from anechoic.strategies.factorized import from_factorization
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
 

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, rows_of, steps_within
-from anechoic.strategies import _nodes
+from anechoic.algebra import trees
+from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
-from anechoic.strategies.recurrence import Nested, Recurrence
 
 
 @serializable
@@ -116,14 +116,14 @@ class FullTree(SquareStrategy):
         steps = np.arange(count) * separation
         inside = [np.count_nonzero((first <= steps) & (steps < stop)) for first, stop in self._open.spans]
         partial = self._open.rows @ np.array(inside, dtype=np.float64)
-        return _nodes.comb_in_nodes(steps, self.branching, self.n) + float(partial @ partial)
+        return trees.comb_in_nodes(steps, self.branching, self.n) + float(partial @ partial)
 
     def gram_diagonal(self, lag: int) -> Array:
         """(C^T C)[t, t + lag], shape (n - lag,).
 
         The number of nodes that hold both steps, where those that n cuts short weigh less.
         """
-        found = _nodes.shared_nodes(self.n, self.branching, self.n, lag)
+        found = trees.shared_nodes(self.n, self.branching, self.n, lag)
         gram = self._open.rows.T @ self._open.rows
         for i, (first, stop) in enumerate(self._open.spans):
             for j, (later, end) in enumerate(self._open.spans):
@@ -139,9 +139,9 @@ class FullTree(SquareStrategy):
         what is independent of S; going down, d whole children and a part b of the next one add the variance
         v_{h-1} (d + b^2 - (d + b)^2 / k).
         """
-        k, v = self.branching, _nodes.variances(self.branching, self._height)
+        k, v = self.branching, trees.variances(self.branching, self._height)
         t = np.arange(self.n)
-        height = _nodes.heights(self.n, k, self._steps).astype(np.int64)
+        height = trees.heights(self.n, k, self._steps).astype(np.int64)
         whole = np.cumsum([self._steps // k**h % k * v[h] for h in range(self._height, -1, -1)])[::-1]
         larger = np.append(whole, 0.0)[height + 1]  # trees of greater height, all of them finished
         width = k**height
@@ -164,11 +164,11 @@ class FullTree(SquareStrategy):
 
     @cached_property
     def _height(self) -> int:
-        return _nodes.top_height(self.branching, self._steps)
+        return trees.top_height(self.branching, self._steps)
 
     def _row(self, s: int) -> Array:
         """Coefficients of step s: of the fresh row, and of the sums over finished children."""
-        k, height = self.branching, _nodes.height_at(s, self.branching, self._steps)
+        k, height = self.branching, trees.height_at(s, self.branching, self._steps)
         rho, q = np.empty(height), 0.0
         for h in range(height - 1, -1, -1):
             later = k - 1 - s // k**h % k
@@ -178,7 +178,7 @@ class FullTree(SquareStrategy):
 
     @cached_property
     def _v(self) -> Array:
-        return _nodes.variances(self.branching, self._height)
+        return trees.variances(self.branching, self._height)
 
     @cached_property
     def _messages(self) -> tuple[list[Array], Array]:
@@ -228,7 +228,7 @@ def _open_nodes(n: int, k: int, horizon: int) -> _Open:
     what comes later. Integrating F out of exp(-S^2 / 2) leaves weight w = 1 / (1 + V) on p^2, and S given p
     has mean w p and variance w V, which is what the next higher node sees.
     """
-    v = _nodes.variances(k, _nodes.top_height(k, horizon))
+    v = trees.variances(k, trees.top_height(k, horizon))
     spans: list[tuple[int, int]] = []
     combinations: list[list[float]] = []
     weights: list[float] = []

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, rows_of, steps_within
-from anechoic.strategies import _nodes
-from anechoic.strategies.base import SquareStrategy, Strategy, Structure
-from anechoic.strategies.recurrence import (
+from anechoic.algebra import trees
+from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
     MovingAverage,
@@ -23,6 +22,7 @@ from anechoic.strategies.recurrence import (
     StackStep,
     StateSpace,
 )
+from anechoic.strategies.base import SquareStrategy, Strategy, Structure
 
 
 @serializable
@@ -87,7 +87,7 @@ class RecursiveTree(SquareStrategy):
 
     def multiply(self, x: ArrayLike) -> Array:
         out = np.zeros_like(rows_of(self.n, x))
-        for h, sums in enumerate(_nodes.node_sums(rows_of(self.n, x), self.branching)):
+        for h, sums in enumerate(trees.node_sums(rows_of(self.n, x), self.branching)):
             self._scatter(self.base.multiply(self._by_node(sums)), out, h)
         return out
 
@@ -162,7 +162,7 @@ class RecursiveTree(SquareStrategy):
 
     @cached_property
     def _height(self) -> int:
-        return _nodes.top_height(self.branching, self.n)
+        return trees.top_height(self.branching, self.n)
 
     def _by_node(self, children: Array) -> Array:
         """The first k - 1 children of every node, shape (k - 1, nodes, ...), zero where there is none."""

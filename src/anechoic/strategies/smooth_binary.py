@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int, steps_within
+from anechoic.noise.recurrence import Recurrence, Stacked, StackStep
 from anechoic.strategies.intervals import IntervalStrategy
-from anechoic.strategies.recurrence import Recurrence, Stacked, StackStep
 
 
 @serializable

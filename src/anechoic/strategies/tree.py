@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, rows_of, steps_within
-from anechoic.strategies import _nodes
+from anechoic.algebra import trees
+from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import Strategy, Structure
-from anechoic.strategies.recurrence import Nested, Recurrence
 
 
 @serializable
@@ -76,7 +76,7 @@ class Tree(Strategy):
     def multiply(self, x: ArrayLike) -> Array:
         x = rows_of(self.n, x)
         out = np.empty((self.rows, *x.shape[1:]))
-        for h, sums in enumerate(_nodes.node_sums(x, self.branching)):
+        for h, sums in enumerate(trees.node_sums(x, self.branching)):
             out[self._rows_of_height(h)] = sums
         return out
 
@@ -95,21 +95,21 @@ class Tree(Strategy):
         return np.asarray(out)
 
     def column_norms_squared(self) -> Array:
-        return 1.0 + _nodes.heights(self.n, self.branching, self.n)
+        return 1.0 + trees.heights(self.n, self.branching, self.n)
 
     def largest_column_norm(self) -> float:
         return float(np.sqrt(1.0 + self._height))
 
     def comb_norm_squared(self, separation: int, count: int) -> float:
-        return _nodes.comb_in_nodes(np.arange(count) * separation, self.branching, self.n)
+        return trees.comb_in_nodes(np.arange(count) * separation, self.branching, self.n)
 
     def gram_diagonal(self, lag: int) -> Array:
         """(C^T C)[t, t + lag], the number of nodes that hold both steps, shape (n - lag,)."""
-        return _nodes.shared_nodes(self.n, self.branching, self.n, lag)
+        return trees.shared_nodes(self.n, self.branching, self.n, lag)
 
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre L, shape (n,): the digits of t + 1 weigh the variances v_h."""
-        return _nodes.digits(self.n, self.branching, self._v)
+        return trees.digits(self.n, self.branching, self._v)
 
     def recurrence(self) -> Recurrence:
         return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
@@ -122,11 +122,11 @@ class Tree(Strategy):
 
     @cached_property
     def _height(self) -> int:
-        return _nodes.top_height(self.branching, self.n)
+        return trees.top_height(self.branching, self.n)
 
     @cached_property
     def _v(self) -> Array:
-        return _nodes.variances(self.branching, self._height)
+        return trees.variances(self.branching, self._height)
 
     def _rows_of_height(self, h: int) -> NDArray[Any]:
         """Rows of C of the nodes of height h: all nodes finished earlier or lower come first."""
@@ -141,7 +141,7 @@ class Tree(Strategy):
         The z_g occur nowhere else, so that one fresh row of the same variance stands for their sum.
         """
         k = self.branching
-        row = np.zeros(1 + _nodes.height_at(s, k, self.n))
+        row = np.zeros(1 + trees.height_at(s, k, self.n))
         row[0] = variance = 1.0
         for h in range(1, len(row)):
             if (s + 1) % k**h:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, steps_within
-from anechoic.strategies import _nodes
+from anechoic.algebra import trees
+from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import Structure
 from anechoic.strategies.intervals import IntervalStrategy
-from anechoic.strategies.recurrence import Nested, Recurrence
 
 
 @serializable
@@ -74,7 +74,7 @@ class TreeAggregation(IntervalStrategy):
 
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
-        return _nodes.digits(self.n, self.branching, np.ones(self._height + 1))
+        return trees.digits(self.n, self.branching, np.ones(self._height + 1))
 
     def recurrence(self) -> Recurrence:
         return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
@@ -87,11 +87,11 @@ class TreeAggregation(IntervalStrategy):
 
     @cached_property
     def _height(self) -> int:
-        return _nodes.top_height(self.branching, self.n)
+        return trees.top_height(self.branching, self.n)
 
     def _row(self, s: int) -> Array:
         """x_s is the noise of its node less that of the nodes it replaces: all children finished below."""
-        row = np.zeros(1 + _nodes.height_at(s, self.branching, self.n))
+        row = np.zeros(1 + trees.height_at(s, self.branching, self.n))
         row[0] = 1.0
         for h in range(1, len(row)):
             if (s + 1) % self.branching**h:

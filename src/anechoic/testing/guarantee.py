@@ -9,7 +9,9 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic._validate import Array
+from anechoic.losses import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Strategy
 from anechoic.testing._compare import ROUNDING, close, require
 
@@ -29,8 +31,6 @@ def check_decoder(strategy: Strategy) -> None:
 
 def check_error(strategy: Strategy) -> None:
     """Error per step, largest, RMS, last and weighted, against row norms of the dense B = A L."""
-    from anechoic.losses import error
-
     n, left = strategy.n, strategy.correlate(np.eye(strategy.rows))
     weights = np.arange(n, 0, -1.0)
     for workload in _workloads(n):
@@ -51,8 +51,6 @@ def check_sensitivity(strategy: Strategy, *, seed: int = 0) -> None:
     All patterns are tried, of the strategy cut to a few steps where it has more; where these are not many,
     of the whole strategy too.
     """
-    from anechoic.sensitivity import sensitivity
-
     n = strategy.n
     small = strategy if n <= LARGEST else strategy.truncate(LARGEST)
     cases = [(small, participation) for participation in _participations(small.n)]

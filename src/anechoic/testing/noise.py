@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array
+from anechoic.noise import NoiseStream
 from anechoic.strategies import (
     Autoregressive,
     Buffered,
@@ -44,8 +45,6 @@ def check_recurrence(strategy: Strategy, rng: np.random.Generator) -> None:
 
 def check_stream(strategy: Strategy, *, dimension: int = 5, std: float = 0.7) -> None:
     """A stream emits std * (the rows of `recurrence` for its fresh rows), and so it does when restored."""
-    from anechoic.noise import NoiseStream
-
     key = bytes(range(32))
     stream = NoiseStream(strategy, dimension, std=std, key=key, dtype=np.float64)
     state, rows = stream.init(), []

@@ -10,21 +10,21 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import fraction, positive_float, positive_int
-from anechoic.batches import UnitBatches
+from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import Plan
-from anechoic.torch import checks
+from anechoic.runs.uncopyable import Single
 from anechoic.torch.checkpoints.resumable import Resumable
-from anechoic.torch.exact_sums import Arithmetic
 from anechoic.torch.keys import Key, KeySource
-from anechoic.torch.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
+from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
-from anechoic.torch.setup import Setup, begin, check, mechanism_of, with_mode
-from anechoic.torch.single import Single
+from anechoic.torch.setup import checks
+from anechoic.torch.setup.exact_sums import Arithmetic
+from anechoic.torch.setup.prepare import Setup, begin, check, mechanism_of, with_mode
 from anechoic.torch.sources.automatic import AUTO
-from anechoic.units import Units
+from anechoic.units.ownership import Units
 
 
 class PrivacyEngine(Resumable, Single):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anechoic.errors import GuaranteeError
+from anechoic.keys import checked_key
 from anechoic.noise import new_key
-from anechoic.noise.keys import checked_key
 
 Key = bytes | Callable[[], bytes] | None
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
+from anechoic.mechanism import Mechanism
+from anechoic.runs.ledger import Delivery
+from anechoic.runs.uncopyable import Single
 from anechoic.torch.checkpoints.history import STAMP
-from anechoic.torch.gradients import MIXING, check_not_mixing
 from anechoic.torch.interrupts import uninterrupted
-from anechoic.torch.ledger import Delivery
 from anechoic.torch.release import Release
-from anechoic.torch.single import Single
+from anechoic.torch.setup.modules import MIXING, check_not_mixing
+from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
-from anechoic.torch.units import OrderWatch
 from anechoic.torch.update import Update
-from anechoic.torch.watch import BeforeCall, Watch
-
-if TYPE_CHECKING:
-    from anechoic.mechanism import Mechanism
+from anechoic.torch.watching.parameters import BeforeCall, Watch
 
 
 class CorrelatedOptimizer(Single, Optimizer):

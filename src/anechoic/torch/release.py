@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.mechanism import Mechanism
 from anechoic.noise import NoiseState, NoiseStream
 from anechoic.noise.grid import spacing
-from anechoic.torch.ledger import ReleaseLedger
-from anechoic.torch.single import Single
-from anechoic.torch.watch import bits
-
-if TYPE_CHECKING:
-    from anechoic.mechanism import Mechanism
+from anechoic.runs.ledger import ReleaseLedger
+from anechoic.runs.uncopyable import Single
+from anechoic.torch.watching.parameters import bits
 
 
 class Journal(Protocol):

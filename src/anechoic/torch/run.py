@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anechoic.batches import Batches
-from anechoic.mechanism import Mechanism
+from anechoic.batches.base import Batches
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import identity_of
+from anechoic.runs.ledger import ReleaseLedger
+from anechoic.runs.uncopyable import Single
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
-from anechoic.torch.exact_sums import Arithmetic
 from anechoic.torch.keys import Keys
-from anechoic.torch.ledger import ReleaseLedger
-from anechoic.torch.loader import PrivateDataLoader
+from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.release import Release
-from anechoic.torch.single import Single
+from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.sources import GradientSource
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic import toeplitz
 from anechoic._validate import Array, finite_array, rows_of, scale_rows
+from anechoic.algebra import toeplitz
 
 
 @dataclass(frozen=True, eq=False)

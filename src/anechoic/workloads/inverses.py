@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anechoic import banded
 from anechoic._validate import Array
+from anechoic.algebra import banded
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import RestartDifferences
 from anechoic.workloads.optimizers import Scheduled

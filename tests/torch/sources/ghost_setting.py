@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from anechoic.torch.ledger import Delivery
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.rows import norms

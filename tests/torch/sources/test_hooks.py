@@ -9,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch import PrivacyEngine, secret_draws
+from anechoic.torch import PrivacyEngine
+from anechoic.torch.randomness import secret_draws
 from tests.torch.setting import weights
 
 ROWS, CLIP = 6, 0.7

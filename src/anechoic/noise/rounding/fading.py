@@ -13,11 +13,11 @@ from fractions import Fraction
 import numpy as np
 
 from anechoic.errors import GuaranteeError
-from anechoic.noise.filters import _digest, _horizon
+from anechoic.noise.filters.base import digest_of, horizon
+from anechoic.noise.recurrence import Buffered, StateSpace
 from anechoic.noise.rounding import doubled
 from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.windowed import gain
-from anechoic.strategies.recurrence import Buffered, StateSpace
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
 DRIFT = 2.0**-40
@@ -73,7 +73,7 @@ class RoundedBuffered:
     def __init__(self, recurrence: Buffered, std: float) -> None:
         self._recurrence = recurrence
         self._std = std
-        self._buffers = len(recurrence.scale) if _horizon(recurrence) > 1 else 0
+        self._buffers = len(recurrence.scale) if horizon(recurrence) > 1 else 0
         self.rows = 2 * self._buffers
 
     def used(self, t: int) -> int:
@@ -111,7 +111,7 @@ class RoundedBuffered:
         return Plan(lead, weights, remember)
 
     def drift(self, dimension: int) -> float:
-        system, steps = self._recurrence, _horizon(self._recurrence)
+        system, steps = self._recurrence, horizon(self._recurrence)
         # a product and a sum a step, each off by ERROR of what is in memory, fade like the memory itself
         reach = sum(
             abs(float(scale)) * min(float(steps), 1 / (1 - float(decay)) if decay < 1 else math.inf)
@@ -121,7 +121,7 @@ class RoundedBuffered:
 
     def digest(self) -> str:
         both = np.concatenate([self._recurrence.scale, self._recurrence.decay])
-        return _digest(self.kind, self._recurrence, self._std, both)
+        return digest_of(self.kind, self._recurrence, self._std, both)
 
 
 class RoundedStateSpace:
@@ -133,7 +133,7 @@ class RoundedStateSpace:
     def __init__(self, recurrence: StateSpace, std: float) -> None:
         self._recurrence = recurrence
         self._std = std
-        self._order = recurrence.rows if _horizon(recurrence) > 1 else 0
+        self._order = recurrence.rows if horizon(recurrence) > 1 else 0
         self.rows = 2 * self._order
 
     def used(self, t: int) -> int:
@@ -173,7 +173,7 @@ class RoundedStateSpace:
         return Plan(lead, weights, remember)
 
     def drift(self, dimension: int) -> float:
-        system, steps = self._recurrence, _horizon(self._recurrence)
+        system, steps = self._recurrence, horizon(self._recurrence)
         if steps > MOST_STEPS:
             raise GuaranteeError(
                 f"{steps} steps without a restart are too many to bound the rounding of this noise: restart"
@@ -195,4 +195,4 @@ class RoundedStateSpace:
     def digest(self) -> str:
         system = self._recurrence
         parts = [system.readout, system.transition.ravel(), system.input, np.array([system.first])]
-        return _digest(self.kind, system, self._std, np.concatenate(parts))
+        return digest_of(self.kind, system, self._std, np.concatenate(parts))

@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from anechoic.noise.filters import _digest, _horizon
+from anechoic.noise.filters.base import digest_of, horizon
+from anechoic.noise.recurrence import Nested
 from anechoic.noise.rounding import doubled
 from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.fading import check_memory, checked_drift
 from anechoic.noise.rounding.windowed import gain
-from anechoic.strategies.recurrence import Nested
 
 
 class RoundedNested:
@@ -80,7 +80,7 @@ class RoundedNested:
         tree = self._recurrence
         if self._parts == 1 or not self.rows:
             return 0.0
-        steps = _horizon(tree)
+        steps = horizon(tree)
         rows = [tree.row(s) for s in range(steps)]
         reach = max(float(np.abs(row[1:]).sum() / row[0]) for row in rows)
         # a sum of `steps` rows at most, each divided and added to sums of sums
@@ -89,9 +89,9 @@ class RoundedNested:
     def digest(self) -> str:
         tree = self._recurrence
         ends = [tree.branching**h - 1 for h in range(tree.height(0) + 1)]
-        rows = [tree.row(s) for s in ends if s < _horizon(tree)]
+        rows = [tree.row(s) for s in ends if s < horizon(tree)]
         shape = np.array([tree.branching, tree.horizon], dtype=np.float64)
-        return _digest(self.kind, tree, self._std, np.concatenate([shape, tree.row(0), *rows]))
+        return digest_of(self.kind, tree, self._std, np.concatenate([shape, tree.row(0), *rows]))
 
 
 def _nothing(block: Block) -> dict[int, float]:

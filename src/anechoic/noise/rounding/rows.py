@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, one_of
-from anechoic.noise.arrays import make_arrays
+from anechoic.noise.backends import make_arrays
 from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
 from anechoic.noise.rounding.base import PAD, Plan, Work, advance
 

@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 
 from anechoic.errors import GuaranteeError
-from anechoic.noise.filters import _digest, _horizon
+from anechoic.noise.filters.base import digest_of, horizon
+from anechoic.noise.recurrence import Stacked, StackStep
 from anechoic.noise.rounding import doubled
 from anechoic.noise.rounding.base import Block, Plan, size
 from anechoic.noise.rounding.fading import MOST_STEPS, check_memory, checked_drift
 from anechoic.noise.rounding.windowed import gain
-from anechoic.strategies.recurrence import Stacked, StackStep
 
 Remember = Callable[[Block], dict[int, float]]
 
@@ -89,7 +89,7 @@ class RoundedStacked:
         return remember
 
     def drift(self, dimension: int) -> float:
-        system, steps = self._recurrence, _horizon(self._recurrence)
+        system, steps = self._recurrence, horizon(self._recurrence)
         if self.exact:
             return 0.0
         if steps > MOST_STEPS:
@@ -113,4 +113,4 @@ class RoundedStacked:
 
     def digest(self) -> str:
         system = self._recurrence
-        return _digest(f"{self.kind}, {system.name}", system, self._std, system.parameters)
+        return digest_of(f"{self.kind}, {system.name}", system, self._std, system.parameters)

@@ -10,9 +10,9 @@ from functools import lru_cache
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.noise.filters import _all_rows, _digest, _horizon
+from anechoic.noise.filters.base import all_rows, digest_of, horizon
+from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.noise.rounding.base import Ahead, Block, Plan
-from anechoic.strategies.recurrence import Autoregressive, MovingAverage, Recurrence
 
 
 def gain(recurrence: Recurrence, t: int) -> Fraction:
@@ -34,7 +34,7 @@ class _Window(ABC):
     def __init__(self, recurrence: Autoregressive | MovingAverage, std: float) -> None:
         self._recurrence = recurrence
         self._std = std
-        window = min(recurrence.window, _horizon(recurrence))
+        window = min(recurrence.window, horizon(recurrence))
         self._window = 0 if window == 1 else window
         self.ahead = 1 if window < 8 else min(8, math.isqrt(window))
         self.rows = self._window + (self.ahead if self.ahead > 1 else 0)
@@ -61,7 +61,7 @@ class _Window(ABC):
         filled, window = min(local, self._window), self._window
 
         def weights() -> Array:
-            count = min(self.ahead, _horizon(system) - local, system.n - t)
+            count = min(self.ahead, horizon(system) - local, system.n - t)
             found = np.zeros((count, filled))
             for k in range(count):
                 for j, weight in self._weights(t + k).items():
@@ -81,7 +81,7 @@ class _Window(ABC):
         return 0.0
 
     def digest(self) -> str:
-        return _digest(self.kind, self._recurrence, self._std, _all_rows(self._recurrence))
+        return digest_of(self.kind, self._recurrence, self._std, all_rows(self._recurrence))
 
 
 class RoundedAutoregressive(_Window):

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
+from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_replayable, environment
-from anechoic.torch.ledger import check_not_made
-from anechoic.torch.randomness import rng_state, set_rng_state
+from anechoic.torch.randomness.generators import rng_state, set_rng_state
 from anechoic.torch.run import Run
 
 MAGIC = b"anechoic checkpoint 2\n"
@@ -70,7 +70,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
     content = plain("checkpoint", _content(run, keys)) | {"extra": plain("checkpoint_dict", extra)}
     content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
     with writing(target, MAGIC) as file:
-        torch.save(content, cast(Any, file))
+        torch.save(content, cast("Any", file))
     run.ledger.fix_chunking(content["chunking"])
     run.source.contributions.expect(run.source.contributions.last_kind)
 
@@ -172,12 +172,12 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
                 raise CheckpointError(f"{source} holds no torch archive.")
             window.seek(0)
-            content = torch.load(cast(Any, window), map_location="cpu", weights_only=True)
+            content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(f"{source} cannot be decoded: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{source} holds no checkpoint.")
-    return cast(dict[str, Any], unplain(content))
+    return cast("dict[str, Any]", unplain(content))
 
 
 def _keys(run: Run, content: Mapping[str, Any]) -> tuple[bytes, bytes]:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anechoic._validate import positive_int
-from anechoic.composition import Composition, compose
 from anechoic.errors import (
     CheckpointError,
     GuaranteeError,
@@ -23,7 +22,8 @@ from anechoic.errors import (
     ReplayError,
     UnsupportedError,
 )
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import read_journal
 
 #: The key under which optimizer.state_dict() holds the stamp.

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from anechoic.composition import Composition, compose
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.run import Run
 

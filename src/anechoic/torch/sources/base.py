@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
-from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.contributions import Contributions
-from anechoic.torch.units import OrderWatch
 
 #: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
 _OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.torch.ledger import Delivery
+from anechoic.runs.ledger import Delivery
+from anechoic.torch.local.stateless import undisturbed, without_our_hooks
+from anechoic.torch.randomness.rows import Generators, rewound
 from anechoic.torch.sources.capture import idle
 from anechoic.torch.sources.pulling import pulled
-from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.single_rows import SingleRows
 from anechoic.torch.sources.structure import filled, tensors_in
-from anechoic.torch.stateless import undisturbed, without_our_hooks
 
 
 @dataclass

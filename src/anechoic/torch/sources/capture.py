@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten
 
-from anechoic.torch.ledger import ReleaseLedger
-from anechoic.torch.rows import check_packed, rows_fed
+from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.sources.functional import row_gradients
 from anechoic.torch.sources.samplers import row_axis, rule_of
+from anechoic.torch.watching.rows import check_packed, rows_fed
 
 _ENGINE = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
 

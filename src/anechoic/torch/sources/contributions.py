@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError
-from anechoic.torch.ledger import Delivery
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.clipping import Clipping
 
 GRADIENTS = "gradients"

@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.stateless import called
+from anechoic.torch.local.stateless import called
 
 
 class Again(nn.Module):

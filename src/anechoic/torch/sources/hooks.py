@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.ledger import Delivery
-from anechoic.torch.rows import check_fault
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.call_watch import CallWatch
 from anechoic.torch.sources.capture import Capture, Pass
 from anechoic.torch.sources.items import item_gradients
 from anechoic.torch.sources.single_rows import SingleRows
 from anechoic.torch.sources.wrapper import PrivateHooks, PrivateModule
+from anechoic.torch.watching.rows import check_fault
 
 #: Entries of a parameter that are compared with autograd's gradient in every step; all of them in the first
 #: step, in the first after a change of train() or eval(), and in one of `_SELDOM` steps.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anechoic.unit_batch import UnitBatch
+from anechoic.units.batch import UnitBatch
 
 
 def item_gradients(samples: list[Tensor], batch: UnitBatch) -> list[Tensor]:

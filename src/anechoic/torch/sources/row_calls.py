@@ -17,11 +17,11 @@ from torch.func import vjp, vmap
 from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.local.stateless import called, without_our_hooks
+from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.sources.layers import RECURRENT, check_statistics, runnable
 from anechoic.torch.sources.pulling import pulled
-from anechoic.torch.sources.row_randomness import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.sources.structure import filled, mapped, tensors_in
-from anechoic.torch.stateless import called, without_our_hooks
 
 logger = logging.getLogger("anechoic")
 

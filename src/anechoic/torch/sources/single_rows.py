@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
-from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.setup.units import moved
 from anechoic.torch.sources.loss_graph import check_divisor
-from anechoic.torch.units import moved
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.ledger import Delivery
+from anechoic.runs.ledger import Delivery
+from anechoic.torch.local.stateless import undisturbed
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.stateless import undisturbed
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.

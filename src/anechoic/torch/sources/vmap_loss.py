@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch.randomness.rows import Generators, rewound
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.row_randomness import Generators, rewound
 from anechoic.torch.sources.structure import filled, tensors_in
 from anechoic.torch.sources.vmap import Pending, VmapSource
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, Call
 from anechoic.torch.sources.ghost.module import Trace, Tracer

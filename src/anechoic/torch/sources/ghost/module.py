@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.ledger import Delivery, ReleaseLedger
+from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, Call
 
 OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"

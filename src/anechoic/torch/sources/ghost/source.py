@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.torch.ledger import Delivery
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.base import GradientSource, SourceSetup, register
 from anechoic.torch.sources.call_watch import CallWatch
 from anechoic.torch.sources.ghost.gradients import GhostGradients

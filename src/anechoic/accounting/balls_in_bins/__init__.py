@@ -1,0 +1,1 @@
+"""Balls in bins: each example in one bin of every epoch."""

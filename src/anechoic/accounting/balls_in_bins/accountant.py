@@ -1,0 +1,79 @@
+"""The accountant of balls-in-bins sampling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from anechoic._validate import Array
+from anechoic.accounting.accountant import (
+    Accountant,
+    Accounting,
+    SampledAccountant,
+    accountant_of,
+    refuse_replacing,
+)
+from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.gaussian import gaussian_mu
+from anechoic.accounting.laws.tilted import TiltedPair
+from anechoic.accounting.monte_carlo.verified import Verified
+from anechoic.sampling import BallsInBins
+from anechoic.statement.theorem import Theorem
+from anechoic.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class BallsInBinsAccountant(SampledAccountant):
+    """Balls in bins with any entrywise non-negative C (arXiv 2410.06266, Lemma 3.2)."""
+
+    theorem: ClassVar[Theorem] = Theorem("Balls in bins (arXiv 2410.06266, Lemma 3.2)", "balls-in-bins.md")
+
+    sampling: BallsInBins
+
+    def __post_init__(self) -> None:
+        refuse_replacing(self.sampling, self.adjacency)
+        check_nonnegative(self.strategy, "balls-in-bins sampling")
+
+    @cached_property
+    def _gram(self) -> Array:
+        return bins_gram(self.strategy, self.sampling.bins)
+
+    @cached_property
+    def deterministic(self) -> BinsBound:
+        """The bound without sampling error."""
+        return BinsBound(self._gram)
+
+    @cached_property
+    def pair(self) -> TiltedPair:
+        return Mixture(self._gram)
+
+    def bound(self, delta: float, std: float) -> float:
+        return self.deterministic.epsilon(delta, std)
+
+    def noise_std(self, epsilon: float, delta: float) -> float:
+        if isinstance(self.accounting, Verified):
+            unsampled = math.sqrt(self.deterministic.unsampled) / gaussian_mu(epsilon, delta)
+            std = min(unsampled, self._noise_std_to_verify(epsilon, delta))
+            if self.bound(delta, std) > epsilon:
+                return std
+        return self.deterministic.noise_std(epsilon, delta)
+
+    def describe(self) -> str:
+        theorem = (
+            "(epsilon, delta)-DP, amplified by the secret bins: arXiv 2410.06266, Lemma 3.2, for entrywise"
+            " non-negative C, larger of both directions"
+        )
+        if isinstance(self.accounting, Verified):
+            return f"{theorem}, evaluated by {self.accounting.describe()}"
+        return (
+            f"{theorem}, bounded without sampling error: the least of one-of-k random allocation within"
+            " classes of bins, Gauss-Markov chains that dominate the bins, and Renyi divergences"
+        )
+
+
+@accountant_of.register
+def _(sampling: BallsInBins, strategy: Strategy, adjacency: str, accounting: Accounting) -> Accountant:
+    return BallsInBinsAccountant(strategy, sampling, adjacency, accounting)

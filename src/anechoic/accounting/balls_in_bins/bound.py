@@ -1,0 +1,226 @@
+"""Balls in bins with correlated noise: the Gram matrix of the mixture, and bounds without sampling error.
+
+An example draws one of b bins and takes part in steps i, i + b, …. For an entrywise non-negative C the run
+is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i = sum_j C[:, i + j b]
+(arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
+
+`BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
+(`accounting.bin_classes`), Gauss-Markov chains (`accounting.gauss_markov`) and Renyi divergences
+(`accounting.renyi_bins`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic.accounting.balls_in_bins.chains import COARSE, LARGEST, LEAST_DELTA, Chain, chains
+from anechoic.accounting.balls_in_bins.classes import Domination, dominations
+from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
+from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
+from anechoic.accounting.search import least_noise
+from anechoic.errors import UnsupportedError
+from anechoic.sensitivity.gram import ENTRIES, gram_of
+from anechoic.strategies import Strategy
+
+_TRIED = 5  # chains, by rank
+_TRIED_CLASSES = 3
+_RENYI_FROM = 2.0  # epsilon from which Renyi divergences are computed, and the bins up to which always
+_RENYI_UP_TO = 12
+_BEYOND, _BELOW = 1.8, 1e4  # a law is computed up to this multiple of epsilon, and this part of delta
+_TOLERANCE = 1e-4  # relative, of a noise std
+_SLOPE = -1.7  # of log epsilon by log std, to begin with
+_ROUGH = 0.02  # from which classes and chains are ranked again
+
+
+def check_nonnegative(strategy: Strategy, what: str) -> None:
+    """Refuse strategies with a negative entry, and rectangular ones.
+
+    Raises:
+        UnsupportedError: naming the lemma.
+    """
+    if strategy.rows != strategy.n:
+        raise UnsupportedError(
+            f"{strategy.describe()} is rectangular: amplification by {what} is proved for the square C whose"
+            " rows are released one a step. Use a square strategy, or FixedOrder."
+        )
+    if not strategy.structure.nonnegative:
+        raise UnsupportedError(
+            f"{strategy.describe()} has negative entries, or cannot be shown to have none: amplification by"
+            f" {what} is proved for entrywise non-negative C (Lemma 3.2 of arXiv 2410.06266), and fails for"
+            " [[1, 0], [-1, 1]]. Use a non-negative strategy, or FixedOrder."
+        )
+
+
+def bins_gram(strategy: Strategy, bins: int) -> Array:
+    """G_ij = <m_i, m_j> for the sums m_i of the columns i, i + bins, … of C, shape (bins, bins).
+
+    Args:
+        strategy: entrywise non-negative.
+        bins: b >= 1; bins beyond the last step have the mean 0.
+
+    Raises:
+        UnsupportedError: for a strategy with negative entries, or too many bins to be held.
+    """
+    check_nonnegative(strategy, "balls-in-bins sampling")
+    bins = positive_int("bins", bins)
+    gram = gram_of(strategy) if bins * bins <= ENTRIES else None
+    if gram is None:
+        raise UnsupportedError(
+            f"bins={bins} and n={strategy.n}: the Gram matrix of the bins is too large to be computed here"
+            f" (at most {math.isqrt(ENTRIES)} bins). Use fewer, or FixedOrder."
+        )
+    n, result = strategy.n, np.zeros((bins, bins))
+    offsets = np.arange(bins)
+    for lag in range(min(gram.bandwidth, n)):
+        entries = gram.diagonal(lag)
+        rows = -(-len(entries) // bins)
+        sums = np.pad(entries, (0, rows * bins - len(entries))).reshape(rows, bins).sum(axis=0)
+        columns = (offsets + lag) % bins
+        result[offsets, columns] += sums
+        if lag:
+            result[columns, offsets] += sums
+    return np.maximum(result, 0.0)  # of a non-negative C, up to rounding
+
+
+@dataclass(frozen=True, eq=False)
+class BinsBound:
+    """The least upper bound on both directions that is known here for bins with this Gram matrix.
+
+    Args:
+        gram: of the means, shape (b, b), entries >= 0.
+        classes, chains: those to be taken; None for all that dominate.
+        renyi: whether to take Renyi divergences.
+    """
+
+    gram: Array
+    classes: tuple[Domination, ...] | None = None
+    chains: tuple[Chain, ...] | None = None
+    renyi: bool = True
+
+    @cached_property
+    def unsampled(self) -> float:
+        """The largest squared length of a mean: without sampling the run is a Gaussian mechanism."""
+        return float(self.gram.diagonal().max())
+
+    @cached_property
+    def _classes(self) -> list[Domination]:
+        return dominations(self.gram) if self.classes is None else list(self.classes)
+
+    @cached_property
+    def _chains(self) -> list[Chain]:
+        return chains(self.gram) if self.chains is None else list(self.chains)
+
+    def epsilon(self, delta: float, std: float) -> float:
+        """An upper bound on epsilon.
+
+        Args:
+            delta: in (0, 1).
+            std: of the noise, s > 0.
+        """
+        delta, std = fraction("delta", delta), positive_float("std", std)
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        if len(self.gram) == 1 or plain == 0.0:
+            return plain
+        least = self._class(delta, std, self._chain(delta, std, plain)[0])[0]
+        if not self.renyi or (least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO):
+            return least  # a divergence never gave less there
+        return min(least, renyi_epsilon(self.gram, delta, std))
+
+    def laws(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
+        """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
+
+        Each bounds both directions at every epsilon.
+        """
+        delta, std = fraction("delta", delta), positive_float("std", std)
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        found: list[Callable[[float], tuple[float, float]]] = []
+        least, chain = self._chain(delta, std, plain)
+        if chain is not None:
+            law = chain.law(std, _BEYOND * least, max(delta / _BELOW, LEAST_DELTA))
+            found.append(lambda epsilon: (law.remove(epsilon), law.add(epsilon)))
+        domination = self._class(delta, std, plain)[1]
+        ratio = None if domination is None else domination.ratio(std)
+        if domination is not None and ratio is not None:
+            mu = math.sqrt(domination.shared) / std
+            found.append(lambda epsilon: (ratio.remove(epsilon, mu), ratio.add(epsilon, mu)))
+        return found
+
+    def noise_std(
+        self, epsilon: float, delta: float, *, start: float | None = None, tolerance: float = _TOLERANCE
+    ) -> float:
+        """A noise std at which `epsilon` is at most `epsilon`, within about `tolerance` of the least.
+
+        Classes and chains are ranked at `start` and, for a small tolerance, again near the result.
+
+        Args:
+            epsilon: > 0.
+            delta: in (0, 1).
+            start: a noise std to begin with, > 0.
+            tolerance: relative.
+        """
+        epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+        high = math.sqrt(self.unsampled) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
+        if len(self.gram) == 1:
+            return high
+        std = 0.6 * high if start is None else min(start, high)
+        for rough in (_ROUGH, tolerance):
+            if start is not None and rough > tolerance:
+                continue
+            narrow = self._narrowed(delta, std)
+            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, _SLOPE)
+        while self.epsilon(delta, std) > epsilon:
+            std *= 1 + tolerance / 4
+        return min(std, high)
+
+    def _narrowed(self, delta: float, std: float) -> BinsBound:
+        """With only the class, the chain, and the divergences that are the best at this noise."""
+        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        of_chain, chain = self._chain(delta, std, plain)
+        of_class, domination = self._class(delta, std, plain)
+        least, renyi = min(of_chain, of_class), True
+        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
+            renyi = False
+        elif domination is not None or chain is not None:
+            renyi = renyi_epsilon(self.gram, delta, std) < least
+        return BinsBound(
+            self.gram, () if domination is None else (domination,), () if chain is None else (chain,), renyi
+        )
+
+    def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
+        """The least epsilon by classes of bins, and which class gives it."""
+        best = None
+        for candidate in sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]:
+            delta_at = candidate.delta(std)
+            if delta_at(least) <= delta:
+                least, best = smallest_epsilon(delta_at, delta, least), candidate
+        return least, best
+
+    def _chain(self, delta: float, std: float, least: float) -> tuple[float, Chain | None]:
+        """An epsilon of at most `least` by a Gauss-Markov chain, and which; None where none gives less."""
+        best = None
+        if least > LARGEST or delta < LEAST_DELTA:
+            return least, best
+        for candidate in sorted(self._chains, key=lambda chain: chain.rank(std))[:_TRIED]:
+            law = candidate.law(std, least, delta, COARSE)
+            if law.delta(least) <= delta:
+                least, best = smallest_epsilon(law.delta, delta, least), candidate
+        if best is not None:
+            least = smallest_epsilon(best.law(std, least, delta).delta, delta, least)
+        return least, best
+
+
+def epsilon_bound(gram: Array, delta: float, std: float) -> float:
+    """An upper bound on epsilon in both directions: `BinsBound(gram).epsilon`."""
+    return BinsBound(gram).epsilon(delta, std)
+
+
+def noise_std_bound(gram: Array, epsilon: float, delta: float) -> float:
+    """A noise std, within about 1e-4 of the least, at which `epsilon_bound` is at most `epsilon`."""
+    return BinsBound(gram).noise_std(epsilon, delta)

@@ -1,0 +1,1 @@
+"""Independent draws at every step: (cyclic) Poisson sampling."""

@@ -1,0 +1,79 @@
+"""The accountants of (cyclic) Poisson sampling: by Theorem 3.21, or where bands overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from anechoic.accounting.accountant import (
+    CERTAIN,
+    CLOSED_FORM,
+    LARGER,
+    Accountant,
+    Accounting,
+    accountant_of,
+    only_deterministic,
+)
+from anechoic.accounting.poisson.epsilon import INTERVALS, UNSAMPLED_FROM, poisson_epsilon
+from anechoic.accounting.poisson.overlapping import OverlappingAccountant
+from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
+from anechoic.errors import UnsupportedError
+from anechoic.sampling import CyclicPoisson, Poisson
+from anechoic.statement.theorem import Theorem
+from anechoic.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class PoissonAccountant(Accountant):
+    """(Cyclic) Poisson sampling of a strategy with at most as many bands as groups (Theorem 3.21)."""
+
+    theorem: ClassVar[Theorem] = Theorem(
+        "Cyclic Poisson sampling (monograph, Theorem 3.21)", "cyclic-poisson.md"
+    )
+
+    sampling: Poisson | CyclicPoisson
+
+    def __post_init__(self) -> None:
+        only_deterministic(self.sampling, self.accounting)
+        if self.strategy.structure.bands > self.sampling.groups:
+            raise UnsupportedError(
+                f"bands={self.strategy.structure.bands} exceeds groups={self.sampling.groups}: Theorem 3.21"
+                " is proved only for at most as many bands as groups. Use OverlappingAccountant."
+            )
+
+    @property
+    def _compositions(self) -> int:
+        return -(-self.strategy.n // self.sampling.groups)
+
+    def bound(self, delta: float, std: float) -> float:
+        sigma = std / self.strategy.largest_column_norm()
+        rate = self.sampling.rate
+        return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
+
+    def noise_std(self, epsilon: float, delta: float) -> float:
+        sigma = fast_poisson_noise_multiplier(
+            epsilon, delta, self.sampling.rate, self._compositions, adjacency=self.adjacency
+        )
+        return sigma * self.strategy.largest_column_norm()
+
+    def evaluation(self, epsilon: float) -> tuple[str, str]:
+        if epsilon >= UNSAMPLED_FROM or self.sampling.rate == 1.0:
+            return CLOSED_FORM, CERTAIN
+        width = next(interval for interval, enough in INTERVALS if epsilon >= enough)
+        return f"{LARGER}; privacy losses on a dominating grid of width {width:g} or finer", CERTAIN
+
+    def describe(self) -> str:
+        return (
+            "(epsilon, delta)-DP, amplified by secret Poisson sampling: monograph, Theorem 3.21, evaluated as"
+            " a pessimistic privacy loss distribution"
+        )
+
+
+@accountant_of.register(Poisson)
+@accountant_of.register(CyclicPoisson)
+def _(
+    sampling: Poisson | CyclicPoisson, strategy: Strategy, adjacency: str, accounting: Accounting
+) -> Accountant:
+    overlapping = strategy.structure.bands > sampling.groups
+    chosen = OverlappingAccountant if overlapping else PoissonAccountant
+    return chosen(strategy, sampling, adjacency, accounting)

@@ -1,0 +1,200 @@
+"""Amplification by (cyclic) Poisson sampling, through privacy loss distributions.
+
+Under cyclic Poisson sampling with b groups and a strategy of at most b bands, each group touches
+disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptive compositions of
+one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
+largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
+
+One release is discretised by `accounting.sampled_gaussian`, in both directions, and composed by
+`accounting.composed`.
+Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
+multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from anechoic._validate import fraction, positive_float, positive_int
+from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.laws.composed import composed_epsilon
+from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
+from anechoic.accounting.search import least_noise
+
+#: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
+#: pessimistic on every grid. `FINENESS` makes it narrower where many releases share epsilon among them.
+INTERVALS = (
+    (10.0, 3.3e4),
+    (1.0, 3.3e3),
+    (1e-1, 330.0),
+    (1e-2, 33.0),
+    (1e-3, 3.3),
+    (1e-4, 0.07),
+    (1e-5, 0.0),
+)
+#: From this epsilon on the bound without sampling is given: it is valid, and nothing is private there.
+UNSAMPLED_FROM = 1e5
+#: Width of the grid in standard deviations of the loss of one release, at most.
+FINENESS = 0.015
+_MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases
+_MOST_BY_RELEASES = 2000
+_MOST_COMPOSED = 2**21  # points of the composed loss, of which about _WINDOW standard deviations are kept
+_WINDOW = 24.0
+_ROUNDING = 1e-12  # relative, of the probability of taking part at all
+_ROUGH = 1e-3  # the same for the first search; and the grid of one release there
+_TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
+
+
+def poisson_epsilon(
+    delta: float, noise_multiplier: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
+) -> float:
+    """An upper bound on epsilon of composed Poisson-sampled Gaussians (pessimistic PLD).
+
+    Args:
+        delta: in (0, 1).
+        noise_multiplier: noise std over the sensitivity of one record's contribution (not doubled for
+            replace-one: dp-accounting's relation accounts for it), > 0.
+        rate: sampling probability in (0, 1].
+        compositions: >= 1.
+        adjacency: "zero_out", "replace_one" or "add_or_remove".
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    delta = fraction("delta", delta)
+    noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
+    compositions = positive_int("compositions", compositions)
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
+    if taking_part(rate, compositions) <= delta:
+        return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
+    unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
+    if rate == 1.0:
+        return unsampled
+    _, reach = loss_moments(noise_multiplier, rate, adjacency)
+    if reach > _MOST_POINTS * INTERVALS[0][0]:  # next to no noise
+        return unsampled
+    for interval, enough in INTERVALS:
+        if epsilon < enough:  # too coarse, as sampling only lowers epsilon
+            continue
+        found = _pld_epsilon(delta, noise_multiplier, rate, compositions, adjacency, interval)
+        epsilon = min(epsilon, found)
+        if epsilon >= enough or epsilon == 0.0:
+            break
+    return unsampled if epsilon >= UNSAMPLED_FROM else epsilon
+
+
+def poisson_noise_multiplier(
+    epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
+) -> float:
+    """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
+
+    The least is that of the exact composition; where the loss of one release would need more than 2^16 points
+    (large losses at a tiny rate) the grid is wider and the excess may be larger.
+
+    Raises:
+        ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
+    """
+    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+    compositions = positive_int("compositions", compositions)
+    guess = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency)
+    if 0 < rate < 1 and taking_part(rate, compositions) > delta and epsilon < UNSAMPLED_FROM:
+        guess = _roughly(guess, epsilon, delta, rate, compositions, adjacency)
+    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency)
+
+
+def _roughly(
+    guess: float, epsilon: float, delta: float, rate: float, compositions: int, adjacency: str
+) -> float:
+    """A better guess from wide grids: where there is little noise the finer ones take seconds each."""
+
+    def epsilon_at(sigma: float) -> float:
+        unsampled = gaussian_epsilon(delta, _unsampled_mu(sigma, compositions, adjacency))
+        if loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
+            return unsampled
+        widest = INTERVALS[0][0] if compositions > 1 else _ROUGH
+        return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest))
+
+    return least_noise(epsilon_at, epsilon, guess, _ROUGH)
+
+
+def noise_guess(epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str) -> float:
+    """A noise multiplier to begin with, at most the one without sampling.
+
+    In the limit of many releases a run is Gaussian with mu = rate sqrt(T (e^(1 / s^2) - 1)).
+    """
+    unsampled = unsampled_noise(epsilon, delta, compositions, adjacency=adjacency)
+    if not 0 < rate < 1:
+        return unsampled
+    part = math.log(unsampled) + math.log(rate)  # log of rate sqrt(T) / mu
+    return min(unsampled, math.exp(part if part > 15.0 else -0.5 * math.log(np.logaddexp(0.0, -2 * part))))
+
+
+def unsampled_noise(epsilon: float, delta: float, compositions: int, *, adjacency: str) -> float:
+    """The noise multiplier that is enough at any rate."""
+    mu = gaussian_mu(epsilon, delta) / (2.0 if adjacency == "replace_one" else 1.0)
+    return math.sqrt(compositions) / mu
+
+
+def taking_part(rate: float, compositions: int) -> float:
+    """Probability of taking part in any release, rounded up."""
+    return -math.expm1(compositions * _log_absent(rate)) * (1 + _ROUNDING)
+
+
+def least_noise_from(
+    guess: float, epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str
+) -> float:
+    """`poisson_noise_multiplier`, searched from a guess.
+
+    Raises:
+        ValueError: if delta is at least the probability of taking part at all.
+    """
+    likely = taking_part(rate, compositions) if 0 < rate <= 1 else 1.0
+    if likely <= delta:
+        raise ValueError(
+            f"delta={delta} is at least {likely:.12g}, the probability of taking part in any of"
+            f" {compositions} releases at rate={rate}: any noise would do, and the guarantee would say"
+            " nothing. Choose a smaller delta."
+        )
+
+    def epsilon_at(sigma: float) -> float:
+        return poisson_epsilon(delta, sigma, rate, compositions, adjacency=adjacency)
+
+    if epsilon >= UNSAMPLED_FROM:  # sampling is not accounted there
+        unsampled = unsampled_noise(epsilon, delta, compositions, adjacency=adjacency)
+        while epsilon_at(unsampled) > epsilon:  # by rounding
+            unsampled *= 1 + 1e-12
+        return unsampled
+    return least_noise(epsilon_at, epsilon, guess, _TIGHT)
+
+
+def _log_absent(rate: float) -> float:
+    """log of the probability of not taking part in one release."""
+    return math.log1p(-rate) if rate < 1 else -math.inf
+
+
+def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:
+    return (2.0 if adjacency == "replace_one" else 1.0) * math.sqrt(compositions) / noise_multiplier
+
+
+def _pld_epsilon(
+    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, widest: float
+) -> float:
+    """Epsilon on a grid that is at most `widest` wide."""
+    spread, reach = loss_moments(noise_multiplier, rate, adjacency)
+    points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
+    width = min(widest, max(FINENESS * spread, reach / points)) if compositions > 1 else widest
+    # the finest grid of a release with little noise would not fit: a coarser one is a bound too
+    width = max(width, reach / MOST_CELLS, _WINDOW * spread * math.sqrt(compositions) / _MOST_COMPOSED)
+    return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)
+
+
+@lru_cache(maxsize=4096)
+def _composed(
+    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
+) -> float:
+    one = sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
+    return composed_epsilon([(one, compositions)], delta)

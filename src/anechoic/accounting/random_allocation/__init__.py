@@ -1,0 +1,1 @@
+"""Random allocation: each example in one step of every epoch."""

@@ -1,0 +1,106 @@
+"""Random allocation: each example takes part in one of t steps, drawn uniformly, in every epoch.
+
+For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
+Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
+`accounting.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+from anechoic._validate import fraction, positive_float, positive_int
+from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.laws.likelihood import Ratio, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
+from anechoic.accounting.search import least_noise
+
+#: Ratios of less noise than this are not summed: the bound without sampling is returned.
+LEAST_NOISE = 0.05
+
+
+def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int, steps: int) -> float:
+    """An upper bound on epsilon of `steps` releases in epochs of `period` steps, zero-out adjacency.
+
+    Args:
+        delta: in (0, 1).
+        noise_multiplier: noise std over the largest column norm, > 0.
+        period: steps in one epoch, >= 1.
+        steps: n, >= 1; the last epoch may be incomplete.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    delta = fraction("delta", delta)
+    noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
+    period, steps = positive_int("period", period), positive_int("steps", steps)
+    plain = gaussian_epsilon(delta, math.sqrt(-(-steps // period)) / noise_multiplier)
+    if period == 1 or noise_multiplier < LEAST_NOISE:
+        return plain
+    ratio = allocation_ratio(noise_multiplier, period, steps)
+    return smallest_epsilon(lambda epsilon: ratio.delta(epsilon), delta, plain)
+
+
+@lru_cache(maxsize=4096)
+def random_allocation_noise_multiplier(
+    epsilon: float, delta: float, period: int, steps: int, tolerance: float = 1e-5
+) -> float:
+    """A noise multiplier at which `random_allocation_epsilon` <= epsilon, within `tolerance` of the least.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        period: steps in one epoch, >= 1.
+        steps: n >= 1.
+        tolerance: relative, > 0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+    period, steps = positive_int("period", period), positive_int("steps", steps)
+    high = math.sqrt(-(-steps // period)) / gaussian_mu(epsilon, delta) * (1 + 1e-9)  # without sampling
+    if period == 1 or high <= LEAST_NOISE:
+        return high
+    guess = poisson_noise_multiplier_estimate(epsilon, delta, 1 / period, steps)
+
+    def epsilon_at(sigma: float) -> float:
+        return random_allocation_epsilon(delta, sigma, period, steps)
+
+    return min(high, least_noise(epsilon_at, epsilon, guess, tolerance))
+
+
+def one_of(count: int, noise_multiplier: float, made: int | None = None) -> Ratio:
+    """The ratio of one participation in one of `count` steps, of which the first `made` are released."""
+    made = count if made is None else made
+    total = sum_of(gaussian_ratio(noise_multiplier), made)
+    return total.over(count) if made == count else total.among(made, count)
+
+
+def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:
+    """About the least epsilon in [0, high] at which `delta_at`, which falls, is at most delta.
+
+    `high` is returned where `delta_at` does not say so: it is known from elsewhere.
+    """
+    if delta_at(0.0) <= delta:
+        return 0.0
+    if delta_at(high) > delta:  # the bound that `high` comes from is the better one
+        return high
+    low = 0.0
+    while high - low > 1e-7 * max(high, 1e-3):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=64)
+def allocation_ratio(noise_multiplier: float, period: int, steps: int) -> Ratio:
+    """The ratio of `steps` releases in epochs of `period` steps."""
+    whole, rest = divmod(steps, period)
+    ratio = product_of(one_of(period, noise_multiplier), whole) if whole else None
+    if rest:
+        last = one_of(period, noise_multiplier, rest)
+        ratio = last if ratio is None else ratio.times(last)
+    return ratio  # type: ignore[return-value]  # steps >= 1

@@ -1,0 +1,1 @@
+"""Arrays in, arrays out: what the rooms above compute with, and no noun of the field."""

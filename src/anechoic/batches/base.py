@@ -1,0 +1,104 @@
+"""Batches: which examples form batch t, as a function of the sampling key and t."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from functools import singledispatch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_int
+from anechoic.errors import UnsupportedError
+from anechoic.noise.integers import Integers
+from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson, Sampling
+from anechoic.units.batch import Indices
+
+DOMAIN = "sampling"
+# numbers of the addresses within DOMAIN: derive(key, DOMAIN, purpose, step)
+ORDER, GROUPS, STEP, BINS, EPOCH, START, KEEP = range(7)
+
+
+class Batches(ABC):
+    """Base: batch t of a run as example indices.
+
+    Attributes:
+        period: steps in one pass of the loader.
+        name: identifies the order together with the sampling key; saved in checkpoints.
+    """
+
+    period: int
+    name: str
+
+    @abstractmethod
+    def batch(self, t: int) -> Indices:
+        """Indices of the examples in batch t, shape (size,), each at most once; size 0 is possible."""
+
+    @abstractmethod
+    def size(self, t: int) -> int:
+        """Examples in batch t; their expected number, rounded, where it is random."""
+
+    def shard(self, t: int, shard: int, shards: int) -> Indices:
+        """Every `shards`-th index of batch t from place `shard` on; together the shards make up the batch.
+
+        All processes know the whole batch, so that none can fall out of step, whatever its share.
+        """
+        if not 0 <= shard < positive_int("shards", shards):
+            raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
+        return self.batch(t)[shard::shards]
+
+    def cells(self) -> Indices | None:
+        """Cell of each example: two of different cells are never in one batch, and -1 is in none at all.
+
+        None where any two may meet.
+        """
+        return None
+
+
+def by_label(draws: Integers, examples: int, labels: int) -> list[Indices]:
+    """Indices by a label that each example draws uniformly, ascending."""
+    drawn = draws.below(labels, examples)
+    order = np.argsort(drawn, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(drawn, minlength=labels))[:-1])
+
+
+def labels_of(members: list[Indices], examples: int) -> Indices:
+    """Number of the list that each example is in."""
+    labels = np.full(examples, -1, dtype=np.int64)
+    for label, group in enumerate(members):
+        labels[group] = label
+    return labels
+
+
+def below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_]:
+    """Which 64-bit integers are below probability * 2**64, rounded down."""
+    threshold = int(probability * 2**64)
+    return np.ones(len(draws), dtype=bool) if threshold >= 2**64 else draws < np.uint64(threshold)
+
+
+def integers(key: bytes, *address: int) -> Integers:
+    return Integers(key, DOMAIN, *address)
+
+
+@singledispatch
+def batches_of(
+    sampling: Sampling, key: bytes, *, period: int | None = None, shuffled: bool = True
+) -> Batches:
+    """The batches of a scheme; a scheme of your own registers how it forms them.
+
+    Args:
+        sampling: any scheme but `External`.
+        key: 32 bytes, secret where the scheme is amplified.
+        period: steps that count as one pass where the scheme has none of its own; None for N / B.
+        shuffled: whether `FixedOrder` permutes the data (else: their own order).
+
+    Raises:
+        UnsupportedError: for a scheme without batches of its own.
+    """
+    raise UnsupportedError(f"{type(sampling).__name__} sampling has no batches of its own.")
+
+
+def steps_of_a_pass(sampling: Poisson | CyclicPoisson | MinSepSampling, period: int | None) -> int:
+    """Steps that count as one pass of the loader where every step draws by itself."""
+    return period or max(1, round(sampling.examples / sampling.batch_size))

@@ -1,0 +1,70 @@
+"""Batches drawn independently at every step."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from anechoic.batches.base import GROUPS, STEP, Batches, batches_of, integers, labels_of, steps_of_a_pass
+from anechoic.sampling import (
+    CyclicPoisson,
+    Poisson,
+)
+from anechoic.units.batch import Indices
+
+
+class Sampled(Batches):
+    """Step t draws every member of group t mod groups independently with probability `rate`.
+
+    Poisson sampling has one group. Each member is drawn where a 64-bit integer is below rate * 2**64,
+    rounded down: the probability falls short of the rate by less than 2**-64 and never exceeds it.
+
+    Args:
+        sampling: N, B and the groups.
+        period: steps that the loader counts as one pass.
+        key: 32 bytes.
+    """
+
+    def __init__(self, sampling: Poisson | CyclicPoisson, period: int, key: bytes) -> None:
+        self._examples, self._groups = sampling.examples, sampling.groups
+        self._expected = sampling.expected_batch_size
+        self._threshold = int(Fraction(sampling.rate) * 2**64)
+        self._independent = isinstance(sampling, CyclicPoisson) and sampling.grouping == "independent"
+        self._key = key
+        self.period = period
+        self.name = "sampled"
+
+    @cached_property
+    def members(self) -> list[Indices]:
+        """Indices of every group, ascending."""
+        if self._groups == 1:
+            return [np.arange(self._examples)]
+        draws = integers(self._key, GROUPS)
+        if self._independent:
+            labels = draws.below(self._groups, self._examples)
+            order = np.argsort(labels, kind="stable")
+            return np.split(order, np.cumsum(np.bincount(labels, minlength=self._groups))[:-1])
+        deal = np.array_split(draws.permutation(self._examples), self._groups)
+        return [np.sort(group) for group in deal]
+
+    def batch(self, t: int) -> Indices:
+        group = self.members[t % self._groups]
+        if self._threshold >= 2**64:
+            return group
+        return group[integers(self._key, STEP, t).raw(len(group)) < np.uint64(self._threshold)]
+
+    def size(self, t: int) -> int:
+        return round(self._expected)
+
+    def cells(self) -> Indices | None:
+        return None if self._groups == 1 else labels_of(self.members, self._examples)
+
+
+@batches_of.register(Poisson)
+@batches_of.register(CyclicPoisson)
+def _(
+    sampling: Poisson | CyclicPoisson, key: bytes, *, period: int | None = None, shuffled: bool = True
+) -> Batches:
+    return Sampled(sampling, steps_of_a_pass(sampling, period), key)

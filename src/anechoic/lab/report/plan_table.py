@@ -1,0 +1,56 @@
+"""A plan on the screen: the best candidates, the choice and independent noise."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from anechoic.planning import Plan, PlanRow
+from anechoic.planning.table import ESTIMATED, HEAD, LEGEND, cells, table
+from anechoic.strategies import Identity
+
+
+def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
+    """Print the table and the reason.
+
+    Args:
+        plan: what `plan` returned.
+        rows: how many of the best candidates, or None for all; the choice and independent noise always.
+    """
+    shown = selected(plan, rows)
+    left = len(plan.rows) - len(shown)
+    notes = [LEGEND]
+    if any(row.estimated for row in shown):
+        notes.append(ESTIMATED)
+    if left:
+        notes.append(f"{left} more candidates with a larger predicted error: --all shows them.")
+    if find_spec("rich") is None or not sys.stdout.isatty():  # in a file or a pipe nothing is cut or wrapped
+        print("\n".join([*table(shown), "", *notes, "", plan.reason]))
+        return
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    several = len({row.batch_size for row in plan.rows}) > 1
+    dropped = set() if console.width >= 112 else {"noise std", "RMS error"} | (set() if several else {"B"})
+    kept = [i for i, heading in enumerate(HEAD) if heading not in dropped]
+    grid = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for i in kept:
+        right = HEAD[i] not in ("", "strategy", "batches")
+        grid.add_column(HEAD[i], justify="right" if right else "left", no_wrap=True)
+    for row in shown:
+        values = cells(row)
+        grid.add_row(*(values[i] for i in kept), style="bold green" if row.chosen else None)
+    console.print(grid)
+    for line in notes:
+        console.print(line, style="dim", highlight=False)
+    console.print(f"\n{plan.reason}", highlight=False)
+
+
+def selected(plan: Plan, rows: int | None) -> list[PlanRow]:
+    """The first `rows` candidates, the chosen one, and the best with independent noise, in the same order."""
+    if rows is None:
+        return list(plan.rows)
+    plain = next((row for row in plan.rows if isinstance(row.mechanism.strategy, Identity)), None)
+    return [row for i, row in enumerate(plan.rows) if i < rows or row.chosen or row is plain]

@@ -1,0 +1,130 @@
+"""What no mechanism can beat: lower bounds of the loss, each with its theorem and the class it covers.
+
+For prefix sums and one participation there are closed forms. `lower_bound` gives the best bound that is
+cheap for any workload and loss.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from anechoic._validate import one_of
+from anechoic.algebra.nuclear import MARGIN
+from anechoic.errors import UnsupportedError
+from anechoic.losses import KINDS, LossKind
+from anechoic.lower_bounds.listed import listed_bound
+from anechoic.lower_bounds.one_participation import (
+    ARRAYS_UP_TO,
+    FFT_UP_TO,
+    _even_nuclear_norm,
+    _nuclear_bounds,
+    _row_bounds,
+    _row_sizes,
+)
+from anechoic.lower_bounds.prefix_sums import (
+    logarithmic_lower_bound,
+    logarithmic_upper_bound,
+    mathias_lower_bound,
+    mathias_upper_bound,
+    prefix_sum_lower_bound,
+)
+from anechoic.lower_bounds.result import Bound
+from anechoic.lower_bounds.several import cheap_bound, contained_period
+from anechoic.participation import MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.sensitivity.scheduling import best_schedule
+from anechoic.workloads import Workload
+
+__all__ = [
+    "Bound",
+    "logarithmic_lower_bound",
+    "logarithmic_upper_bound",
+    "lower_bound",
+    "mathias_lower_bound",
+    "mathias_upper_bound",
+    "prefix_sum_lower_bound",
+]
+
+
+def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+    """The best bound that is cheap at this n, or None where none is known.
+
+    For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
+    (`algebra.nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps
+    (`lower_bounds_participation`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
+    Where the patterns are listed, only the columns of steps that somebody may touch count.
+    Dense optimisers find better ones on their way.
+
+    Args:
+        workload: A.
+        participation: which steps one privacy unit may touch.
+        kind: as in `losses.loss`.
+
+    Raises:
+        ValueError: for an unknown kind.
+    """
+    if not isinstance(workload, Workload) or not isinstance(participation, Participation):
+        raise ValueError(
+            f"workload={workload!r}, participation={participation!r}: a Workload and a Participation are"
+            " needed, in this order."
+        )
+    if isinstance(kind, str):
+        one_of("kind", kind, KINDS)
+    once = participation.max_participations_in(workload.n) == 1
+    if isinstance(participation, Patterns) and not (once and _all_touched(participation, workload.n)):
+        return listed_bound(workload, participation, kind)
+    if not once:
+        return _participation_bound(workload, participation, kind)
+    found = [*_row_bounds(workload, kind), *_nuclear_bounds(workload, kind)]
+    return max(found, key=lambda bound: bound.value, default=None)
+
+
+def _all_touched(participation: Participation, n: int) -> bool:
+    return len(participation.touched(n)) == n
+
+
+def _participation_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+    """The best of the dual bound of few steps, and of a nuclear norm with an even mean of the columns.
+
+    Take a cyclic schema that is contained in this one: its b patterns share the steps out. A unit with
+    orthogonal rows at the steps of pi moves C G by the root of the sum of ||C[:, j]||^2 over j in pi, which
+    is at most the sensitivity; so ||C||_F^2 <= b sens^2, and the loss is at least ||W^(1/2) A||_* / sqrt(b).
+
+    Where all its rows are equal up to signs s, |sum_j A[t, j] s_j| <= ||B[t]|| sens; the sum is over pi.
+    """
+    n = workload.n
+    try:
+        period = contained_period(participation, n)
+    except UnsupportedError:
+        return None
+    found = [bound for bound in [cheap_bound(workload, participation, kind)] if bound is not None]
+    value = _even_nuclear_norm(workload, kind)
+    if value is not None:
+        value *= math.sqrt(n / period) * (1 - MARGIN)
+        found.append(Bound(value, "nuclear norm of the weighted A over sqrt(period)"))
+    if isinstance(kind, str) and kind != "rms" and (n <= FFT_UP_TO or workload.is_prefix_sum):
+        theorem = "sum of a row of A over a pattern (Cauchy-Schwarz)"
+        found.append(Bound(_largest_pattern_sum(workload, participation, period), theorem))
+    return max(found, key=lambda bound: bound.value, default=None)
+
+
+def _largest_pattern_sum(workload: Workload, participation: Participation, period: int) -> float:
+    """The largest sum of |A[n-1, j]| over the steps j of a pattern, rounded down.
+
+    For the last error that is the infimum over every factorisation: M = C^T C near the rank-one matrix
+    |a| |a|^T, a the last row of A but for signs, comes as close as one likes.
+    """
+    n = workload.n
+    count = participation.max_participations_in(n)
+    if workload.is_prefix_sum:
+        return count * (1 - MARGIN)
+    sizes = _row_sizes(workload, n - 1)
+    match participation:
+        case MinSep(separation=separation) if n * count <= ARRAYS_UP_TO:
+            value = float(best_schedule(sizes, separation, count))
+        case OncePerEpoch(period=epoch):
+            value = float(np.maximum.reduceat(sizes, np.arange(0, n, epoch)).sum())
+        case _:
+            value = float(np.bincount(np.arange(n) % period, weights=sizes).max())
+    return value * (1 - MARGIN)

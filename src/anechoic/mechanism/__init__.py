@@ -1,0 +1,18 @@
+"""Mechanisms: records that bind strategy, sampling, noise and guarantee; endless ones; compositions."""
+
+from anechoic.mechanism import composed_statement, sentences  # noqa: F401 - each registers what it says
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.covered import check_covered
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+
+__all__ = [
+    "Adjacency",
+    "Composition",
+    "EndlessMechanism",
+    "Mechanism",
+    "calibrate",
+    "check_covered",
+    "compose",
+]

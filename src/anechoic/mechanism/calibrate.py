@@ -1,0 +1,91 @@
+"""From a strategy and an epsilon to a mechanism: the least noise that gives it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from anechoic._validate import fraction, positive_float
+from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
+from anechoic.accounting.monte_carlo.verified import GROWTH
+from anechoic.mechanism.covered import check_covered
+from anechoic.mechanism.mechanism import Adjacency, Mechanism, adjacency_factor
+from anechoic.noise.rounding import before_drift
+from anechoic.sampling import Sampling
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import Strategy
+
+
+def calibrate(
+    strategy: Strategy,
+    *,
+    sampling: Sampling,
+    delta: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency = "zero_out",
+    unit: str = "example",
+    accounting: Accounting | Literal["verified"] = "deterministic",
+    grid_bits: int | None = None,
+) -> Mechanism:
+    """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
+
+    Unamplified the noise is exact to rounding; under (cyclic) Poisson sampling at most 1e-4 (relative) above
+    the least. The result is checked: its epsilon is never
+    above the one asked for.
+
+    Args:
+        strategy, sampling, clip_norm, adjacency, unit: see `Mechanism`.
+        delta: in (0, 1).
+        epsilon: > 0; give this or `noise_multiplier`.
+        noise_multiplier: sigma, in units of the reference sensitivity, > 0.
+        accounting: see `Mechanism`; "verified" is a `Verified` that fails with probability delta / 100,
+            which takes minutes.
+        grid_bits: see `Mechanism`.
+
+    Raises:
+        ValueError: for an argument out of range, where not exactly one of the two is given, or where the
+            samples of a `Verified` do not show epsilon.
+        UnsupportedError: where no theorem covers the combination.
+    """
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
+        )
+    delta = fraction("delta", delta)
+    how: Accounting = Verified.within(delta) if accounting == "verified" else accounting
+    check_covered(strategy, sampling, adjacency, unit, how)
+
+    def with_std(std: float) -> Mechanism:
+        return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how, grid_bits)
+
+    if noise_multiplier is not None:
+        unscaled = with_std(1.0)
+        std = positive_float("noise_multiplier", noise_multiplier) * unscaled.reference_sensitivity
+        return with_std(std)
+
+    epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
+    accountant = accountant_of(sampling, strategy, adjacency, how)
+    if accountant is not None:
+        inner, excess = before_drift(delta, with_std(1.0).drift)
+        std = accountant.noise_std(epsilon - excess, inner)
+    else:
+        std = (
+            adjacency_factor(adjacency)
+            * sensitivity(strategy, sampling.participation).value
+            / gaussian_mu(epsilon, delta)
+        )
+    if isinstance(how, Verified):
+        for growth in GROWTH:  # each may fail with its own part of how.failure
+            mechanism = with_std(std * growth)
+            if mechanism.epsilon() <= epsilon:
+                return mechanism
+        raise ValueError(
+            f"samples={how.samples} did not show epsilon={epsilon} at delta={delta} with up to"
+            f" {GROWTH[-1]:g} times the estimated noise: give accounting=Verified(samples={4 * how.samples},"
+            f" failure={how.failure:g})."
+        )
+    mechanism, excess = with_std(std), 1e-15
+    while mechanism.epsilon() > epsilon:  # products of rounded numbers
+        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
+    return mechanism

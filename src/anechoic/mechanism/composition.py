@@ -1,0 +1,395 @@
+"""The guarantee of several mechanisms that are run on the same data.
+
+    both = anechoic.compose(pretraining, finetuning)
+    runs = anechoic.compose(mechanism, times=8)          # eight settings of a hyper-parameter, all released
+    print(runs.epsilon(1e-6))
+
+A strategy that is restarted within one run (`strategies.Restarted`) is one mechanism, not a composition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from anechoic._validate import fraction, positive_int
+from anechoic.accounting import (
+    BallsInBinsAccountant,
+    PoissonAccountant,
+    RandomAllocationAccountant,
+    SampledAccountant,
+    Verified,
+    gaussian_epsilon,
+)
+from anechoic.accounting.laws.composed import composed_epsilon
+from anechoic.accounting.laws.profile import Law, Profile, gaussian_law, law_of_points, profile_of_laws
+from anechoic.accounting.monte_carlo.verified import ATTEMPTS
+from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
+from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, allocation_ratio
+from anechoic.errors import MismatchError
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement import render, statement_of
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Part = Mechanism | EndlessMechanism
+
+_GRID = 3300  # widths of the grid of privacy losses to the epsilon that is to be found
+_FINEST, _COARSEST = 1e-5, 10.0
+_GAUSSIAN_REACH = 20.0  # about the length of the losses of a Gaussian that are kept, over mu
+_TAIL = 1e-4  # part of delta that a profile may leave at infinity
+_POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, delta) is known
+_SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is asked
+_REFINED = 4  # times that the grid is made finer, as long as epsilon falls
+
+
+def compose(
+    *mechanisms: Part | Composition | Iterable[Part | Composition],
+    times: int = 1,
+    disjoint: bool = False,
+) -> Composition:
+    """The guarantee of several mechanisms together, for a unit whose data all of them may use.
+
+    Adaptive: a mechanism may be fed by what the earlier ones released. Which mechanisms there are, and how
+    many, must be fixed before the first release.
+
+    Args:
+        mechanisms: `Mechanism`s and `EndlessMechanism`s; a `Composition` counts as its parts.
+        times: how often all of them are run, >= 1.
+        disjoint: the units of one mechanism take part in no other one. This is a promise of whoever splits
+            the data, before anything is released and not depending on it. The guarantee is that of the
+            weakest part.
+
+    Raises:
+        ValueError: for no mechanism, or something else than one.
+        MismatchError: for two that protect different units, or under different adjacency.
+    """
+    parts: list[tuple[Part, int]] = []
+    for item in mechanisms:
+        for one in [item] if isinstance(item, (Mechanism, EndlessMechanism, Composition)) else item:
+            if isinstance(one, Composition):
+                if one.disjoint != disjoint and one.runs > 1:
+                    raise ValueError(
+                        "a composition of disjoint mechanisms cannot be a part of one of mechanisms on the"
+                        " same data, nor the other way around: compose the mechanisms that one unit takes"
+                        " part in, for each group of units, and take the largest epsilon."
+                    )
+                parts.extend(one.parts)
+            else:
+                parts.append((one, 1))
+    times = positive_int("times", times)
+    if disjoint and times > 1:
+        raise ValueError(
+            f"times={times} with disjoint=True: a unit would take part in every repetition. Compose the"
+            " mechanisms that one unit takes part in, for each group of units, and take the largest epsilon."
+        )
+    return Composition(tuple((part, count * times) for part, count in parts), disjoint)
+
+
+@dataclass(frozen=True, repr=False)
+class Composition:
+    """Several mechanisms and how often each is run; make one with `compose`.
+
+    Attributes:
+        parts: (mechanism, count) pairs, each mechanism once, in the order of their fingerprints.
+        disjoint: whether no unit takes part in more than one of the runs.
+
+    Raises:
+        ValueError, MismatchError: as `compose` says.
+    """
+
+    parts: tuple[tuple[Part, int], ...]
+    disjoint: bool = False
+
+    def __post_init__(self) -> None:
+        counts: dict[str, tuple[Part, int]] = {}
+        for part, count in self.parts:
+            if not isinstance(part, (Mechanism, EndlessMechanism)):
+                raise ValueError(
+                    f"{part!r} cannot be composed: give Mechanisms, such as anechoic.calibrate(…) returns."
+                )
+            before = counts.get(part.fingerprint, (part, 0))[1]
+            counts[part.fingerprint] = (part, before + positive_int("count", count))
+        if not counts:
+            raise ValueError("compose() needs at least one mechanism: nothing was given.")
+        ordered = tuple(counts[name] for name in sorted(counts))
+        for name in ("adjacency", "unit"):
+            values = {getattr(part, name): part for part, _ in ordered}
+            if len(values) > 1:
+                (one, first), (other, second) = list(values.items())[:2]
+                raise MismatchError(
+                    f"{name}={one!r} of {first.fingerprint[:12]}… and {name}={other!r} of"
+                    f" {second.fingerprint[:12]}… cannot be composed: a guarantee protects one {name}."
+                    " Calibrate all mechanisms for the same."
+                )
+        object.__setattr__(self, "parts", ordered)
+
+    # -- what is composed ----------------------------------------------------------------------
+
+    @property
+    def adjacency(self) -> str:
+        """That of every part."""
+        return self.parts[0][0].adjacency
+
+    @property
+    def unit(self) -> str:
+        """What every part protects."""
+        return self.parts[0][0].unit
+
+    @property
+    def delta(self) -> float:
+        """The largest of the parts' own, at which the guarantee is printed."""
+        return max(part.delta for part, _ in self.parts)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return sum(count for _, count in self.parts)
+
+    @property
+    def amplified(self) -> bool:
+        """Whether (epsilon, delta) uses the secrecy of the batches of a part."""
+        return any(_amplified(part) for part, _ in self.parts)
+
+    # -- the guarantee -------------------------------------------------------------------------
+
+    def gdp(self) -> float:
+        """mu such that all runs together are mu-GDP: sqrt(sum of mu_i^2). Does not use amplification."""
+        if self.disjoint:
+            return max(part.gdp() for part, _ in self.parts)
+        return math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in self.parts)) * (1 + 1e-15)
+
+    def rho(self) -> float:
+        """rho = mu^2 / 2 such that all runs together are rho-zCDP; like `gdp`, without amplification."""
+        return self.gdp() ** 2 / 2
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """An epsilon such that all runs together are (epsilon, delta)-DP, rounded up.
+
+        Args:
+            delta: in (0, 1); None for `delta` of the composition.
+        """
+        delta = self.delta if delta is None else fraction("delta", delta)
+        if delta not in self._epsilons:
+            self._epsilons[delta] = self._epsilon(delta)
+        return self._epsilons[delta]
+
+    @cached_property
+    def _epsilons(self) -> dict[float, float]:
+        return {}
+
+    def _epsilon(self, delta: float) -> float:
+        if self.disjoint or self.runs == 1:
+            return max(part.epsilon(delta) for part, _ in self.parts)
+        unsampled = gaussian_epsilon(delta, self.gdp())
+        if not self.amplified:
+            return unsampled
+        failure = math.fsum(_failure(part) for part, _ in self.parts)
+        if failure >= delta:  # nothing is left: what was verified is not used
+            failure = 0.0
+        share = (delta - failure) / self.runs
+        terms = [_term(part, count, share, failure > 0.0) for part, count in self.parts if _amplified(part)]
+        gaussians = [(part, count) for part, count in self.parts if not _amplified(part)]
+        mu = math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in gaussians)) * (1 + 1e-15)
+        # the sum of the single epsilons, at equal parts of delta
+        basic = math.fsum(term.epsilon * term.count for term in terms)
+        if gaussians:
+            basic += gaussian_epsilon(share * sum(count for _, count in gaussians), mu)
+        known = min(unsampled, basic * (1 + 1e-12))
+        if known == 0.0:
+            return known
+        # the finest grid on which every part can be held
+        reaches = [mu * (mu + _GAUSSIAN_REACH), *(term.reach for term in terms)]
+        finest = max(_FINEST, max(reaches) / MOST_CELLS)
+        if finest > _COARSEST:  # next to no noise
+            return known
+        for _ in range(_REFINED):
+            width = max(min(known / _GRID, _COARSEST), finest)
+            pairs = [term.pair(width) for term in terms]
+            if gaussians:
+                pairs.append((_gaussian_pld(mu, width), 1))
+            found = composed_epsilon(pairs, delta - failure)
+            before, known = known, min(known, found)
+            if known > 0.7 * before or width == finest:
+                break
+        return known
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """One line: how many runs of which mechanisms."""
+        listed = ", ".join(f"{count} x {part.fingerprint[:12]}…" for part, count in self.parts)
+        kind = "of disjoint units" if self.disjoint else "on the same units"
+        return f"composition of {self.runs} run{'s' * (self.runs > 1)} {kind}: {listed}"
+
+    def report(
+        self,
+        format: Literal["text", "markdown", "html", "json"] = "text",
+        *,
+        out: str | Path | None = None,
+        proofs: str = "docs/proofs",
+    ) -> str:
+        """The guarantee for a reviewer, with what its parts assume; see `Mechanism.report`."""
+
+        return render(statement_of(self), format, out=out, proofs=proofs)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"Composition({self.describe()})"
+
+    def notion(self) -> str:
+        """The theorem, and how it is evaluated."""
+        if self.disjoint:
+            return "parallel composition: the largest of the parts' epsilons"
+        if not self.amplified:
+            return "composition of Gaussian mechanisms, mu = sqrt(sum of mu_i^2), exact"
+        text = (
+            "adaptive composition of dominating pairs, each direction apart, as pessimistic privacy loss"
+            " distributions; never above the sum of the parts' epsilons"
+        )
+        failure = math.fsum(_failure(part) for part, _ in self.parts)
+        if failure > 0.0:
+            text += (
+                "; confidence bounds on Monte Carlo samples fail together with probability at most"
+                f" {failure!r}, which is a part of delta"
+            )
+        return text
+
+    def assumption(self) -> str:
+        """What whoever runs the parts must keep."""
+        if self.disjoint:
+            return (
+                f"no {self.unit} takes part in more than one of the runs; the split was made before the first"
+                " release"
+            )
+        return (
+            "these runs and no others use the data; which mechanisms there are was fixed before the first"
+            " release; every run has noise and batches from keys of its own"
+        )
+
+
+@dataclass(frozen=True)
+class _Term:
+    """An amplified part: how often it runs, its epsilon alone at its part of delta, and its pair."""
+
+    part: Mechanism
+    count: int
+    epsilon: float
+    profile: Profile | None  # None: Poisson sampling
+
+    @property
+    def reach(self) -> float:
+        """Length of the interval of privacy losses that is kept."""
+        if self.profile is not None:
+            return 2.0 * float(self.profile.epsilons[-1])
+        rate = _poisson(self.part).sampling.rate
+        return loss_moments(self.part.noise_multiplier, rate, self.part.adjacency)[1]
+
+    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
+        """A pair on a grid, and how often it is composed."""
+        if self.profile is not None:
+            return self.profile.pld(width), self.count
+        sampling = _poisson(self.part).sampling
+        rate, groups = sampling.rate, sampling.groups
+        one = sampled_gaussian_pld(self.part.noise_multiplier, rate, self.part.adjacency, width)
+        return one, self.count * -(-self.part.steps // groups)
+
+
+def _poisson(part: Mechanism) -> PoissonAccountant:
+    if not isinstance(part.accountant, PoissonAccountant):
+        raise TypeError(f"{part.accountant!r} has no profile.")
+    return part.accountant
+
+
+def _amplified(part: Part) -> bool:
+    """Whether its sampling hides anything: a rate of 1 puts everybody into every batch."""
+    if not isinstance(part, Mechanism) or part.accountant is None:
+        return False
+    accountant = part.accountant
+    return not isinstance(accountant, PoissonAccountant) or accountant.sampling.rate < 1.0
+
+
+def _failure(part: Part) -> float:
+    """Probability with which a confidence bound on a part may fail, however often the part is run."""
+    accounting = part.accounting if isinstance(part, Mechanism) else "deterministic"
+    return accounting.failure if isinstance(accounting, Verified) else 0.0
+
+
+def _term(part: Part, count: int, share: float, sampled: bool) -> _Term:
+    if not isinstance(part, Mechanism) or part.accountant is None:
+        raise TypeError(f"{part!r} is not amplified.")
+    accountant = part.accountant
+    if type(accountant) is PoissonAccountant:
+        return _Term(part, count, part.epsilon(share), None)
+    tail = share * _TAIL
+    plain = gaussian_law(part.gdp())
+    laws: list[Law] = [plain]
+    points: list[tuple[float, float]] = []
+    if isinstance(accountant, BallsInBinsAccountant):
+        laws += accountant.deterministic.laws(share, part.noise_std)
+        alone = accountant.bound(share, part.noise_std)
+    elif isinstance(accountant, RandomAllocationAccountant):
+        laws += _allocation_law(part)
+        alone = part.epsilon(share)
+    else:
+        alone = accountant.bound(share, part.noise_std)
+        points += _points(part, share)
+    if sampled and isinstance(accountant, SampledAccountant) and isinstance(part.accounting, Verified):
+        verified_points = _verified_points(accountant, part.accounting, part.noise_std, share)
+        points += verified_points
+        alone = min([alone, *(epsilon for epsilon, delta in verified_points if delta <= share)])
+    stepped, jumps = law_of_points(points)
+    return _Term(part, count, alone, profile_of_laws([*laws, stepped], alone, tail, jumps))
+
+
+def _verified_points(
+    accountant: SampledAccountant, verified: Verified, std: float, share: float
+) -> list[tuple[float, float]]:
+    """(epsilon, delta) by Monte Carlo; all hold at once but for the failure probability of `verified`.
+
+    Deltas are fixed before anything is drawn. Larger ones, which the other parts need, take fewer samples.
+    """
+    groups = [([share * ratio for ratio in _SAMPLED_POINTS], verified.samples)]
+    above = [0.1 / 3.0**place for place in range(40) if 0.1 / 3.0**place > 2.0 * share]
+    groups += [(above[i : i + 4], max(1000, verified.samples // 8)) for i in range(0, len(above), 4)]
+    total, points = sum(len(deltas) for deltas, _ in groups), []
+    for deltas, samples in groups:
+        failure = verified.failure / ATTEMPTS * len(deltas) / total
+        found = accountant.pair.epsilons(deltas, std, samples=samples, failure=failure, seed=verified.seed)
+        points += list(zip(found, deltas, strict=True))
+    return points
+
+
+def _points(part: Mechanism, share: float) -> list[tuple[float, float]]:
+    """(epsilon, delta) of a part whose accountant gives nothing more, without sampling error."""
+    accountant = part.accountant
+    if accountant is None:
+        raise TypeError(f"{part!r} is not amplified.")
+    ratio = (0.3 / (share * _TAIL)) ** (1.0 / (_POINTS - 1))
+    deltas = [0.3 / ratio**place for place in range(_POINTS)] + [share]
+    return [(accountant.bound(delta, part.noise_std), delta) for delta in deltas]
+
+
+def _allocation_law(part: Mechanism) -> list[Law]:
+    sampling, sigma = part.sampling, part.noise_multiplier
+    period = getattr(sampling, "period", 1)
+    if period == 1 or sigma < LEAST_NOISE:
+        return []
+    ratio = allocation_ratio(sigma, period, sampling.steps)
+    return [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
+
+
+def _gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1.0 / mu, pessimistic_estimate=True, value_discretization_interval=width
+    )

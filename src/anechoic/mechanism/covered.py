@@ -1,0 +1,48 @@
+"""What a theorem covers: refused otherwise, before anything is computed."""
+
+from __future__ import annotations
+
+from anechoic._validate import one_of
+from anechoic.accounting import Accounting, Verified, accountant_of
+from anechoic.errors import UnsupportedError
+from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
+from anechoic.strategies import Strategy
+
+
+def check_covered(
+    strategy: Strategy,
+    sampling: Sampling,
+    adjacency: str,
+    unit: str,
+    accounting: Accounting = "deterministic",
+) -> None:
+    """Refuse what no theorem covers.
+
+    Raises:
+        ValueError: if the parts are of the wrong kind or length.
+        UnsupportedError: if they fit, but no theorem gives a guarantee.
+    """
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
+    if not isinstance(sampling, Sampling):
+        raise ValueError(f"sampling={sampling!r} must be a Sampling, such as sampling.FixedOrder(...).")
+    one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
+    steps = sampling.steps
+    if strategy.n != steps:
+        raise ValueError(f"strategy has n={strategy.n} steps but sampling has {steps}: build both for one n.")
+    if accounting != "deterministic" and not isinstance(accounting, Verified):
+        raise ValueError(f"accounting={accounting!r} must be 'deterministic', 'verified', or a Verified.")
+    accountant_of(sampling, strategy, adjacency, accounting)
+    if adjacency == "add_or_remove" and (
+        isinstance(sampling, (FixedOrder, External))
+        or (
+            isinstance(sampling, CyclicPoisson) and sampling.groups > 1 and sampling.grouping != "independent"
+        )
+    ):
+        raise UnsupportedError(
+            f"adjacency='add_or_remove' under {type(sampling).__name__}: removing a record would move others"
+            " to other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"
+            " grouping='independent'."
+        )
+    if not unit or not isinstance(unit, str):
+        raise ValueError(f"unit={unit!r} must name what is protected, such as 'example'.")

@@ -1,0 +1,259 @@
+"""Mechanisms without a last step: noise calibrated once to the limiting sensitivity, streamed for ever.
+
+The promise is one participation per privacy unit. Then the first n releases are a Gaussian mechanism with
+sensitivity ||C[:n, :n]|| <= gamma_inf for every n, and what has been released so far is always covered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from anechoic._serialize import decode, encode
+from anechoic._validate import fraction, one_of, plain, positive_float
+from anechoic.accounting import gaussian_epsilon, gaussian_mu
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import NoiseStream
+from anechoic.participation import Single
+from anechoic.sampling import External
+from anechoic.sensitivity import Sensitivity, theorems
+from anechoic.statement import Format, render, statement_of
+from anechoic.strategies.endless import HorizonFree
+
+# More rows than any process emits: at one row a nanosecond they last 146 years.
+FOR_EVER = 2**62
+FACTORS = {"zero_out": 1.0, "replace_one": 2.0}
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EndlessMechanism:
+    """A horizon-free strategy with its noise and its guarantee; make one with `calibrate_endless`.
+
+    The release at step t is the sum of the clipped contributions plus
+    ``noise_std * clip_norm * (C^-1 Z)[t]``, divided by the constant ``batch_size``, for t = 0, 1, 2, …
+
+    Guarantee: all releases together, however many there are, are `gdp()`-GDP and (epsilon(delta), delta)-DP
+    for one unit that takes part in at most one step. Whoever forms the batches promises that.
+
+    Args:
+        strategy: horizon-free.
+        noise_std: std of one entry of Z as injected, over the clip norm; > 0.
+        batch_size: the constant divisor of every noisy sum, > 0.
+        clip_norm: largest 2-norm of one unit's contribution, > 0.
+        adjacency: "zero_out" or "replace_one".
+        unit: what is protected.
+        delta: the delta at which the guarantee is printed, in (0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+
+    strategy: HorizonFree
+    noise_std: float
+    batch_size: float
+    clip_norm: float = 1.0
+    adjacency: str = "zero_out"
+    unit: str = "example"
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.strategy, HorizonFree):
+            raise ValueError(
+                f"strategy={self.strategy!r} must be horizon-free, such as strategies.endless.damped(0.01)."
+                " A strategy with n steps goes to anechoic.calibrate."
+            )
+        object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
+        positive_float("batch_size", self.batch_size)
+        object.__setattr__(self, "batch_size", plain(self.batch_size))
+        object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
+        object.__setattr__(self, "delta", fraction("delta", self.delta))
+        one_of("adjacency", self.adjacency, tuple(FACTORS))
+        if not self.unit or not isinstance(self.unit, str):
+            raise ValueError(f"unit={self.unit!r} must name what is protected, such as 'example'.")
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The limiting sensitivity: a bound for every number of releases."""
+        norm = self.strategy.limiting_norm
+        return Sensitivity(norm, False, "limit of the column norms (square-summable C)", theorems.LIMITING)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma = noise_std / limiting sensitivity; the releases are (1/sigma)-GDP for zero-out adjacency."""
+        return self.noise_std / self.sensitivity.value
+
+    def gdp(self) -> float:
+        """mu such that all releases are mu-GDP."""
+        return FACTORS[self.adjacency] * self.sensitivity.value / self.noise_std
+
+    def rho(self) -> float:
+        """rho = mu^2 / 2 such that all releases are rho-zCDP."""
+        return self.gdp() ** 2 / 2
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """An epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
+        return gaussian_epsilon(self.delta if delta is None else delta, self.gdp())
+
+    def at(self, steps: int) -> Mechanism:
+        """The mechanism of the first `steps` releases, with the same noise; its guarantee is no weaker."""
+        sampling = External(Single(), self.batch_size, steps=steps)
+        rest = (self.noise_std, self.clip_norm, self.adjacency, self.unit, self.delta)
+        return Mechanism(self.strategy.at(steps), sampling, *rest)  # type: ignore[arg-type]
+
+    def stream(self, dimension: int, *, horizon: int | None = None, **options: Any) -> NoiseStream:
+        """The noise rows, scaled to gradient units: noise_std * clip_norm * C^-1 Z, one by one, without end.
+
+        Args:
+            dimension: m, entries of one row.
+            horizon: a number of rows, after which the stream raises; needed where the memory of C^-1 grows
+                with the step. None: the stream does not end.
+            options: of `NoiseStream`: key, backend, dtype, device, shard.
+
+        Raises:
+            UnsupportedError: without a horizon, where every row depends on all rows before it.
+        """
+        if horizon is None and self.strategy.window is None:
+            raise UnsupportedError(
+                f"{self.strategy.describe()} needs all earlier rows for the next one, so a stream without"
+                " end would need memory without end. Give a horizon, or take a strategy with a recurrence,"
+                " such as strategies.endless.rational(buffers=8, accurate_to=10**6)."
+            )
+        strategy = self.strategy.at(FOR_EVER if horizon is None else horizon)
+        return NoiseStream(strategy, dimension, std=self.noise_std * self.clip_norm, **options)
+
+    def _fields(self) -> dict[str, Any]:
+        try:
+            written = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+        except TypeError as error:
+            raise UnsupportedError(
+                f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
+                " that makes it, or use coefficients, a BLT or damping."
+            ) from error
+        return {"endless_format": _FORMAT, **written}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over every field, as 64 hexadecimal digits.
+
+        Raises:
+            UnsupportedError: for a strategy from a function, which has no written form.
+        """
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash((self.noise_std, self.batch_size, self.clip_norm, self.adjacency, self.unit, self.delta))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EndlessMechanism) and self.fingerprint == other.fingerprint
+
+    def to_json(self) -> str:
+        """The record as JSON, without loss, with what it states.
+
+        Raises:
+            UnsupportedError: for a strategy from a function, which has no written form.
+        """
+        stated = {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
+        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
+        return json.dumps(record, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> EndlessMechanism:
+        """Read a record back; sensitivity and epsilon are computed again.
+
+        Raises:
+            MismatchError: if the file is damaged, was edited, or states another guarantee than this version
+                computes.
+        """
+        remedy = "Do not rely on it: take the file that to_json() wrote."
+        try:
+            record = json.loads(text)
+            stated, fingerprint = record.pop("states"), record.pop("fingerprint")
+            version = record.pop("endless_format")
+            if missing := {f.name for f in fields(cls)} - set(record):
+                raise KeyError(f"no {sorted(missing)[0]}")
+            mechanism = cls(**{name: decode(value) for name, value in record.items()})
+            numbers = (float(stated["sensitivity"]), float(stated["epsilon"]))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise MismatchError(
+                f"this is not the file of an endless mechanism, or it is damaged: {error}. {remedy}"
+            ) from error
+        found = (mechanism.sensitivity.value, mechanism.epsilon())
+        same = all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(numbers, found, strict=True))
+        if version != _FORMAT or fingerprint != mechanism.fingerprint or not same:
+            raise MismatchError(
+                f"the file states sensitivity and epsilon {numbers}, its fields give {found}; or its format"
+                f" or fingerprint is another one. {remedy}"
+            )
+        return mechanism
+
+    def report(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
+    ) -> str:
+        """The privacy statement, for a reviewer: see `statement.render`."""
+
+        return render(statement_of(self), format, out=out, proofs=proofs)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return (
+            f"EndlessMechanism({self.strategy.describe()}, noise_std={self.noise_std},"
+            f" clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r})"
+        )
+
+
+def calibrate_endless(
+    strategy: HorizonFree,
+    *,
+    batch_size: float,
+    delta: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    clip_norm: float = 1.0,
+    adjacency: str = "zero_out",
+    unit: str = "example",
+) -> EndlessMechanism:
+    """The mechanism with the least noise that gives (epsilon, delta) for ever, or with given noise.
+
+    Args:
+        strategy, batch_size, clip_norm, adjacency, unit: see `EndlessMechanism`.
+        delta: in (0, 1).
+        epsilon: > 0; give this or `noise_multiplier`.
+        noise_multiplier: sigma, in units of the limiting sensitivity, > 0.
+
+    Raises:
+        ValueError: for an argument out of range, or where not exactly one of the two is given.
+
+    Example:
+        >>> from anechoic.strategies import endless
+        >>> mechanism = calibrate_endless(endless.damped(0.01), batch_size=100, epsilon=1, delta=1e-6)
+        >>> mechanism.at(1000).epsilon() <= mechanism.epsilon() <= 1
+        True
+    """
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
+        )
+
+    def with_std(std: float) -> EndlessMechanism:
+        return EndlessMechanism(strategy, std, batch_size, clip_norm, adjacency, unit, delta)
+
+    unscaled = with_std(1.0)
+    if noise_multiplier is not None:
+        multiplier = positive_float("noise_multiplier", noise_multiplier)
+        return with_std(multiplier * unscaled.sensitivity.value)
+    epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
+    std = unscaled.gdp() / gaussian_mu(epsilon, delta)
+    mechanism, excess = with_std(std), 1e-15
+    while mechanism.epsilon() > epsilon:  # products of rounded numbers
+        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
+    return mechanism

@@ -1,0 +1,330 @@
+"""The Mechanism: one frozen record that binds strategy, sampling, noise and guarantee.
+
+Everything downstream (noise, training, reports) reads this record and refuses what does not match it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from anechoic._serialize import decode, encode
+from anechoic._validate import fraction, positive_float
+from anechoic.accounting import Accountant, Accounting, Verified, accountant_of, gaussian_epsilon
+from anechoic.errors import MismatchError
+from anechoic.mechanism.covered import check_covered
+from anechoic.noise import NoiseStream
+from anechoic.noise.grid import Grid, checked_bits, spacing
+from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter
+from anechoic.participation import Participation
+from anechoic.sampling import Sampling
+from anechoic.sensitivity import Sensitivity, sensitivity
+from anechoic.statement import Format, render, statement_of
+from anechoic.strategies import Strategy
+
+Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mechanism:
+    """A correlated noise mechanism with its guarantee.
+
+    The release at step t is the sum of the clipped contributions plus
+    ``noise_std * clip_norm * (C^-1 Z)[t]`` with Z i.i.d. standard normal, divided by the constant
+    ``expected_batch_size``.
+
+    Guarantee: as `report()` states it. Make one with `calibrate` or `plan`.
+
+    Args:
+        strategy: C, with n = sampling.steps.
+        sampling: how batches are formed; the participation follows from it.
+        noise_std: std of one entry of Z as injected, over the clip norm; > 0.
+        clip_norm: largest 2-norm of one unit's contribution to one step, > 0.
+        adjacency: "zero_out" (one unit's contributions become zero), "replace_one", or "add_or_remove".
+        unit: what is protected: "example", or what owns several of them ("user", "client"). Batches are then
+            drawn of units, and `sampling.examples` counts units; `PrivacyEngine(…, unit_ids=…)` does so.
+            Under `External` sampling whoever forms the batches promises the participation of units.
+        delta: the delta at which the guarantee is printed, in (0, 1).
+        accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
+            (`BallsInBins`). The record then holds what was drawn.
+        grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up
+            exactly (docs/proofs/float-safe.md); None for sums and noise in floating point.
+            `noise.grid.default_bits(m)` is enough for m entries.
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: where no theorem covers the combination of strategy, sampling and adjacency.
+    """
+
+    strategy: Strategy
+    sampling: Sampling
+    noise_std: float
+    clip_norm: float = 1.0
+    adjacency: Adjacency = "zero_out"
+    unit: str = "example"
+    delta: float = 1e-6
+    accounting: Accounting = "deterministic"
+    grid_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
+        object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
+        object.__setattr__(self, "delta", fraction("delta", self.delta))
+        check_covered(self.strategy, self.sampling, self.adjacency, self.unit, self.accounting)
+        if self.grid_bits is not None:
+            object.__setattr__(self, "grid_bits", checked_bits(self.grid_bits))
+            spacing(self.clip_norm, self.grid_bits)
+
+    # -- what is bound -------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Number of releases n."""
+        return self.strategy.n
+
+    @property
+    def participation(self) -> Participation:
+        """Which steps one unit may touch."""
+        return self.sampling.participation
+
+    @property
+    def expected_batch_size(self) -> int | float:
+        """Constant divisor of every noisy sum."""
+        return self.sampling.expected_batch_size
+
+    @property
+    def amplified(self) -> bool:
+        """Whether (epsilon, delta) uses the secrecy of the batches."""
+        return self.sampling.amplified
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """sens(C, participation) for rows of norm 1 under zero-out adjacency, in every dimension."""
+        return sensitivity(self.strategy, self.participation)
+
+    @cached_property
+    def reference_sensitivity(self) -> float:
+        """sens(C, participation), or the largest column norm of C where the run is amplified."""
+        return self.strategy.largest_column_norm() if self.amplified else self.sensitivity.value
+
+    @cached_property
+    def accountant(self) -> Accountant | None:
+        """What gives epsilon of an amplified run; None for one that is not amplified."""
+        return accountant_of(self.sampling, self.strategy, self.adjacency, self.accounting)
+
+    @cached_property
+    def drift(self) -> float:
+        """What rounding in the noise's memory may add to mu: 0, or 2**-39 on a grid where C never forgets."""
+        if self.grid_bits is None or rounded_filter(self.strategy.recurrence(), 1.0).exact:
+            return 0.0
+        return 2 * DRIFT
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma = noise_std / reference_sensitivity; unamplified, the release is (1/sigma)-GDP."""
+        return self.noise_std / self.reference_sensitivity
+
+    # -- releases ------------------------------------------------------------------------------
+
+    def stream(self, dimension: int, **options: Any) -> NoiseStream:
+        """The noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
+
+        With `grid_bits` they are integers, to be added to the sum of what `grid.to_grid` returned.
+
+        Args:
+            dimension: m, entries of one row.
+            options: of `NoiseStream`: key, backend, device, and so on.
+        """
+        if self.grid_bits is None:
+            return NoiseStream(self.strategy, dimension, std=self.noise_std * self.clip_norm, **options)
+        # in clip norms, where both numbers are exact
+        return NoiseStream(self.strategy, dimension, std=self.noise_std, grid=2.0**-self.grid_bits, **options)
+
+    @property
+    def grid(self) -> Grid:
+        """The integers of contributions and releases; MismatchError if this mechanism has none."""
+        if self.grid_bits is None:
+            raise MismatchError(
+                "this mechanism adds up floating-point numbers: give grid_bits to Mechanism or calibrate."
+            )
+        return Grid(self.clip_norm, self.grid_bits, self.expected_batch_size)
+
+    # -- the guarantee -------------------------------------------------------------------------
+
+    def epsilon(self, delta: float | None = None, *, steps: int | None = None) -> float:
+        """An epsilon such that the first `steps` releases are (epsilon, delta)-DP, rounded up.
+
+        Args:
+            delta: in (0, 1); None for the mechanism's own.
+            steps: 0 <= steps <= n; None for all. Never above the epsilon of all releases.
+        """
+        delta = self.delta if delta is None else fraction("delta", delta)
+        steps = self.steps if steps is None else steps
+        if not 0 <= steps <= self.steps:
+            raise ValueError(f"steps={steps} must lie between 0 and n={self.steps}.")
+        if steps == 0:
+            return 0.0
+        key = (delta, steps)
+        if key not in self._epsilons:
+            whole = math.inf if steps == self.steps else self.epsilon(delta)
+            self._epsilons[key] = min(whole, self._epsilon(delta, steps))
+        return self._epsilons[key]
+
+    @cached_property
+    def _epsilons(self) -> dict[tuple[float, int], float]:
+        return {}
+
+    def _epsilon(self, delta: float, steps: int) -> float:
+        if self.accountant is not None:
+            inner, excess = before_drift(delta, self.drift)
+            if steps == self.steps:
+                return self.accountant.epsilon(inner, self.noise_std) + excess
+            # what was verified are all releases: a leading block has the bound without sampling error
+            strategy, sampling = self.strategy.truncate(steps), self.sampling.truncate(steps)
+            block = accountant_of(sampling, strategy, self.adjacency, self.accounting)
+            return math.inf if block is None else block.bound(inner, self.noise_std) + excess
+        value = self.sensitivity.value
+        if steps < self.steps:
+            leading = self.sampling.truncate(steps).participation
+            value = min(value, sensitivity(self.strategy.truncate(steps), leading).value)
+        return gaussian_epsilon(delta, adjacency_factor(self.adjacency) * value / self.noise_std + self.drift)
+
+    def gdp(self) -> float:
+        """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
+        return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
+
+    def rho(self) -> float:
+        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
+        return self.gdp() ** 2 / 2
+
+    # -- identity and files --------------------------------------------------------------------
+
+    def _fields(self) -> dict[str, Any]:
+        fields = {
+            "format": _FORMAT,
+            "strategy": encode(self.strategy),
+            "sampling": encode(self.sampling),
+            "noise_std": self.noise_std,
+            "clip_norm": self.clip_norm,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+            "delta": self.delta,
+        }
+        if self.accounting != "deterministic":  # left out, as in files written before there was a choice
+            fields["accounting"] = encode(self.accounting)
+        if self.grid_bits is not None:
+            fields["grid_bits"] = self.grid_bits
+        return fields
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
+
+    def to_json(self) -> str:
+        """The record as JSON, without loss; with what it states, so that a reader can check it."""
+        stated = {
+            "sensitivity": self.sensitivity.value,
+            "exact": self.sensitivity.exact,
+            "method": self.sensitivity.method,
+            "noise_multiplier": self.noise_multiplier,
+            "epsilon": self.epsilon(),
+        }
+        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
+        return json.dumps(record, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Mechanism:
+        """Read a record back; sensitivity and epsilon are computed again.
+
+        An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
+        mechanism that is returned draws all of them again.
+
+        Raises:
+            MismatchError: if the file is damaged, was edited, or states another guarantee than this
+                version of the library computes.
+        """
+        remedy = "Do not rely on it: take the file that to_json() wrote."
+        try:
+            record = json.loads(text)
+            if record["format"] != _FORMAT:
+                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
+            names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
+            mechanism = cls(
+                decode(record["strategy"]),
+                decode(record["sampling"]),
+                **{name: record[name] for name in names},
+                accounting=decode(record.get("accounting", "deterministic")),
+                grid_bits=record.get("grid_bits"),
+            )
+            stated, fingerprint = record["states"], record["fingerprint"]
+            numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
+        except MismatchError:
+            raise
+        except KeyError as error:
+            raise MismatchError(
+                f"this is not a mechanism file, or it is damaged: it has no {error}. {remedy}"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MismatchError(
+                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {remedy}"
+            ) from error
+        if fingerprint != mechanism.fingerprint:
+            raise MismatchError(
+                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
+                f" the file was edited after it was written. {remedy}"
+            )
+        mechanism._compare(numbers, remedy)
+        return mechanism
+
+    def _compare(self, numbers: dict[str, float], remedy: str) -> None:
+        found = {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
+        epsilon, verified = numbers["epsilon"], isinstance(self.accounting, Verified)
+        if verified and self.accountant is not None:
+            if not self.accountant.plausible(epsilon, self.delta, self.noise_std):
+                raise MismatchError(
+                    f"the file states epsilon={epsilon}, which its own samples contradict. {remedy}"
+                )
+        else:
+            found["epsilon"] = self.epsilon()
+        for name, value in found.items():
+            if not math.isclose(numbers[name], value, rel_tol=1e-6):
+                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {remedy}")
+
+    # -- for people ----------------------------------------------------------------------------
+
+    def report(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
+    ) -> str:
+        """The privacy statement, for a reviewer: see `statement.render`."""
+
+        return render(statement_of(self), format, out=out, proofs=proofs)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return (
+            f"Mechanism({self.strategy.describe()}, {type(self.sampling).__name__},"
+            f" noise_std={self.noise_std}, clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r},"
+            f" fingerprint={self.fingerprint[:12]}…)"
+        )
+
+
+def adjacency_factor(adjacency: str) -> float:
+    # replacing moves each contribution from one point of the unit ball to another: twice as far
+    return 2.0 if adjacency == "replace_one" else 1.0

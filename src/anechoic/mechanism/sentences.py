@@ -1,0 +1,317 @@
+"""What the statement of a mechanism says: gathered once, laid out by `anechoic.statement`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from anechoic.accounting import Verified
+from anechoic.accounting.accountant import CERTAIN, CLOSED_FORM
+from anechoic.errors import UnsupportedError
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
+from anechoic.noise.grid import float_excess
+from anechoic.sampling import External, FixedOrder
+from anechoic.sampling.base import plural
+from anechoic.statement.rounding import round_up
+from anechoic.statement.software import software
+from anechoic.statement.statement import Assumption, Statement, statement_of
+from anechoic.statement.theorem import Theorem
+
+_ADJACENCY = {
+    "zero_out": "zero-out: one {unit}'s contributions are replaced by zero wherever it takes part",
+    "replace_one": "replace-one: one {unit} is replaced by another",
+    "add_or_remove": "add-or-remove: one {unit} is added or removed; the number of {units} is public",
+}
+
+_OBSERVER = (
+    "sees every noisy gradient and every model, all their digits; knows the code, C, the sampling scheme and"
+    " all data but the unit's, and with them the bare noise of other entries; does not know the keys or,"
+    " where batches are secret, which of them the unit joined, and cannot tell AES-256 and SHAKE-256 from"
+    " random bits"
+)
+
+_NOT_COVERED = (
+    "side channels, such as running time or memory",
+    "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
+    "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
+    "a deployment that departs from the assumptions above, or that loses or shares the random keys",
+)
+
+_DUTIES = (
+    "each {unit}'s contribution is computed from that {unit}'s data and from released models alone: not"
+    " from the length to which others are padded, nor by a loss whose divisor depends on others",
+    "keys come from the operating system, stay secret, and are used for this run only",
+    "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
+    "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"
+    " compares them); the journal stays with the checkpoint, and of two copies of a run only one goes on",
+    "other releases from the same data add up with this one",
+)
+
+
+@statement_of.register
+def _(mechanism: Mechanism) -> Statement:
+    """The statement of a mechanism with a last step."""
+    m, unit = mechanism, mechanism.unit
+    epsilon = m.epsilon()
+    method, confidence = _evaluation(m, epsilon)
+    adjacency = _adjacency(m.adjacency, unit)
+    whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
+    items = (
+        ("Guarantee", whole),
+        ("Privacy unit", f"one {unit}"),
+        ("Adjacency", adjacency),
+        ("Notion", _notion(m)),
+        ("Accounting", f"{method}; {confidence}"),
+        ("Also", _also(m)),
+        ("Batches", m.sampling.describe(m.unit)),
+        ("Participation", m.participation.describe()),
+        ("Strategy", m.strategy.describe()),
+        ("Sensitivity", _sensitivity(m)),
+        ("Clip norm", f"each {unit}'s contribution to one step has 2-norm at most {m.clip_norm!r}"),
+        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
+        ("Noise multiplier", _noise_multiplier(m)),
+        ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
+        ("Arithmetic", _arithmetic(m.grid_bits, m.expected_batch_size, m.drift)),
+    )
+    record = {
+        "guarantee": {
+            "epsilon": epsilon,
+            "delta": m.delta,
+            "releases": m.steps,
+            "notion": _notion(m),
+            "mu": m.gdp(),
+            "rho": m.rho(),
+            "epsilon_is_amplified": m.amplified,
+        },
+        "adjacency": {"name": m.adjacency, "meaning": adjacency},
+        "accounting": {"method": method, "confidence": confidence, "samples": _samples(m)},
+        "batches": {
+            "scheme": type(m.sampling).__name__,
+            "meaning": m.sampling.describe(m.unit),
+            "divisor": m.expected_batch_size,
+            "participation": m.participation.describe(),
+            "max_participations": m.participation.max_participations_in(m.steps),
+        },
+        "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
+        **_noise(m, m.reference_sensitivity, _reference(m)),
+        "arithmetic": _numbers(m.grid_bits, m.expected_batch_size, m.drift),
+    }
+    assumptions = (*_access(m), *_ownership(unit))
+    rounded = None if m.grid_bits is not None else m.expected_batch_size
+    return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded)
+
+
+@statement_of.register
+def _(mechanism: EndlessMechanism) -> Statement:
+    """The statement of a mechanism without a last step."""
+    m, unit = mechanism, mechanism.unit
+    epsilon = m.epsilon()
+    adjacency = "zero-out" if m.adjacency == "zero_out" else "replace-one"
+    participation = f"promised from outside: one {unit} takes part in at most one step, ever"
+    whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all releases together"
+    items = (
+        ("Guarantee", f"{whole}, however many there are"),
+        ("Privacy unit", f"one {unit}, {adjacency} adjacency"),
+        ("Adjacency", _adjacency(m.adjacency, unit)),
+        ("Notion", _EXACT),
+        ("Also", f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"),
+        ("Participation", participation),
+        ("Strategy", m.strategy.describe()),
+        ("Sensitivity", f"at most {m.sensitivity.value:.10g}, {m.sensitivity.method}"),
+        ("Clip norm", f"each {unit}'s contribution has 2-norm at most {m.clip_norm!r}"),
+        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
+        ("Noise multiplier", f"{m.noise_multiplier!r} = noise std / limiting sensitivity"),
+        ("Divisor", f"every noisy sum is divided by the constant {m.batch_size}"),
+        ("Arithmetic", _arithmetic(None, m.batch_size, 0.0)),
+    )
+    record = {
+        "guarantee": {
+            "epsilon": epsilon,
+            "delta": m.delta,
+            "releases": None,
+            "notion": _EXACT,
+            "mu": m.gdp(),
+            "rho": m.rho(),
+            "epsilon_is_amplified": False,
+        },
+        "adjacency": {"name": m.adjacency, "meaning": _adjacency(m.adjacency, unit)},
+        "accounting": {"method": CLOSED_FORM, "confidence": CERTAIN, "samples": None},
+        "batches": {
+            "scheme": None,
+            "meaning": participation,
+            "divisor": m.batch_size,
+            "participation": participation,
+            "max_participations": 1,
+        },
+        "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
+        **_noise(m, m.sensitivity.value, "limiting sensitivity"),
+        "arithmetic": _numbers(None, m.batch_size, 0.0),
+    }
+    try:
+        fingerprint = m.fingerprint
+    except UnsupportedError:
+        fingerprint = "none: this strategy comes from a function, which has no written form"
+    assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
+    return stated(items, assumptions, theorems_of_endless(m), unit, fingerprint, record, rounded=m.batch_size)
+
+
+def _noise(m: Mechanism | EndlessMechanism, sensitivity: float, reference: str) -> dict[str, Any]:
+    """Sensitivity and noise as plain data; `sensitivity` is what the noise multiplier refers to."""
+    return {
+        "sensitivity": {
+            "value": m.sensitivity.value,
+            "exact": m.sensitivity.exact,
+            "method": m.sensitivity.method,
+            "unit": "clip norms",
+        },
+        "noise": {
+            "std": m.noise_std,
+            "std_unit": "clip norms",
+            "clip_norm": m.clip_norm,
+            "multiplier": m.noise_multiplier,
+            "reference_sensitivity": sensitivity,
+            "reference": reference,
+        },
+    }
+
+
+def stated(
+    items: tuple[tuple[str, str], ...],
+    assumptions: tuple[Assumption, ...],
+    proofs: tuple[Theorem, ...],
+    unit: str,
+    fingerprint: str,
+    record: dict[str, Any],
+    *,
+    rounded: float | None,
+) -> Statement:
+    """With what every statement says: duties, what is not covered, and the software.
+
+    Args:
+        rounded: contributions in the largest sum that is a floating-point number; None if all are
+            integers, so that floating point is covered.
+    """
+    duties = tuple(duty.format(unit=unit) for duty in _DUTIES)
+    return Statement(
+        items,
+        assumptions,
+        _OBSERVER,
+        proofs,
+        duties,
+        _NOT_COVERED if rounded is None else (_floats(rounded), *_NOT_COVERED),
+        software(),
+        fingerprint,
+        {"unit": unit, **record},
+    )
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+_EXACT = "Gaussian differential privacy of one Gaussian mechanism (exact), which gives (epsilon, delta)-DP"
+
+
+def _adjacency(name: str, unit: str) -> str:
+    return _ADJACENCY[name].format(unit=unit, units=plural(unit))
+
+
+def _notion(m: Mechanism) -> str:
+    return _EXACT if m.accountant is None else m.accountant.describe()
+
+
+def _evaluation(m: Mechanism, epsilon: float) -> tuple[str, str]:
+    """(how epsilon is computed: directions and discretisation, what may fail)."""
+    return (CLOSED_FORM, CERTAIN) if m.accountant is None else m.accountant.evaluation(epsilon)
+
+
+def _samples(m: Mechanism) -> dict[str, float | int] | None:
+    if not isinstance(m.accounting, Verified):
+        return None
+    return {"samples": m.accounting.samples, "failure": m.accounting.failure, "seed": m.accounting.seed}
+
+
+def _also(m: Mechanism) -> str:
+    text = f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"
+    return f"{text}; both without amplification, so weaker than the line above" if m.amplified else text
+
+
+def _numbers(bits: int | None, count: float, drift: float) -> dict[str, Any]:
+    """What floating point may do, as plain data; no bound on sums of 2**24 contributions or more."""
+    excess = 0.0 if bits is not None else float_excess(count)
+    return {"grid_bits": bits, "sum_excess": excess if math.isfinite(excess) else None, "drift": drift}
+
+
+def _excess(count: float) -> str:
+    """How far rounding may take the sum of `count` contributions, for people."""
+    one, excess = f"without one of {count} contributions", float_excess(count)
+    if math.isinf(excess):
+        return f"{one} nothing bounds how far a float32 sum moves"
+    return f"{one} a float32 sum moves by at most 1 + {round_up(excess)} clip norms"
+
+
+def _floats(count: float) -> str:
+    return (
+        f"floating-point attacks: {_excess(count)}, where the guarantee counts 1; and which floating-point"
+        " numbers can be released depends on the data, which nothing bounds. With grid_bits"
+        " (exact_sums=True) both are covered"
+    )
+
+
+def _arithmetic(bits: int | None, count: float, drift: float) -> str:
+    if bits is None:
+        return f"floating point: {_excess(count)}; noise is rounded once to the precision of the release"
+    text = (
+        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{bits} and"
+        " added up as integers, and noise is rounded to the same grid as real numbers would be"
+    )
+    return text if not drift else f"{text}; what its memory loses is a part of epsilon and delta"
+
+
+def _sensitivity(m: Mechanism) -> str:
+    s = m.sensitivity
+    kind = "exact" if s.exact else "an upper bound"
+    text = f"{s.value:.10g}, {kind}, by {s.method}; holds in every dimension"
+    if m.amplified:
+        return f"largest column norm of C {m.reference_sensitivity:.10g}; unamplified {text}"
+    return text
+
+
+def _reference(m: Mechanism) -> str:
+    return "the largest column norm of C" if m.amplified else "sens(C, participation)"
+
+
+def _noise_multiplier(m: Mechanism) -> str:
+    return f"{m.noise_multiplier!r} = noise std / {_reference(m)} ({m.reference_sensitivity:.10g})"
+
+
+def _access(m: Mechanism) -> tuple[Assumption, ...]:
+    if isinstance(m.sampling, External):
+        what = f"{m.participation.describe()}; which batch one {m.unit} joins depends on no private value"
+        return (Assumption("whoever forms the batches", what),)
+    library = "the library's sampler (anechoic.torch, anechoic.batches)"
+    if isinstance(m.sampling, FixedOrder):
+        return (
+            Assumption(library, "batch t is chunk t mod period of one order, the same in every pass"),
+            Assumption("the deployment", "the order was chosen without looking at private values"),
+        )
+    return (
+        Assumption(library, "draws the batches as said above, independently of the data, from a secret key"),
+        Assumption(
+            "the deployment",
+            f"nobody learns which batches one {m.unit} joined: neither the key, nor the batches, nor their"
+            " sizes, nor traces of them in logs",
+        ),
+    )
+
+
+def _ownership(unit: str) -> tuple[Assumption, ...]:
+    if unit == "example":
+        return ()
+    return (
+        Assumption(
+            "the deployment",
+            f"what one {unit} adds to one step is clipped as a whole, and every example is charged to each"
+            f" {unit} that owns it; where an example has several owners, who owns what is fixed and public",
+        ),
+    )

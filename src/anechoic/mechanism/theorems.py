@@ -1,0 +1,45 @@
+"""What the guarantee of a mechanism rests on, beside its accountant's theorem and its sensitivity's."""
+
+from __future__ import annotations
+
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.theorem import Theorem
+
+GAUSSIAN = Theorem(
+    "Gaussian mechanism, adaptive gradients (monograph, Theorems 1.11, 1.14 and 3.9)",
+    "gaussian-unamplified.md",
+)
+ADJACENCY = Theorem("Adjacency: what is doubled, what is refused", "adjacency.md")
+RECTANGULAR = Theorem("Strategies with more rows than steps", "rectangular.md")
+VERIFIED = Theorem("Monte Carlo with a confidence bound that is a part of delta", "verified-monte-carlo.md")
+HORIZON_FREE = Theorem("Any number of releases at the limiting sensitivity", "horizon-free.md")
+USER_LEVEL = Theorem("Units that own several examples", "user-level.md")
+FLOAT_SAFE = Theorem("Integer sums and exactly rounded noise", "float-safe.md")
+FLOAT_SUMS = Theorem("How far rounding moves a sum of floating-point numbers", "float-safe.md#float-sums")
+COMPOSITION = Theorem("Several mechanisms on the same data", "composition.md")
+
+
+def theorems_of(mechanism: Mechanism) -> tuple[Theorem, ...]:
+    """What the guarantee of this mechanism rests on, the theorem that gives epsilon first."""
+    m, accountant = mechanism, mechanism.accountant
+    found = [GAUSSIAN if accountant is None else accountant.theorem]
+    if m.accounting != "deterministic":
+        found.append(VERIFIED)
+    if accountant is not None:
+        found.append(GAUSSIAN)  # mu and rho, and what is not amplified
+    if m.sensitivity.theorem is not None:
+        found.append(m.sensitivity.theorem)
+    found.append(ADJACENCY)
+    if m.strategy.rows != m.strategy.n:
+        found.append(RECTANGULAR)
+    if m.unit != "example":
+        found.append(USER_LEVEL)
+    found.append(FLOAT_SUMS if m.grid_bits is None else FLOAT_SAFE)
+    return tuple(found)
+
+
+def theorems_of_endless(mechanism: EndlessMechanism) -> tuple[Theorem, ...]:
+    """What the guarantee of a mechanism without a last step rests on."""
+    units = (USER_LEVEL,) if mechanism.unit != "example" else ()
+    return (HORIZON_FREE, GAUSSIAN, ADJACENCY, *units, FLOAT_SUMS)

@@ -1,0 +1,1 @@
+"""Optimised for balls-in-bins sampling: noise std times error."""

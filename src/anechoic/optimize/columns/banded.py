@@ -1,0 +1,174 @@
+"""The best banded strategy with free columns, for any workload (monograph, Section 4.3 and Problem 4.6)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from anechoic._validate import Array, one_of, positive_int
+from anechoic.algebra import banded as algebra
+from anechoic.algebra import toeplitz
+from anechoic.errors import UnsupportedError
+from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
+from anechoic.optimize.columns.scales import scales_of
+from anechoic.optimize.columns.search import Progress, Search
+from anechoic.optimize.comb import SINGLE
+from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
+from anechoic.participation import Participation
+from anechoic.strategies import Banded
+from anechoic.strategies.banded import columns_of
+from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
+
+# Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
+NEGLIGIBLE = 1e-7
+# Projected gradient from which a search has failed, and begins again at the best strategy of a band less.
+FAR = 1e-3
+
+
+def banded(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SINGLE,
+    loss: LossKind = "rms",
+    progress: Progress | None = None,
+) -> Optimized:
+    """The strategy of `bands` bands, its columns free, of smallest loss, and a bound for all such strategies.
+
+    In M = C^T C the problem is convex, and M has as many bands as C, so that the minimum found by L-BFGS over
+    the columns is a global one; `gap` says how closely. An evaluation takes O(n bands^2) where A^-1 has few
+    bands (prefix sums, momentum, decay, learning rates, and restart differences of prefix sums), else
+    O(n^3). Far from both ends of a run columns hardly change, and near them they oscillate: the ends are
+    optimised on their own, the rest fixed, between passes over all. A search that stalls begins again at the
+    optimum of one band less. Deterministic.
+
+    Guarantee: the loss is that of the returned strategy, with exact sensitivity. Columns that one unit can
+    touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
+    and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
+    beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. A
+    weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
+    ever. "max" is solved by multipliers, to a gap of about 1e-4, or a few 1e-4 for several participations.
+
+    Args:
+        workload: A, n steps.
+        bands: 1 <= bands <= n, and at most the separation of participations of one unit.
+        participation: Single (default), Cyclic, MinSep, or FullBatch with one band.
+        loss: "rms", "max" or "last", or weights of the squared errors of the steps, >= 0, shape (n,).
+        progress: called with the evaluations so far and the current loss, after every iteration.
+
+    Returns:
+        The strategy, its largest column norm 1; `gradient` is ||C||_F times the Frobenius norm of the
+        projected gradient of log(loss) by C, None for "max".
+
+    Raises:
+        ValueError: for bad arguments, or bands > n.
+        UnsupportedError: if bands exceed the separation, for schemas without a known worst pattern, and for
+            more than 4096 steps of a workload whose inverse has many bands (it is a ValueError too).
+
+    Example:
+        >>> from anechoic import workloads
+        >>> round(banded(workloads.prefix_sum(64), bands=8).loss, 4)
+        2.6205
+
+    References:
+        Monograph, Section 4.3, Problems 4.6 and 4.8, Table 4.1; arXiv 2306.08153.
+    """
+    started = time.perf_counter()
+    checked_workload(workload)
+    n = workload.n
+    if isinstance(loss, str):
+        one_of("loss", loss, KINDS)
+    largest = isinstance(loss, str) and loss == "max"
+    weights = row_weights("rms" if largest else loss, n)
+    bands = positive_int("bands", bands)
+    if bands > n:
+        raise ValueError(f"bands={bands} must be at most n={n}: bands=n gives the optimal strategy.")
+    objective = objective_of(workload, bands)
+    if objective is None:
+        raise UnsupportedError(
+            f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
+            f" {DENSE}: leave out what makes it long (Nesterov, windows), or use optimize.banded_toeplitz."
+        )
+    search, columns = begun(objective, workload, weights, bands, participation, progress)
+    gradient, spent = None, 0
+    if largest:
+        columns, bound = search.minimax(columns, workload)
+    else:
+        floored = np.maximum(weights, NEGLIGIBLE / n)
+        floored /= floored.sum()
+        columns = search.minimise(columns, floored)
+        gradient = search.projected(columns, floored)
+        if bands > 1 and gradient > FAR:
+            # where some steps hardly count the last band may do next to nothing
+            fewer = banded(
+                workload, bands=bands - 1, participation=participation, loss=loss, progress=progress
+            )
+            spent, narrow = fewer.evaluations, columns_of(fewer.strategy)
+            wide = np.pad(narrow, ((0, 0), (0, bands - narrow.shape[1])))
+            again = search.minimise(search.scales.columns(search.scales.variables(wide)), floored)
+            columns = min(again, columns, key=lambda found: float(floored @ objective.squares(found)))
+            gradient = search.projected(columns, floored)
+        bound = search.bound(columns, weights)
+    strategy = Banded(n, presentable(columns))
+    return finish(
+        strategy,
+        workload,
+        participation,
+        loss,
+        evaluations=spent + search.evaluations,
+        started=started,
+        bound=bound,
+        gradient=gradient,
+    )
+
+
+def begun(
+    objective: Objective,
+    workload: Workload,
+    weights: Array,
+    bands: int,
+    participation: Participation,
+    progress: Progress | None,
+) -> tuple[Search, Array]:
+    """A search, and the columns to begin with, shape (n, bands)."""
+    scales = scales_of(participation, _sizes(workload, weights, bands), bands)
+    columns = scales.columns(scales.variables(_start(workload, bands)))
+    return Search(objective, scales, progress), columns
+
+
+def _start(workload: Workload, bands: int) -> Array:
+    """Columns of the best banded Toeplitz matrix, the root of the Toeplitz factor, or the identity."""
+    n = workload.n
+    column = np.zeros(bands)
+    column[0] = 1.0
+    if workload.is_toeplitz:
+        column[:] = banded_toeplitz(workload, bands=bands).strategy.coefficients[:bands]
+    elif workload.has_toeplitz_factor:
+        column[:] = toeplitz.sqrt(workload.truncate(bands).coefficients, bands)
+    columns = algebra.of_toeplitz(column, n)
+    return np.asarray(columns / np.sqrt(np.square(columns).sum(axis=1))[:, None])
+
+
+def _sizes(workload: Workload, weights: Array, bands: int) -> Array:
+    """About how much a column of C weighs in the loss, relative to the first; shape (n, 1)."""
+    n = workload.n
+    sizes = np.cumsum(weights[::-1])[::-1]
+    if workload.has_toeplitz_factor:
+        squares = np.square(workload.coefficients)
+        sizes = toeplitz.multiply(squares, weights[::-1].copy())[::-1]
+        if workload.rates is not None:
+            sizes = sizes * np.square(workload.rates)
+    sizes = np.maximum(sizes, 0.0)
+    return np.asarray(sizes / sizes.max() + min(1.0, bands**2 / n))[:, None]
+
+
+def presentable(columns: Array) -> Array:
+    """The same C^T C with a positive diagonal of C, exact zeros under the last row, largest column norm 1."""
+    n, bands = columns.shape
+    signs = np.pad(np.where(columns[:, 0] < 0, -1.0, 1.0), (0, bands), constant_values=0.0)
+    columns = columns * np.lib.stride_tricks.sliding_window_view(signs, bands)[:n]
+    return np.asarray(columns / np.sqrt(np.square(columns).sum(axis=1).max()))

@@ -1,0 +1,1 @@
+"""Everything is free: the best of all strategies, with certificates."""

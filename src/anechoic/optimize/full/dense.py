@@ -1,0 +1,219 @@
+"""The best of all strategies, with a certificate (monograph, Section 4.2).
+
+One participation is solved here to a duality gap; see `_dense_balance` for the bounds and the iteration,
+`_dense_bidiagonal` for the workloads whose iterations cost O(n), and `_dense_modulus` for all others.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import replace
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky
+
+from anechoic._validate import Array, one_of, positive_float
+from anechoic.errors import PerformanceWarning, UnsupportedError
+from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.lower_bounds.result import Bound
+from anechoic.optimize.comb import SINGLE
+from anechoic.optimize.full.balance import Balanced, Progress, balance
+from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
+from anechoic.optimize.full.contained import for_one_step, or_contained
+from anechoic.optimize.full.modulus import MatrixModulus, Modulus
+from anechoic.optimize.full.participation import dense_with_participation
+from anechoic.optimize.result import Optimized, finish
+from anechoic.participation import MinSep, OncePerEpoch, Participation
+from anechoic.strategies import Dense
+from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
+
+GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
+# What the rational approximation may be off by, relative to the gap asked for.
+SHARE = 1e-3
+# Weight, relative to the largest, that counts as none.
+NEGLIGIBLE = 1e-15
+
+
+def dense(
+    workload: Workload,
+    *,
+    participation: Participation = SINGLE,
+    loss: LossKind = "rms",
+    gap: float | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
+
+    That holds for one participation, and for Cyclic, FullBatch and listed ones (Problem 4.6), unless the
+    iteration stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch no algorithm for the
+    optimum is known: the best is sought among strategies whose columns are orthogonal where a unit can touch
+    both (Problem 4.8, with a better diagonal), and in the structured classes that are quick to optimise; for
+    the error of one step alone the infimum is known, and reached to the gap. The lower bound holds for every
+    factorisation, and says how much could be gained.
+
+    For prefix sums, exponential decay and anything else whose inverse is bidiagonal, with any learning
+    rates, an iteration takes O(n), and only C itself O(n^2) memory and O(n^3) time (n = 4096: seconds). For
+    other workloads an iteration is a singular value decomposition. Deterministic.
+
+    Guarantee: `lower_bound` holds for every factorisation of the workload, in floating point too; `loss` is
+    that of the returned strategy. Where the optimum is not attained (weights that are 0), the strategy comes
+    as close as `gap` says.
+
+    Args:
+        workload: A, n steps.
+        participation: Single (default), or several: Cyclic, MinSep, OncePerEpoch, FullBatch;
+            or Patterns, listed ones (steps that none of them names get next to no noise).
+        loss: "rms", "max" (the gamma_2 norm of A), "last", or weights of the steps, >= 0, shape (n,).
+        gap: relative difference of loss and lower bound to stop at, in [1e-9, 0.1]; None for 1e-5, or 1e-4
+            for several participations.
+        progress: called with the number of evaluations and the loss reached, after each.
+
+    Returns:
+        The strategy, with columns of norm at most 1 (one participation), its loss and its bound; under
+        MinSep and OncePerEpoch it may be one of a smaller class.
+
+    Raises:
+        ValueError: for bad arguments.
+        UnsupportedError: for schemas that have no dense optimiser (it is a ValueError too).
+
+    Example:
+        >>> from anechoic import workloads
+        >>> round(dense(workloads.prefix_sum(64), loss="max").loss, 4)
+        2.1114
+
+    References:
+        Monograph, Problem 4.3 and Theorem 4.4, for RMS; for max, the dual of the gamma_2 norm as in Haagerup
+        (1985) and in Mathias, The Hadamard operator norm of a circulant and applications (1993).
+    """
+    started = time.perf_counter()
+    _checked_types(workload, participation)
+    n = workload.n
+    # where nobody touches some of the steps, one participation is not that of Problem 4.3
+    several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
+    gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
+    if several:
+        if isinstance(participation, (MinSep, OncePerEpoch)):
+            alone = for_one_step(workload, loss)
+            if alone is not None:
+                found = finish(alone, workload, participation, loss, evaluations=1, started=started)
+                if found.gap is not None and found.gap <= gap:
+                    return found
+        found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
+        if found.gap is not None and found.gap <= gap:
+            return found
+        if not isinstance(participation, (MinSep, OncePerEpoch)):
+            return found
+        better = or_contained(found, workload, participation, loss)
+        return replace(better, seconds=time.perf_counter() - started)
+    modulus, fixed = _problem(workload, loss, gap)
+    # half of the gap for the weights, half for filling up a singular Gram matrix
+    balanced = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
+    singular = fixed is not None and len(fixed) < workload.n
+    strategy = _strategy(modulus, balanced, 0.5 * gap if singular else 0.0, gap)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
+        return finish(
+            strategy,
+            workload,
+            participation,
+            loss,
+            evaluations=balanced.evaluations,
+            started=started,
+            bound=_bound(balanced, loss),
+        )
+
+
+def dense_bound(
+    workload: Workload, *, loss: LossKind = "rms", gap: float = GAP, progress: Progress | None = None
+) -> Bound:
+    """The smallest loss that any strategy has for one participation, from below, without the strategy.
+
+    Takes O(n) time and memory per iteration where the inverse of the workload is bidiagonal, such as for
+    prefix sums: n = 10**6 is a matter of a minute. Every other strategy can be measured against it.
+
+    Guarantee: no factorisation of the workload has a loss below `value`, in floating point too. It is
+    within `gap` of the smallest loss unless the iteration stopped first.
+
+    Args:
+        workload: A, n steps.
+        loss: "rms", "max", "last", or weights of the steps, >= 0, shape (n,).
+        gap: relative, in [1e-9, 0.1].
+        progress: called with the number of evaluations and an upper bound of the smallest loss, after each.
+
+    Raises:
+        ValueError: for bad arguments.
+
+    Example:
+        >>> from anechoic import workloads
+        >>> round(dense_bound(workloads.prefix_sum(10_000), loss="max").value, 3)
+        3.674
+
+    References:
+        As for `dense`.
+    """
+    _checked_types(workload, SINGLE)
+    _checked_gap(gap)
+    modulus, fixed = _problem(workload, loss, gap)
+    return _bound(balance(modulus, fixed, gap=gap, progress=progress), loss)
+
+
+def _checked_types(workload: Workload, participation: Participation) -> None:
+    checked_workload(workload)
+    if not isinstance(participation, Participation):
+        raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
+
+
+def _checked_gap(gap: float) -> float:
+    if not 1e-9 <= positive_float("gap", gap) <= 0.1:
+        raise ValueError(
+            f"gap={gap} must lie in [1e-9, 0.1]: it is relative, and rounding leaves about 1e-10."
+        )
+    return gap
+
+
+def _problem(workload: Workload, loss: LossKind, gap: float) -> tuple[Modulus, Array | None]:
+    """The modulus of A, and the weights of its rows (None where they are free, for "max")."""
+    weights: Array | None = None
+    if not (isinstance(loss, str) and one_of("loss", loss, KINDS) == "max"):
+        weights = row_weights(loss, workload.n)
+        # less would underflow; the rest keeps its weights, so that its bound is one of the whole loss
+        kept = np.flatnonzero(weights > NEGLIGIBLE * weights.max())
+        if len(kept) < workload.n:
+            rows = np.zeros((workload.n, len(kept)))
+            rows[kept, np.arange(len(kept))] = 1.0
+            return MatrixModulus(workload.adjoint_multiply(rows).T, symmetric=False), weights[kept]
+    symmetric = workload.is_toeplitz
+    inverse = bidiagonal_inverse(workload)
+    if inverse is None:
+        return MatrixModulus(workload.to_dense(), symmetric=symmetric), weights
+    return BidiagonalModulus(*inverse, symmetric=symmetric, tolerance=SHARE * gap), weights
+
+
+def _strategy(modulus: Modulus, found: Balanced, mixed: float, gap: float) -> Dense:
+    """C with C^T C = M, after M has been filled up to 1 on its diagonal: that lowers every error.
+
+    `mixed` is the share of the identity in it, to make it positive definite.
+    """
+    for share in (mixed, mixed + 0.25 * gap):
+        gram = modulus.flipped_gram(found.p, found.q)
+        gram *= (1.0 - share) / gram.diagonal().max()
+        np.fill_diagonal(gram, 1.0)
+        try:
+            # LAPACK sees the transpose: its lower factor is our upper one
+            factor = cholesky(gram.T, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+        # flipped Gram matrix = R^T R, so that J R J is lower-triangular with the Gram matrix itself
+        return Dense(factor.T[::-1, ::-1])
+    raise UnsupportedError(
+        f"gap={gap}: the optimal strategy is singular to working precision; a larger gap, or weights of the"
+        " steps that differ less, make it regular."
+    )
+
+
+def _bound(found: Balanced, loss: LossKind) -> Bound:
+    if isinstance(loss, str) and loss == "max":
+        return Bound(found.lower, "dual of the gamma_2 norm", "every factorisation")
+    return Bound(found.lower, "dual of Problem 4.3 (weighted nuclear norm)", "every factorisation")

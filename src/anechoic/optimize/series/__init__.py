@@ -1,0 +1,1 @@
+"""What is free is one series: C or its inverse is Toeplitz."""

@@ -1,0 +1,195 @@
+"""The best banded inverse: few coefficients of C^-1, any workload, one participation or several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import minimize, minimize_scalar
+
+from anechoic._validate import Array, one_of, positive_int
+from anechoic.errors import UnsupportedError
+from anechoic.losses import KINDS, LossKind
+from anechoic.losses import loss as loss_of
+from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
+from anechoic.participation import MinSep, Participation
+from anechoic.strategies import BandedInverse
+from anechoic.strategies.toeplitz import power_coefficients
+from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads.base import checked_workload
+
+FAMILIES = ("free", "fractional")
+OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}
+MUCH = 10**6  # steps times bands from which one start has to do; the other has not been seen to gain
+ATTAINED = 1e-9  # relative difference up to which the objective counts as the loss
+SMALLEST = 1e-9  # running sums of a start are kept above this
+LARGEST_LOG = 50.0
+RIDGE = 1e-13
+
+
+def banded_inverse(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SINGLE,
+    loss: LossKind = "rms",
+    family: str = "free",
+    progress: Callable[[int, float], None] | None = None,
+) -> Optimized:
+    """The strategy with Toeplitz inverse of `bands` bands of smallest loss, by L-BFGS on exact gradients.
+
+    The noise stream of the result needs the last `bands` fresh rows, or none where it makes them again
+    (`NoiseStream(memory="regenerate")`). One evaluation costs O(n bands) time; 50 to 150 are needed, more
+    with hundreds of bands. Deterministic. Two bands give the best one-parameter mechanism.
+
+    Guarantee: the loss is that of the returned strategy with its own sensitivity, exact or a bound; it is a
+    local minimum of what is minimised. For one participation signs are free. For several, that is the comb
+    under |C|; where it is not the sensitivity of what comes out, the smallest non-increasing sequence above
+    |C| is tried too, and the better result returned.
+
+    Args:
+        workload: A, n steps; a Toeplitz one for loss "max".
+        bands: 1 <= bands <= n.
+        participation: Single (default), Cyclic, MinSep or FullBatch.
+        loss: "rms", "max" or "last" over the steps, or weights, shape (n,).
+        family: "free" coefficients, or "fractional": `BandedInverse.fractional` with the best power.
+        progress: called with the number of evaluations and the loss.
+
+    Returns:
+        The strategy, scaled to inverse_coefficients[0] = 1, its loss, and a lower bound where one is known.
+
+    Raises:
+        ValueError: for bad arguments, or bands > n.
+        UnsupportedError: for "max" with a workload that is not Toeplitz, and for schemas without a known
+            worst pattern (it is a ValueError too).
+
+    Example:
+        >>> from anechoic import workloads
+        >>> round(banded_inverse(workloads.prefix_sum(1024), bands=4).loss, 4)
+        3.9774
+
+    References:
+        arXiv 2505.12128 (BandInvMF), 2601.22334, 2605.18379.
+    """
+    started = time.perf_counter()
+    checked_workload(workload)
+    n = workload.n
+    bands = positive_int("bands", bands)
+    if bands > n:
+        raise ValueError(f"bands={bands} must be at most n={n}: C^-1 has no more coefficients.")
+    one_of("family", family, FAMILIES)
+    if isinstance(loss, str) and one_of("loss", loss, KINDS) == "max" and not workload.is_toeplitz:
+        raise UnsupportedError(
+            f"loss='max' of {type(workload).__name__}, which is not Toeplitz, is no quadratic form: choose"
+            " 'rms', 'last' or weights, or design for its Toeplitz factor."
+        )
+    if family == "fractional" and not workload.is_toeplitz:
+        raise UnsupportedError(
+            f"{type(workload).__name__} is not Toeplitz and has no powers with bands: use family='free'."
+        )
+    separation, count = comb_of(participation, n)
+    objective = BandedInverseObjective(workload, bands, (separation, count), loss, progress)
+    design = workload if workload.is_toeplitz else prefix_sum(n)
+    power, best = _best_power(objective, design, bands, tolerance=1e-3 if family == "free" else 1e-10)
+    if family == "free" and bands > 1:
+        starts = [best, _best_decay(objective, bands)] if n * bands < MUCH else [best]
+        best = _free(objective, starts)
+        if count > 1 and isinstance(participation, MinSep):
+            best = _proven(objective, best, starts[0], workload, participation, loss)
+    strategy = BandedInverse(n, best / best[0])
+    if family == "fractional":
+        strategy = BandedInverse.fractional(workload, power, bands)
+    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+
+
+def _best_power(
+    objective: BandedInverseObjective, design: Workload, bands: int, *, tolerance: float
+) -> tuple[float, Array]:
+    """The power in (0, 1) whose leading coefficients are best, and these."""
+
+    def value(power: float) -> float:
+        return objective(power_coefficients(design, -power, bands))[0]
+
+    if bands == 1:
+        return 0.5, np.ones(1)
+    options = {"xatol": tolerance}
+    found = minimize_scalar(value, bounds=(1e-6, 1.0 - 1e-9), method="bounded", options=options)
+    return float(found.x), power_coefficients(design, -float(found.x), bands)
+
+
+def _best_decay(objective: BandedInverseObjective, bands: int) -> Array:
+    """The best 1 - decay x, with zeros after it."""
+
+    def padded(decay: float) -> Array:
+        return np.pad([1.0, -decay], (0, bands - 2))
+
+    def value(decay: float) -> float:
+        return objective(padded(decay))[0]
+
+    found = minimize_scalar(value, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-3})
+    return padded(float(found.x))
+
+
+def _free(objective: BandedInverseObjective, starts: list[Array]) -> Array:
+    """The best coefficients that are reached from the starts, the first one 1."""
+    independent = np.eye(1, len(starts[0]))[0]  # the best for every step at once, at a kink of |C|
+    reached = [independent, *starts, *(_by_sums(objective, start / start[0]) for start in starts)]
+    reached.append(_by_error(objective, min(reached, key=lambda q: objective(q)[0])))
+    return min(reached, key=lambda q: objective(q)[0])
+
+
+def _by_sums(objective: BandedInverseObjective, start: Array) -> Array:
+    """A minimum over the logarithms of the running sums, which are > 0 for good ones, and well scaled."""
+
+    def coefficients(logs: Array) -> Array:
+        return np.diff(np.exp(logs), prepend=[0.0, 1.0])
+
+    def by_logarithm(logs: Array) -> tuple[float, Array]:
+        value, gradient = objective(coefficients(logs))
+        return value, (gradient[1:] - np.append(gradient[2:], 0.0)) * np.exp(logs)
+
+    logs = np.log(np.maximum(np.cumsum(start)[1:], SMALLEST))
+    bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(logs)
+    found = minimize(by_logarithm, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS)
+    return coefficients(np.asarray(found.x))
+
+
+def _by_error(objective: BandedInverseObjective, start: Array) -> Array:
+    """A minimum over coefficients of any signs, in coordinates in which the error is a sum of squares."""
+    form = objective.form[1:, 1:] / np.trace(objective.form)
+    # weights of the steps may leave coefficients free
+    factor = cholesky(form + RIDGE * np.eye(len(form)), lower=True)
+
+    def coefficients(x: Array) -> Array:
+        return np.append(1.0, solve_triangular(factor.T, x))
+
+    def by_error(x: Array) -> tuple[float, Array]:
+        value, gradient = objective(coefficients(x))
+        return value, solve_triangular(factor, gradient[1:], lower=True)
+
+    found = minimize(by_error, factor.T @ start[1:], jac=True, method="L-BFGS-B", options=OPTIONS)
+    return coefficients(np.asarray(found.x))
+
+
+def _proven(
+    objective: BandedInverseObjective,
+    best: Array,
+    start: Array,
+    workload: Workload,
+    schema: Participation,
+    kind: LossKind,
+) -> Array:
+    """`best` if the objective is its loss; else that or the best falling sequence, whose loss is less."""
+
+    def true_loss(inverse: Array) -> float:
+        return loss_of(workload, BandedInverse(workload.n, inverse), schema, kind)
+
+    reached = true_loss(best)
+    if reached <= np.exp(objective(best)[0]) * (1.0 + ATTAINED):
+        return best
+    objective.falling = True
+    return min([best, _free(objective, [start])], key=true_loss)

@@ -1,0 +1,207 @@
+"""The best BLT: 2 d parameters, closed forms, exact gradients (monograph, Section 4.3.2).
+
+With decays lambda = exp(-mu) of C and exp(-nu) of C^-1, the interlacing 0 < mu_1 < nu_1 < mu_2 < … < nu_d
+(Lemma 4.14) is a sequence of 2 d positive gaps, and their logarithms are free parameters. The scales of C
+and, for prefix sums, the weights of B = A C^-1 are then products of differences of these points (Lemma 4.13),
+all positive, and every norm is a double sum of geometric series without cancellation (`strategies.blt_sums`).
+The errors of other workloads are in `_blt_errors`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from anechoic._validate import Array, fraction, one_of, positive_int
+from anechoic.errors import UnsupportedError
+from anechoic.losses import KINDS, LossKind, tail_weights
+from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
+from anechoic.optimize.series.blt_objective import BLTObjective, parameters
+from anechoic.participation import Participation
+from anechoic.strategies import BLT
+from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
+
+# Gaps between neighbouring -log decays: the smallest keeps decays near 1 distinct as float64.
+SMALLEST, LARGEST = 4e-16, 40.0
+# Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
+NEGLIGIBLE = 1e-9
+MOST = 16
+# Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
+SHORT, MATERIALISED = 9, 2 * 10**6
+
+
+def blt(
+    workload: Workload,
+    *,
+    buffers: int | None = None,
+    gain: float = 1e-4,
+    participation: Participation = SINGLE,
+    loss: LossKind = "rms",
+    progress: Callable[[int, float], None] | None = None,
+) -> Optimized:
+    """The BLT with at most `buffers` buffers that has the smallest loss.
+
+    The class grows one buffer at a time, each added at the place that lowers the loss most, started from
+    the smaller optimum; a buffer that gains less than 1e-9 is left out, so that fewer than asked for may come
+    back. Deterministic. One evaluation costs
+
+    - for prefix sums O(k d^2), k participations, whatever n is;
+    - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
+      O(k d^2 + d^4 log n);
+    - for any other Toeplitz workload, and for weights of the steps, O(n d), up to 2 * 10**6 steps.
+
+    Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
+    not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
+    the BLTs whose inverse has positive decays too (Lemma 4.14); a negative one can gain a few parts in
+    10^5 where the steps, or those between participations, are few.
+
+    Args:
+        workload: A, Toeplitz.
+        buffers: d, >= 1, at most; None for as many as pay: growth ends with the first buffer that lowers the
+            loss by less than the part `gain` (that buffer is left out), at 16 at the latest.
+        gain: in (0, 1); used where buffers is None.
+        participation: Single (default), Cyclic, MinSep or FullBatch.
+        loss: "rms" (default), "max" (the last step has it), "last", or weights >= 0 of the steps, shape (n,).
+        progress: called after every evaluation with their number and the loss there.
+
+    Returns:
+        The strategy (c_0 = 1), its loss, and a lower bound where one is known.
+
+    Raises:
+        ValueError: for bad arguments.
+        UnsupportedError: for workloads that are not Toeplitz, too many steps of one without a short
+            recursion, and other schemas (it is a ValueError too).
+
+    Example:
+        >>> from anechoic import workloads
+        >>> round(blt(workloads.prefix_sum(1024), buffers=2, loss="max").loss, 4)
+        3.3298
+
+    References:
+        Monograph, Sections 2.5, 2.10 and 4.3.2, Lemmas 4.13 and 4.14; arXiv 2408.08868.
+    """
+    started = time.perf_counter()
+    if isinstance(loss, str):
+        one_of("loss", loss, KINDS)
+    if buffers is not None:
+        buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
+    gain = fraction("gain", gain)
+    checked_workload(workload)
+    separation, count = comb_of(participation, workload.n)
+    kind, squared_error = _error_of(workload, loss)
+    objective = BLTObjective(workload.n, separation, count, kind, squared_error, progress)
+    best = _grow(objective, None, 1)
+    # values are logarithms of the loss
+    worth = -math.log1p(-gain) if buffers is None else NEGLIGIBLE
+    for order in range(2, (MOST if buffers is None else buffers) + 1):
+        found = _grow(objective, best, order)
+        if found.value > best.value - worth:
+            break
+        best = found
+    strategy = BLT(workload.n, *parameters(best.gaps))
+    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+
+
+def _error_of(workload: Workload, loss: LossKind) -> tuple[str, SquaredError | None]:
+    """The kind of error for prefix sums in closed form, and its replacement for anything else."""
+    named = isinstance(loss, str)
+    kind = "rms" if named and loss == "rms" else "max"
+    if workload.is_prefix_sum and named:
+        return kind, None
+    if not workload.is_toeplitz:
+        raise UnsupportedError(
+            f"workload={type(workload).__name__} is not Toeplitz, and BLTs are optimised for Toeplitz ones:"
+            " design for the workload without learning rates or restarts, and use that strategy."
+        )
+    if named:
+        short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
+        if short is not None:
+            return kind, short
+    if workload.n > MATERIALISED:
+        what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+        raise UnsupportedError(
+            f"{what}, so that all n={workload.n} coefficients would be needed: at most {MATERIALISED} are"
+            " made. Design for fewer steps, or for a workload with a short recursion and a named loss."
+        )
+    return kind, MaterialisedError(workload.coefficients, tail_weights(loss, workload.n))
+
+
+class _Point(NamedTuple):
+    value: float
+    gaps: Array
+
+
+def _grow(objective: BLTObjective, smaller: _Point | None, order: int) -> _Point:
+    """The best of the local minima with `order` buffers that are reached from a few starts."""
+    starts = [_spread(1.0 / objective.n, order)]
+    if objective.count > 1:
+        starts.append(_spread(1.0 / objective.separation, order))
+    if smaller is not None:
+        starts += _with_one_more(objective, smaller.gaps)
+    reached = [_minimise(objective, gaps) for gaps in starts]
+    return _prune(objective, min(reached, key=lambda point: point.value))
+
+
+def _spread(smallest: float, order: int) -> Array:
+    """Gaps between points spaced evenly in logarithm, as those of the best rational functions nearly are."""
+    return np.diff(np.geomspace(smallest, 1.5, 2 * order), prepend=0.0)
+
+
+def _with_one_more(objective: BLTObjective, gaps: Array) -> list[Array]:
+    """The two best ways, on a coarse grid, to add a pole and a zero; close together they change little."""
+    trials = []
+    for place in np.geomspace(0.03 / objective.n, 20.0, 24):
+        for ratio in (1.2, 2.0):
+            candidate = _inserted(_inserted(gaps, place), ratio * place)
+            if candidate.min() >= SMALLEST:
+                trials.append(_Point(objective(candidate)[0], candidate))
+    trials.sort(key=lambda point: point.value)
+    return [point.gaps for point in trials[:2]]
+
+
+def _inserted(gaps: Array, place: float) -> Array:
+    """The gaps with one more point; the gaps elsewhere keep all their digits."""
+    points = np.cumsum(gaps)
+    m = int(np.searchsorted(points, place))
+    before = place - (points[m - 1] if m else 0.0)
+    if m == len(gaps):
+        return np.append(gaps, before)
+    return np.concatenate([gaps[:m], [before, gaps[m] - before], gaps[m + 1 :]])
+
+
+def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
+    """A local minimum over the logarithms of the gaps."""
+
+    def by_logarithm(logs: Array) -> tuple[float, Array]:
+        gaps = np.exp(logs)
+        value, gradient = objective(gaps)
+        return value, gradient * gaps
+
+    bounds = [(np.log(SMALLEST), np.log(LARGEST))] * len(gaps)
+    options = {"maxiter": 2000, "maxfun": 2000, "gtol": 1e-8, "ftol": 1e-14, "maxcor": 30}
+    start = np.log(np.clip(gaps, SMALLEST, LARGEST))
+    found = minimize(by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return _Point(float(found.fun), np.exp(found.x))
+
+
+def _prune(objective: BLTObjective, point: _Point) -> _Point:
+    """Remove pole-zero pairs as long as that costs nothing: they cancel, or have faded after one step."""
+    while len(point.gaps) > 2:
+        trials = []
+        for m in range(len(point.gaps) - 1):  # without points m and m + 1 three gaps are one
+            gaps = np.concatenate([point.gaps[:m], [point.gaps[m : m + 3].sum()], point.gaps[m + 3 :]])
+            gaps = gaps[: len(point.gaps) - 2]
+            trials.append(_Point(objective(gaps)[0], gaps))
+        lightest = min(trials, key=lambda trial: trial.value)
+        if lightest.value > point.value + NEGLIGIBLE / 10:
+            break
+        point = lightest
+    return point

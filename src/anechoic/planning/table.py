@@ -1,0 +1,66 @@
+"""A plan as text: one table, one vocabulary, for print(plan), the command line and reports."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from anechoic.planning.records import PlanRow
+
+HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "RMS error", "predicted", "memory")
+LEGEND = (
+    "σ: noise std over the reference sensitivity. Predicted: std of the noise in a sum of mean gradients, per"
+    " coordinate, RMS over the steps, in clip norms."
+)
+ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
+
+
+def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
+    """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
+    legend = (LEGEND, ESTIMATED) if any(row.estimated for row in rows) else (LEGEND,)
+    notes = [line for note in (*legend, reason) for line in ("", *textwrap.wrap(note, width))]
+    return "\n".join([*table(rows), *notes])
+
+
+def table(rows: Sequence[PlanRow]) -> list[str]:
+    """Heading, rule and one line a candidate."""
+    lines = [HEAD, *(cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    ruled = (lines[0], tuple("-" * width for width in widths), *lines[1:])
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in ruled]
+
+
+def cells(row: PlanRow) -> tuple[str, ...]:
+    """One line of the table."""
+    rows = f"{row.history} row{'s' * (row.history != 1)}"
+    noise = (row.noise_std, row.noise_multiplier)
+    about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
+    numbers = [f"{about}{value:.4g}" for value in noise] + [
+        f"{row.rms_error:.4g}",
+        f"{about}{row.predicted:.4g}",
+    ]
+    return (
+        "→" if row.chosen else "",
+        short(row.name),
+        row.sampling,
+        f"{row.batch_size:g}",
+        *numbers,
+        rows if row.memory is None else size(row.memory),
+    )
+
+
+def short(name: str) -> str:
+    """The name of a strategy without its number of steps, the same for all: BandedToeplitz(bands=8)."""
+    name = re.sub(r"\(n=\d+(, |(?=\)))", "(", name).replace("()", "")
+    normalized = re.fullmatch(r"ColumnNormalized\((.*)\)", name)
+    return f"{normalized[1]}, normalized" if normalized else name
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1536 is 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

@@ -1,0 +1,18 @@
+"""The evidence behind a number: a theorem, and the page that proves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A theorem that a number relies on.
+
+    Attributes:
+        title: what it gives, and its source.
+        page: file in docs/proofs, with the section where the page has several; or an address of your own.
+    """
+
+    title: str
+    page: str

@@ -1,0 +1,292 @@
+"""Audit of the whole training path: loader, clipping, noise and optimizer of `anechoic.torch`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from anechoic._validate import Array, positive_int
+from anechoic.audit.judge import audit
+from anechoic.audit.observation import Observation
+from anechoic.audit.patterns import strongest_pattern
+from anechoic.audit.report import AuditReport
+from anechoic.audit.simulate import draw_contribution
+from anechoic.batches.of_units import UnitBatches
+from anechoic.errors import UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, RandomAllocation, Sampling
+from anechoic.torch.engine import PrivacyEngine
+from anechoic.torch.setup.fit import fitting_batch
+
+#: Most examples whose patterns are compared to choose the canaries among them.
+_COMPARED = 8192
+
+
+class ReleaseRecorder:
+    """Keeps what an optimizer of `anechoic.torch` releases, as sums in clip norms; made before training.
+
+    A step hook that the optimizer has already is still called.
+
+    Args:
+        optimizer: the one that make_private returned.
+        mechanism: of the run.
+        parameters: those to keep, a canary layer's for example; None for all trainable ones.
+        directions: orthonormal rows, shape (k, m), to keep only the products of those m numbers with them.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        mechanism: Mechanism,
+        *,
+        parameters: Iterable[torch.nn.Parameter] | None = None,
+        directions: Any = None,
+    ) -> None:
+        divisor = 1.0 if optimizer.loss_reduction == "sum" else float(mechanism.expected_batch_size)
+        self._factor = divisor / mechanism.clip_norm
+        self._parameters = list(optimizer.params if parameters is None else parameters)
+        self._directions = None if directions is None else np.asarray(directions, dtype=np.float64)
+        self._rows: list[Array] = []
+        self._before = optimizer.step_hook
+        optimizer.attach_step_hook(self._keep)
+
+    def _keep(self, optimizer: Any) -> None:
+        if self._before is not None:
+            self._before(optimizer)
+        parts = [p.grad.detach().reshape(-1).double().cpu().numpy() for p in self._parameters]
+        row = np.concatenate(parts) * self._factor
+        self._rows.append(row if self._directions is None else self._directions @ row)
+
+    @property
+    def rows(self) -> Array:
+        """What was released so far, shape (releases, m) or (releases, k)."""
+        return np.array(self._rows)
+
+
+def audit_training(
+    mechanism: Mechanism,
+    *,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    delta: float | None = None,
+    factor: float = 1.2,
+    power_repeats: int = 40,
+    resume_at: int | Sequence[int] = (),
+    examples_per_unit: int = 1,
+    grad_sample_mode: str = "hooks",
+    noise_key: bytes | None = None,
+    sampling_key: bytes | None = None,
+    seed: int | None = None,
+) -> AuditReport:
+    """Train with `PrivacyEngine` on canaries and audit what the optimizer releases. Needs the torch extra.
+
+    The model is one linear layer and the loss its output, so that the gradient of an example is the example:
+    a random orthogonal direction, beyond the clip norm, for a canary that is put in, and zero for one that
+    is left out. Canaries are the examples with the strongest patterns of participation. Everything else is
+    the path that real training takes: sampler, loader, per-example gradients, clipping, sum, noise,
+    divisor and, at `resume_at`, a checkpoint that is written and read by a fresh engine.
+
+    Args:
+        mechanism: what is claimed. Under External sampling all canaries take part by the strongest allowed
+            pattern found.
+        canaries: m, the number of model parameters as well; at most the number of examples.
+        confidence, delta, factor, power_repeats: see `audit`.
+        resume_at: releases after which the run is saved and resumed, each in 1 … n-1.
+        examples_per_unit: examples that each unit owns, all with the gradient of its canary. More than one
+            needs a mechanism whose unit is not "example"; what is audited is then the unit's contribution.
+        grad_sample_mode: "hooks" or "functorch".
+        noise_key, sampling_key: 32 bytes each; None for fresh ones.
+        seed: of directions and of who is put in; None for fresh entropy.
+
+    Raises:
+        ValueError, UnsupportedError: see `audit`; also for "ghost", whose criterion this model does not have.
+    """
+    if grad_sample_mode not in ("hooks", "functorch"):
+        raise UnsupportedError(
+            f"grad_sample_mode={grad_sample_mode!r}: the audit's loss is the output of a linear layer, for"
+            " which only 'hooks' and 'functorch' give per-example gradients. All modes share the noise path."
+        )
+    rng = np.random.default_rng(seed)
+    m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
+    examples = mechanism.sampling.examples if hasattr(mechanism.sampling, "examples") else None
+    m = m if examples is None else min(m, examples)
+    stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
+    if stops and not 0 < stops[0] <= stops[-1] < mechanism.steps:
+        raise ValueError(f"resume_at={resume_at} must lie between 1 and n-1={mechanism.steps - 1}.")
+    owned = positive_int("examples_per_unit", examples_per_unit)
+    run = _CanaryRun(mechanism, m, rng, owned, grad_sample_mode, noise_key, sampling_key)
+    with tempfile.TemporaryDirectory() as folder:
+        for stop in stops:
+            run.train(stop)
+            run.resume(Path(folder) / "audit.ckpt")
+        run.train(mechanism.steps)
+    units = "" if owned == 1 else f", {owned} examples each {mechanism.unit}"
+    how = f", resumed after {', '.join(map(str, stops))} releases" if stops else ""
+    return audit(
+        mechanism,
+        run.observation(),
+        confidence=confidence,
+        delta=delta,
+        factor=factor,
+        power_repeats=power_repeats,
+        subject=f"training with {mechanism!r} through PrivacyEngine ({grad_sample_mode}){units}{how}",
+    )
+
+
+class _Canaries:
+    """The data set: an example of unit i is i's direction if it is put in, and zero if not; with the unit.
+
+    Example j belongs to unit j mod units, so that neighbours in the data belong to different units.
+    """
+
+    def __init__(self, units: int, owned: int, dimension: int, clip_norm: float) -> None:
+        self.owners = np.arange(units * owned) % units
+        self._dimension = dimension
+        self._length = 2.0 * clip_norm  # clipping has something to do
+        self._rows: dict[int, Array] = {}
+
+    def put(self, unit: int, row: Array) -> None:
+        self._rows[unit] = row * self._length
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        unit = int(self.owners[index])
+        row = self._rows.get(unit)
+        zero = torch.zeros(self._dimension)
+        return (zero if row is None else torch.from_numpy(row.astype(np.float32))), unit
+
+
+class _CanaryRun:
+    """One training run on canaries, in as many engines as it is resumed."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        canaries: int,
+        rng: np.random.Generator,
+        owned: int,
+        mode: str,
+        noise_key: bytes | None,
+        sampling_key: bytes | None,
+    ) -> None:
+        self._mechanism, self._mode = mechanism, mode
+        self._noise_key, self._sampling_key = noise_key, sampling_key
+        sampling = mechanism.sampling
+        self._canaries = canaries
+        self._units = int(getattr(sampling, "examples", None) or canaries)
+        self._owned = owned > 1 or mechanism.unit != "example"  # else an example is a unit
+        self._data = _Canaries(self._units, owned, canaries, mechanism.clip_norm)
+        self._directions = np.linalg.qr(rng.standard_normal((canaries, canaries)))[0]
+        self._rows: list[Array] = []
+        self._delivered: list[NDArray[np.int64]] = []
+        self._start()
+        self._chosen = self._choose(canaries, rng)
+        self._contribution = draw_contribution(mechanism, canaries, rng)
+        for j, unit in enumerate(self._chosen.tolist()):
+            if self._contribution[j]:
+                self._data.put(unit, self._contribution[j] * self._directions[j])
+
+    def _start(self) -> None:
+        model = torch.nn.Linear(self._data._dimension, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        self._engine = PrivacyEngine(noise_key=self._noise_key, sampling_key=self._sampling_key)
+        self._model, self._optimizer, self._loader = self._engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            data_loader=DataLoader(self._data, **self._batching()),  # type: ignore[arg-type]
+            mechanism=self._mechanism,
+            grad_sample_mode=self._mode,
+            unit_ids=self._data.owners if self._owned else None,
+        )
+        self._recorder = ReleaseRecorder(self._optimizer, self._mechanism, directions=self._directions)
+
+    def _batching(self) -> dict[str, Any]:
+        sampling = self._mechanism.sampling
+        if isinstance(sampling, External):
+            pattern = strongest_pattern(self._mechanism.strategy, sampling.participation)
+            inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
+            return {"batch_sampler": [inside if t else [] for t in pattern]}
+        if isinstance(sampling, (BallsInBins, RandomAllocation)):
+            fitting = fitting_batch(sampling.examples, sampling.period)
+            if fitting is None:
+                raise UnsupportedError(
+                    f"no loader goes through {sampling.examples} units in {sampling.period} batches of one"
+                    " size: this mechanism cannot be trained with, nor audited by training. Take another"
+                    " number of bins, or audit its noise (audit_mechanism)."
+                )
+            return {"batch_size": fitting[0], "drop_last": fitting[1], "shuffle": True}
+        if isinstance(sampling, FixedOrder):
+            return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
+        return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
+
+    def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The units with the strongest patterns, among as many as are compared; any where it is secret."""
+        if isinstance(self._mechanism.sampling, External):  # those that `_batching` puts into batches
+            return np.arange(canaries)
+        if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
+            return rng.permutation(self._units)[:canaries]
+        compared = rng.permutation(self._units)[: max(canaries, _COMPARED)]
+        place = np.full(self._units, -1)
+        place[compared] = np.arange(len(compared))
+        patterns = np.zeros((self._mechanism.steps, len(compared)))
+        for t in range(self._mechanism.steps):
+            inside = place[self._units_of(t)]
+            patterns[t, inside[inside >= 0]] = 1.0
+        norms = np.square(self._mechanism.strategy.multiply(patterns)).sum(axis=0)
+        return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
+
+    def _units_of(self, t: int) -> NDArray[np.int64]:
+        batches = self._loader.feed.batches
+        return batches.units_of(t) if isinstance(batches, UnitBatches) else batches.batch(t)
+
+    def train(self, releases: int) -> None:
+        """Go on until so many releases are made."""
+        while self._engine.releases < releases:
+            for x, units in self._loader:
+                self._optimizer.zero_grad()
+                if len(x):
+                    self._model(x).mean().backward()
+                self._optimizer.step()
+                self._delivered.append(np.asarray(units, dtype=np.int64))
+                if self._engine.releases == releases:
+                    break
+
+    def resume(self, path: Path) -> None:
+        """Save the run, and go on with another engine, as a new process would."""
+        self._engine.save_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
+        self._rows.extend(self._recorder.rows)
+        self._noise_key = self._sampling_key = None
+        self._start()
+        self._engine.load_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
+
+    def observation(self) -> Observation:
+        """What was released, and who was delivered."""
+        rows = np.array([*self._rows, *self._recorder.rows])
+        place = np.full(self._units, -1)
+        place[self._chosen] = np.arange(len(self._chosen))
+        participation = np.zeros(rows.shape, bool)
+        for t, delivered in enumerate(self._delivered):
+            inside = place[delivered]
+            participation[t, inside[inside >= 0]] = True
+        possible = _possible(self._mechanism.sampling, self._loader.feed.batches, self._chosen)
+        return Observation(rows, participation, self._contribution, possible)
+
+
+def _possible(sampling: Sampling, batches: Any, chosen: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Steps that sample the group of each chosen unit, shape (n, m); None for all."""
+    if not isinstance(sampling, CyclicPoisson):
+        return None
+    batches = batches.inner if isinstance(batches, UnitBatches) else batches
+    group = np.empty(int(sampling.examples), dtype=np.int64)
+    for number, members in enumerate(batches.members):
+        group[members] = number
+    return np.asarray(np.arange(sampling.steps)[:, None] % sampling.groups == group[chosen])

@@ -1,0 +1,128 @@
+"""How one batch is fetched, in the main process or a worker: examples, collation, and batches of no example.
+
+A batch, with every random augmentation in it, is a function of its request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from anechoic.torch.randomness.generators import seeded
+from anechoic.units.batch import UnitBatch
+
+
+@dataclass(frozen=True)
+class Request:
+    """One physical batch to fetch.
+
+    Attributes:
+        step, chunk, chunks: see `Delivery`.
+        indices: examples, as Python ints.
+        seed: what random augmentations follow from.
+        units: see `Delivery`; goes through a worker untouched.
+    """
+
+    step: int
+    chunk: int
+    chunks: int
+    indices: list[int]
+    seed: bytes
+    units: UnitBatch | None = None
+
+
+class Fetcher(Dataset[Any]):
+    """The data set as a `DataLoader` with workers sees it: it answers a `Request` with a collated batch.
+
+    Args:
+        dataset: the user's.
+        collate_fn: the user's.
+        batch_first: whether the batch is the first dimension of every tensor, or the second.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
+        self.dataset = dataset
+        self._collate = collate_fn
+        self._batch_first = batch_first
+        self._empty: tuple[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any, UnitBatch | None]:
+        """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
+        size = len(request.indices)
+        with seeded(request.seed):
+            batch = self._collate(self.examples(request.indices)) if size else self._empty_batch()
+        return request.step, request.chunk, request.chunks, size, batch, request.units
+
+    def examples(self, indices: list[int]) -> list[Any]:
+        """Of the data set, in that order."""
+        if callable(getattr(self.dataset, "__getitems__", None)):
+            return list(self.dataset.__getitems__(indices))
+        return [self.dataset[index] for index in indices]
+
+    def _empty_batch(self) -> Any:
+        # shaped after a batch of one example, of which no number is kept
+        if self._empty is None:
+            one = self._collate(self.examples([0]))
+            self._empty = (empty_like(one, self._batch_first),)
+        return self._empty[0]
+
+
+def empty_like(batch: Any, batch_first: bool = True) -> Any:
+    """`batch` with every tensor cut to length 0 along the batch; the same dicts, lists and (named) tuples.
+
+    Raises:
+        TypeError: for anything else, which could not be emptied and so would carry data.
+    """
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 0:
+            return batch.new_empty(0)
+        shape = list(batch.shape)
+        shape[0 if batch_first or batch.dim() == 1 else 1] = 0
+        return batch.new_empty(shape)
+    if isinstance(batch, Mapping):
+        return {key: empty_like(value, batch_first) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(empty_like(value, batch_first) for value in batch))
+    if isinstance(batch, (list, tuple)) and not all(isinstance(value, (str, bytes)) for value in batch):
+        return type(batch)(empty_like(value, batch_first) for value in batch)
+    if isinstance(batch, (list, tuple)):  # a field of strings, one an example
+        return type(batch)()
+    raise TypeError(
+        f"a batch holds a {type(batch).__name__}, of which no empty one can be made, and Poisson sampling"
+        " may draw no example: let collate_fn return tensors, dicts, lists and tuples."
+    )
+
+
+def tried(loader: DataLoader[Any], trial: Dataset[Any]) -> Any:
+    """Item 0 of `trial`, fetched by a worker where `loader` has workers, as its examples are.
+
+    A data set that opens files or makes generators does so where it always does. No global random state
+    changes.
+    """
+    workers = min(1, loader.num_workers)
+    found: DataLoader[Any] = DataLoader(
+        trial,
+        batch_size=None,
+        collate_fn=unchanged,
+        num_workers=workers,
+        timeout=loader.timeout if workers else 0,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context if workers else None,
+        generator=torch.Generator(),
+    )
+    return next(iter(found))
+
+
+def unchanged(batch: Any) -> Any:
+    """collate_fn of the inner loader: the fetcher has collated already."""
+    return batch

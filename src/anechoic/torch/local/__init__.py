@@ -1,0 +1,1 @@
+"""Local training: pseudo-gradients of units, and modules run under other weights than their own."""

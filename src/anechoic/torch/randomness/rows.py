@@ -1,0 +1,244 @@
+"""Random numbers of a model, row by row: each row draws from a generator of its own, known by its content.
+
+Whether a row is in the batch must not change what other rows draw: it would move their gradients too, and
+the sum by more than the clip norm. So a row's generator follows from a seed of the call (which knows no data)
+and from the bits of the row's own inputs, never from its place. Two equal rows draw the same numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anechoic.errors import UnsupportedError
+from anechoic.torch.randomness.secret_draws import SecretDraws
+
+_MASK = 2**64 - 1
+_ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+_aten: Any = torch.ops.aten
+
+
+def row_seeds(seed: int, tensors: list[Tensor]) -> list[int]:
+    """One seed a row, a function of `seed` and the bits of that row.
+
+    Args:
+        seed: of the call, in [0, 2**64).
+        tensors: inputs of the model, shape (rows, …), at least one.
+    """
+    total = torch.zeros(len(tensors[0]), dtype=torch.int64, device=tensors[0].device)
+    for place, tensor in enumerate(tensors):
+        total += _hashes(tensor, place + 1).to(total.device)
+    return [_mixed((value & _MASK) ^ seed) for value in total.tolist()]
+
+
+def _hashes(tensor: Tensor, place: int) -> Tensor:
+    flat = tensor.detach().reshape(len(tensor), -1).contiguous()
+    if flat.shape[1] == 0:
+        return torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
+    octets = flat.view(torch.uint8)
+    missing = -octets.shape[1] % 8
+    words = (torch.nn.functional.pad(octets, (0, missing)) if missing else octets).view(torch.int64)
+    weights = torch.arange(1, words.shape[1] + 1, device=flat.device) * (_ODD - 2**64) + 2 * place + 1
+    return (words * (weights | 1)).sum(1)  # wraps around: exact, whatever the order of the sum
+
+
+def _mixed(value: int) -> int:
+    """The finaliser of SplitMix64: every bit of the seed depends on every bit of `value`."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class RowRandomness(TorchDispatchMode):
+    """While active, what torch draws at random is drawn row by row.
+
+    Args:
+        seeds: one a row.
+        stacked: whether drawn tensors have the rows as first axis (inside of vmap), or there is one row,
+            and the whole tensor is its.
+    """
+
+    def __init__(self, seeds: list[int], *, stacked: bool) -> None:
+        super().__init__()
+        self._stacked = stacked
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard against it is half of the cost
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        if _no_dropout(func, args, kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        draw = _DRAWS.get(func.overloadpacket)
+        if draw is None:
+            if not self._stacked:
+                return func(*args, **(kwargs or {}))  # one row alone: the generator is set for it
+            raise UnsupportedError(f"{func} draws random numbers that are not known row by row.")
+        return draw(self, func, args, dict(kwargs or {}))
+
+    def drawn(self, shape: Any, fill: Callable[..., Any], dtype: torch.dtype = torch.float32) -> Tensor:
+        """A tensor on the CPU, each row filled by fill(row, generator=…): the same bits for every device."""
+        made = torch.empty(tuple(shape), dtype=dtype)
+        if not self._stacked:
+            fill(made, generator=self._generators[0])
+            return made
+        if not made.dim() or len(made) != len(self._generators):
+            raise UnsupportedError(
+                f"random numbers of shape {tuple(shape)} do not belong to {len(self._generators)} rows."
+            )
+        for row, generator in zip(made, self._generators, strict=True):
+            fill(row, generator=generator)
+        return made
+
+
+def _no_dropout(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether this is an attention that drops nothing."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    return bool((args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)) == 0.0)
+
+
+def _number(kwargs: dict[str, Any], args: Any, place: int, name: str, default: Any) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+def _bernoulli(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    tensor = args[0]
+    if "p" in {argument.name for argument in func._schema.arguments}:
+        chance = _number(kwargs, args, 1, "p", 0.5)
+        if isinstance(chance, Tensor):
+            return _below(mode, tensor, chance)
+        return mode.drawn(
+            tensor.shape, lambda row, generator: row.bernoulli_(chance, generator=generator)
+        ).to(tensor)
+    return _below(mode, tensor, tensor)
+
+
+def _below(mode: RowRandomness, tensor: Tensor, chance: Tensor) -> Tensor:
+    uniform = mode.drawn(tensor.shape, lambda row, generator: row.uniform_(generator=generator))
+    return (uniform.to(chance.device) < chance).to(tensor.dtype)
+
+
+def _native_dropout(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    tensor, p = args[0], float(args[1])
+    train = _number(kwargs, args, 2, "train", True)
+    if train is False or p == 0.0:
+        return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
+    kept = mode.drawn(tensor.shape, lambda row, generator: row.bernoulli_(1 - p, generator=generator))
+    kept = kept.to(tensor)
+    return tensor * kept * (1 / (1 - p) if p < 1 else 0.0), kept.bool()
+
+
+def _filled(name: str) -> Callable[..., Tensor]:
+    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        numbers = [a for a in args[1:] if not isinstance(a, Tensor)]
+        named = {k: v for k, v in kwargs.items() if k != "generator"}
+        fill = lambda row, generator: getattr(row, name)(*numbers, **named, generator=generator)  # noqa: E731
+        dtype = torch.float32 if args[0].dtype.is_floating_point else args[0].dtype
+        return mode.drawn(args[0].shape, fill, dtype).to(args[0])
+
+    return draw
+
+
+def _made(name: str, *, like: bool, bounds: bool = False) -> Callable[..., Tensor]:
+    """rand, randn, randint, and their _like: the bounds come first or second, then shape or tensor."""
+
+    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        whole = torch.int64 if bounds else torch.get_default_dtype()
+        if like:
+            origin = given["self"]
+            shape, dtype = origin.shape, given.get("dtype") or origin.dtype
+            device = given.get("device") or origin.device
+        else:
+            shape, dtype = given["size"], given.get("dtype") or whole
+            device = given.get("device") or "cpu"
+        numbers = [given.get("low", 0), given["high"]] if bounds else []
+        fill = lambda row, generator: getattr(row, name)(*numbers, generator=generator)  # noqa: E731
+        return mode.drawn(shape, fill, torch.int64 if bounds else torch.float32).to(
+            device=device, dtype=dtype
+        )
+
+    return draw
+
+
+def _in_place(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        target: Tensor = args[0]
+        return target.copy_(made(mode, func, args, kwargs))
+
+    return draw
+
+
+_DRAWS: dict[Any, Callable[..., Any]] = {
+    _aten.bernoulli: _bernoulli,
+    _aten.bernoulli_: _in_place(_bernoulli),
+    _aten.native_dropout: _native_dropout,
+    **{
+        getattr(_aten, name): _in_place(_filled(name))
+        for name in ("uniform_", "normal_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_")
+    },
+    _aten.rand: _made("uniform_", like=False),
+    _aten.randn: _made("normal_", like=False),
+    _aten.randint: _made("random_", like=False, bounds=True),
+    _aten.rand_like: _made("uniform_", like=True),
+    _aten.randn_like: _made("normal_", like=True),
+    _aten.randint_like: _made("random_", like=True, bounds=True),
+}
+
+
+# -- the process's own generators: what all rows share -----------------------------------------------
+
+
+class Generators:
+    """Where Python's, NumPy's and torch's global generators stand, to go back to, and how torch draws."""
+
+    def __init__(self) -> None:
+        self.secret = SecretDraws.active()
+        self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        self._torch = torch.get_rng_state()
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._cuda = torch.cuda.get_rng_state_all() if used else []
+
+    def restore(self) -> None:
+        """Set them back."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    def same(self, other: Generators) -> bool:
+        """Whether nothing was drawn in between."""
+        numpy, theirs = self._numpy, other._numpy
+        return (
+            self._python == other._python
+            and all(np.array_equal(a, b) for a, b in zip(numpy, theirs, strict=True))
+            and torch.equal(self._torch, other._torch)
+            and all(torch.equal(a, b) for a, b in zip(self._cuda, other._cuda, strict=True))
+        )
+
+
+@contextmanager
+def rewound(to: Generators) -> Iterator[None]:
+    """Draw from the global generators as they were at `to`; outside, nothing changes."""
+    now = Generators()
+    to.restore()
+    try:
+        with SecretDraws() if to.secret and not now.secret else nullcontext():
+            yield
+    finally:
+        now.restore()

@@ -1,0 +1,237 @@
+"""What torch draws at random on the CPU during a step, from AES-256 and not from its Mersenne Twister.
+
+A Mersenne Twister is linear over GF(2): whoever reads some 20,000 coins off a release, such as masks that a
+model draws once for the whole batch, solves for its state and knows every other mask of the step. Where the
+masks of rows follow their places (hooks, ghost clipping), the guarantee holds because nobody knows them. So
+the generator's state only serves as a key here: each call that draws gets numbers of its own keystream, and
+a new state that says nothing of the last one.
+
+All that is drawn remains a function of the state before the call: to set the state back is to draw the same
+numbers again, as activation checkpointing and comparisons with single rows do.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from anechoic.noise.keystream import AesCounter, keystream
+from anechoic.torch.randomness.generators import WORDS, cpu_state
+
+_aten: Any = torch.ops.aten
+#: Random bits that a uniform number of a type holds: those of its significand.
+_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+
+class SecretDraws(TorchDispatchMode):
+    """While active, calls that draw on the CPU draw from AES-256, keyed by the global generator's state.
+
+    Uniform and normal numbers, integers, coins and dropout are the keystream's own bits; other laws draw from
+    a Mersenne Twister that is filled from it for this one call. Calls with a generator of their own, and
+    other devices, draw as ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._idle = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard against it is half of the cost
+
+    @classmethod
+    def active(cls) -> bool:
+        """Whether one is."""
+        stack = _get_current_dispatch_mode_stack()
+        return any(isinstance(mode, cls) and not mode._idle for mode in stack)
+
+    def start(self) -> None:
+        """Be active; nothing to do where it is."""
+        self._idle = False
+        if not any(mode is self for mode in _get_current_dispatch_mode_stack()):
+            self.__enter__()
+
+    def stop(self) -> None:
+        """Be active no longer. Under a mode that somebody has entered since, it stays and does nothing."""
+        self._idle = True
+        stack = _get_current_dispatch_mode_stack()
+        if stack and stack[-1] is self:
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _draws(func) or self._idle or types:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if given.get("generator") is not None or _device(given).type != "cpu":
+            return func(*args, **kwargs)
+        key = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
+        after = _state(key, "state after a draw")
+        draw = _DRAWS.get(func.overloadpacket)
+        try:
+            if draw is not None:
+                return draw(keystream(key, "numbers of a draw"), given)
+            torch.set_rng_state(_state(key, "state for a draw"))
+            return func(*args, **kwargs)
+        finally:
+            torch.set_rng_state(after)
+
+
+@functools.cache
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+#: One for the thread of training: a run that is given up in the middle of a batch leaves no mode of its own.
+_SHARED = SecretDraws()
+_owner: object = None
+
+
+def start(owner: object) -> None:
+    """Draw in secret from now on, for a run that `owner` stands for."""
+    global _owner
+    _owner = owner
+    _SHARED.start()
+
+
+def stop(owner: object) -> None:
+    """No longer, unless another run began to in the meantime."""
+    global _owner
+    if _owner is owner:
+        _owner = None
+        _SHARED.stop()
+
+
+def _device(given: dict[str, Any]) -> torch.device:
+    """Where a call draws: on the device that it names, or on that of its first tensor."""
+    if given.get("device") is not None:
+        return torch.device(given["device"])
+    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _state(key: bytes, domain: str) -> Tensor:
+    words = keystream(key, domain).words(0, WORDS // 2)
+    return cpu_state(words.view(np.uint32), int(words[0]) >> 8)
+
+
+def _words(source: AesCounter, shape: Any, bits: int) -> Any:
+    """Unsigned integers of 32 or 64 bits, as a NumPy array."""
+    count = int(np.prod(tuple(shape), dtype=np.int64))
+    if bits == 64:
+        return source.words(0, count)
+    return source.words(0, -(-count // 2)).view(np.uint32)[:count]
+
+
+def _tensor(values: Any, shape: Any, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(values).reshape(tuple(shape)).to(dtype)
+
+
+def _uniforms(source: AesCounter, shape: Any, dtype: torch.dtype) -> Tensor:
+    """In [0, 1), multiples of the type's precision."""
+    bits = _BITS.get(dtype, 24)
+    words = _words(source, shape, 64 if bits > 32 else 32)
+    return _tensor((words >> (words.itemsize * 8 - bits)) * 2.0**-bits, shape, dtype)
+
+
+def _normals(source: AesCounter, shape: Any, dtype: torch.dtype) -> Tensor:
+    return _tensor(ndtri(((_words(source, shape, 64) >> 11) + 0.5) * 2.0**-53), shape, dtype)
+
+
+def _integers(source: AesCounter, shape: Any, dtype: torch.dtype, low: int, high: int) -> Tensor:
+    """In [low, high): a remainder of 64 bits."""
+    words, span = _words(source, shape, 64), high - low
+    rest = words if span >= 2**64 else words % np.uint64(span)
+    return _tensor((rest + np.uint64(low % 2**64)).view(np.int64), shape, dtype)
+
+
+def _coins(source: AesCounter, shape: Any, chance: Any) -> Tensor:
+    """True with probability `chance`, to 2^-32; a number, or a tensor that is broadcast to the shape."""
+    words = _words(source, shape, 32)
+    if isinstance(chance, Tensor):
+        return _tensor(words * 2.0**-32, shape, torch.float64) < chance
+    below = round(chance * 2.0**32)
+    return _tensor(words < below if below < 2**32 else np.ones(len(words), bool), shape, torch.bool)
+
+
+def _bernoulli(source: AesCounter, given: dict[str, Any]) -> Tensor:
+    tensor: Tensor = given["self"]
+    return _coins(source, tensor.shape, given.get("p", tensor)).to(tensor.dtype)
+
+
+def _flipped(source: AesCounter, given: dict[str, Any]) -> Tensor:
+    tensor: Tensor = given["self"]
+    return tensor.copy_(_coins(source, tensor.shape, given.get("p", 0.5)))
+
+
+def _dropout(source: AesCounter, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    tensor, p = given["input"], float(given["p"])
+    if given.get("train") is False or p == 0.0:
+        return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
+    kept = _coins(source, tensor.shape, 1.0 - p)
+    return tensor * kept * (1.0 / (1.0 - p) if p < 1.0 else 0.0), kept
+
+
+def _in_place(draw: Callable[[AesCounter, dict[str, Any], Tensor], Tensor]) -> Callable[..., Tensor]:
+    def drawn(source: AesCounter, given: dict[str, Any]) -> Tensor:
+        target: Tensor = given["self"]
+        return target.copy_(draw(source, given, target))
+
+    return drawn
+
+
+def _spread(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
+    return low + (high - low) * _uniforms(source, target.shape, target.dtype)
+
+
+def _gaussian(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
+    found = _normals(source, target.shape, torch.float64)
+    return given.get("mean", 0.0) + given.get("std", 1.0) * found
+
+
+def _whole(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
+    low, high = given.get("from", 0), given.get("to")
+    if high is None:  # all integers that the type holds exactly
+        floating = target.dtype.is_floating_point
+        high = 2 ** _BITS[target.dtype] + 1 if floating else torch.iinfo(target.dtype).max + 1
+    return _integers(source, target.shape, torch.int64, low, high)
+
+
+def _made(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """rand, randn, randint, and their _like."""
+
+    def drawn(source: AesCounter, given: dict[str, Any]) -> Tensor:
+        whole = (given.get("low", 0), given["high"]) if "high" in given else ()
+        origin = given.get("self")
+        shape = given["size"] if origin is None else origin.shape
+        plain = torch.int64 if whole else torch.get_default_dtype()
+        dtype = given.get("dtype") or (plain if origin is None else origin.dtype)
+        return draw(source, shape, dtype, *whole)
+
+    return drawn
+
+
+_DRAWS: dict[Any, Callable[..., Any]] = {
+    _aten.bernoulli: _bernoulli,
+    _aten.bernoulli_: _flipped,
+    _aten.native_dropout: _dropout,
+    _aten.uniform_: _in_place(_spread),
+    _aten.normal_: _in_place(_gaussian),
+    _aten.random_: _in_place(_whole),
+    _aten.rand: _made(_uniforms),
+    _aten.rand_like: _made(_uniforms),
+    _aten.randn: _made(_normals),
+    _aten.randn_like: _made(_normals),
+    _aten.randint: _made(_integers),
+    _aten.randint_like: _made(_integers),
+}

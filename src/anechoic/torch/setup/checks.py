@@ -1,0 +1,253 @@
+"""What make_private refuses, and why: each check names the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+import torch
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
+from opacus.validators import ModuleValidator
+from opacus.validators.errors import UnsupportedModuleError
+from torch import nn, optim
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from anechoic._validate import one_of, positive_float
+from anechoic.errors import UnsupportedError
+from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.setup.modules import check_not_mixing
+from anechoic.torch.sources import source_class
+from anechoic.torch.sources.ghost.source import GhostModule
+from anechoic.torch.sources.vmap import RowsModule
+
+
+def check_options(
+    *,
+    clipping: str,
+    noise_generator: Any,
+    grad_sample_mode: str,
+    loss_reduction: str,
+    rand_on_empty: bool,
+    max_grad_norm: Any,
+) -> None:
+    """Refuse options of Opacus that this engine does not have.
+
+    Raises:
+        UnsupportedError: for an option that Opacus has.
+        ValueError: for a word that neither knows.
+    """
+    if clipping != "flat":
+        raise UnsupportedError(
+            f"clipping={clipping!r}: the mechanism bounds the norm of an example's whole gradient. Use"
+            " 'flat'."
+        )
+    if noise_generator is not None:
+        raise UnsupportedError(
+            "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
+            " does not hold: leave it out, or pass PrivacyEngine(noise_key=…)."
+        )
+    if rand_on_empty:
+        raise UnsupportedError(
+            "rand_on_empty=True would put a made-up example into empty batches, and adding or removing the"
+            " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
+            " batches have length 0."
+        )
+    source_class(grad_sample_mode)
+    one_of("loss_reduction", loss_reduction, ("mean", "sum"))
+    if isinstance(max_grad_norm, (list, tuple)):
+        raise UnsupportedError(
+            "max_grad_norm is a list: per-layer clipping is not supported. Give one number."
+        )
+    if max_grad_norm is not None:
+        positive_float("max_grad_norm", max_grad_norm)
+
+
+def check_criterion(criterion: Any, loss_reduction: str) -> None:
+    """Refuse a criterion, for ghost clipping, that cannot return one loss an example.
+
+    Raises:
+        UnsupportedError: if it has no attribute `reduction`.
+        ValueError: if it reduces otherwise than the run does.
+    """
+    if not callable(criterion) or not hasattr(criterion, "reduction"):
+        raise UnsupportedError(
+            f"criterion={criterion!r} has no attribute `reduction`, but ghost clipping needs the loss of each"
+            " example. Give a torch criterion such as nn.CrossEntropyLoss(), or a module of your own that"
+            " returns one loss an example while its `reduction` is 'none'; or use grad_sample_mode='hooks'."
+        )
+    reduction = criterion.reduction
+    if reduction != loss_reduction:
+        raise ValueError(
+            f"criterion.reduction={reduction!r} differs from loss_reduction={loss_reduction!r}: make both"
+            " the same."
+        )
+
+
+def refuse_unknown(options: dict[str, Any], method: Callable[..., Any]) -> None:
+    """Refuse keyword arguments that mean nothing to `method`.
+
+    Raises:
+        TypeError: naming the first.
+    """
+    for name in options:
+        known = [known for known in signature(method).parameters if known not in ("self", "unknown")]
+        close = get_close_matches(name, known, n=2)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise TypeError(
+            f"{method.__name__} has no argument {name!r}: nothing is ignored, since it could change what is"
+            f" private.{hint}"
+        )
+
+
+def check_module(module: Any, *, by_layers: bool = True) -> None:
+    """Refuse modules whose per-example gradients cannot be had or bounded.
+
+    Args:
+        module: the user's.
+        by_layers: whether gradients are found layer by layer, by Opacus's rules.
+
+    Raises:
+        UnsupportedError: for distributed, compiled or already private modules, and where Opacus cannot
+            compute per-example gradients (its own error is the cause).
+        ValueError: for something else than a module.
+    """
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
+    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule, RowsModule))
+    if wrapped or hasattr(module, "autograd_grad_sample_hooks"):
+        raise UnsupportedError("module is wrapped for private training already: pass the plain module.")
+    names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
+    for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
+        if name in names:
+            raise UnsupportedError(
+                f"module is {name}: distributed training is not supported yet. Pass the plain module."
+            )
+    if any(name.startswith(("FSDP", "FullySharded")) for name in names):
+        raise UnsupportedError(
+            "module is sharded (FSDP): distributed training is not supported yet. Pass the plain module."
+        )
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
+        raise UnsupportedError(
+            f"torch.distributed runs {torch.distributed.get_world_size()} processes: each would make"
+            " releases of its own. Train in one process."
+        )
+    if "OptimizedModule" in names:
+        raise UnsupportedError(
+            "module was made by torch.compile, which runs its layers without the hooks that see single"
+            " examples: pass the plain module."
+        )
+    if not module.training:
+        raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
+    for name, layer in module.named_modules():
+        _check_embedding(name, layer, by_layers)
+    try:
+        if by_layers:
+            ModuleValidator.validate(module, strict=True)
+    except UnsupportedModuleError as error:
+        raise UnsupportedError(
+            f"Opacus cannot compute per-example gradients of this module: {error} Call model ="
+            " PrivacyEngine.get_compatible_module(model), which replaces such layers where it can, and make"
+            " the optimizer from that model's parameters."
+        ) from error
+    check_not_mixing(module.modules())
+
+
+def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
+    if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
+        return
+    for option, allowed, why in (
+        ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
+        ("sparse", (False,), "has no dense gradient to add noise to"),
+        ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
+        ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='vmap' needs none)"),
+    ):
+        if option == "mode" and not by_layers:
+            continue
+        value = getattr(layer, option, allowed[0])
+        if value not in allowed:
+            remedy = " or ".join(map(repr, allowed))
+            raise UnsupportedError(
+                f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
+                f" {option} to {remedy}."
+            )
+
+
+def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
+    """The trainable parameters of the optimizer, which must be those of the module.
+
+    Raises:
+        ValueError: if it is no optimizer, or their parameters differ.
+        UnsupportedError: for optimizers and parameters that cannot carry the noise.
+    """
+    if isinstance(optimizer, (CorrelatedOptimizer, DPOptimizer)):
+        raise UnsupportedError(
+            "optimizer is private already: pass the plain torch optimizer it was made from."
+        )
+    if not isinstance(optimizer, optim.Optimizer):
+        raise ValueError(f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer.")
+    if isinstance(optimizer, optim.LBFGS):
+        raise UnsupportedError(
+            "LBFGS evaluates a batch several times a step: use an optimizer that does so once."
+        )
+    own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    trainable = {id(p) for p in module.parameters() if p.requires_grad}
+    if len({id(p) for p in own}) != len(own) or {id(p) for p in own} != trainable:
+        raise ValueError(
+            f"Module parameters are different than optimizer Parameters: the module has {len(trainable)}"
+            f" trainable ones, the optimizer {len(own)}. Make the optimizer from module.parameters(), and"
+            " freeze what it should not train with requires_grad_(False)."
+        )
+    if not own:
+        raise ValueError("module has no trainable parameter: there is nothing to train privately.")
+    devices = {str(p.device) for p in own}
+    if len(devices) > 1:
+        raise UnsupportedError(
+            f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
+        )
+    for p in own:
+        if p.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedError(
+                f"a parameter is {p.dtype}: sums of clipped gradients need float32 or float64. Keep the"
+                " parameters in float32, and use torch.autocast for speed."
+            )
+    return own
+
+
+def check_loader(loader: Any) -> None:
+    """Refuse loaders without a data set that can be indexed.
+
+    Raises:
+        ValueError: for something else than a DataLoader.
+        UnsupportedError: for loaders whose batches cannot be formed from an index, and a Subset with
+            duplicates.
+    """
+    if not isinstance(loader, DataLoader):
+        raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
+    if isinstance(loader, PrivateDataLoader):
+        raise UnsupportedError("data_loader is private already: pass the plain one it was made from.")
+    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
+        raise UnsupportedError(
+            "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
+            " map-style data set."
+        )
+    part: Any = loader.dataset
+    while isinstance(part, Subset):
+        indices = [int(i) % len(part.dataset) for i in part.indices]  # type: ignore[arg-type]
+        if len(set(indices)) < len(indices):
+            raise UnsupportedError(
+                f"data_loader's Subset names {len(indices) - len(set(indices))} examples more than once: one"
+                " could then move a sum by more than the clip norm. Name each index once."
+            )
+        part = part.dataset
+    if loader.batch_sampler is None:
+        raise UnsupportedError(
+            "data_loader has batch_size=None, so nobody forms batches: give it a batch_size."
+        )

@@ -1,0 +1,192 @@
+"""What exact_sums= of make_private means for a run: whether its mechanism has a grid, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import NoiseStream
+from anechoic.noise.grid import default_bits
+from anechoic.noise.rounding import rounded_filter
+from anechoic.planning import Plan
+from anechoic.torch.sources import source_class
+
+#: Bytes of one number in the memory of rounded noise.
+_WIDE = 8
+#: A trial of the noise before the run: steps, entries, and how many times larger than it will be. Its largest
+#: variate is then that of 10**25 draws.
+_STEPS, _ENTRIES, _LARGER = 128, 64, 3.0
+_TRIAL_KEY = bytes(32)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Whether the sums of a run are integers on a grid.
+
+    Attributes:
+        exact: whether they are.
+        reason: why, or why not, as a sentence.
+    """
+
+    exact: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'exact sums' if self.exact else 'sums in floating point'}: {self.reason}"
+
+
+def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: str) -> None:
+    """Refuse exact sums that are not the mechanism's, or where there are no single contributions.
+
+    Args:
+        exact_sums: as given to make_private.
+        mechanism: a Mechanism, which has a grid or none, or the name of a strategy to plan.
+        mode: grad_sample_mode.
+
+    Raises:
+        ValueError: if exact_sums is no truth value.
+        MismatchError, UnsupportedError: naming the remedy.
+    """
+    if exact_sums not in (None, True, False):
+        raise ValueError(f"exact_sums={exact_sums!r} must be True, False or None.")
+    bits = mechanism.grid_bits if isinstance(mechanism, Mechanism) else None
+    given = bits is not None
+    if isinstance(mechanism, Mechanism) and exact_sums not in (None, given):
+        raise MismatchError(
+            f"exact_sums={exact_sums}, but the mechanism has grid_bits={bits}: the grid is a part"
+            " of it. Leave exact_sums out, or use dataclasses.replace(mechanism, grid_bits=…)."
+        )
+    if (given or exact_sums) and not source_class(mode).takes_grid:
+        raise UnsupportedError(
+            f"grad_sample_mode={mode!r} with exact sums: it never has the gradient of a single example, which"
+            " is what is rounded to the grid. Use 'hooks', or exact_sums=False and no grid_bits."
+        )
+
+
+def arithmetic_of(mechanism: Mechanism) -> Arithmetic:
+    """That of a mechanism which was given."""
+    if mechanism.grid_bits is not None:
+        return Arithmetic(True, f"the given mechanism has grid_bits={mechanism.grid_bits}.")
+    return Arithmetic(
+        False, "the given mechanism has no grid_bits. calibrate(…, grid_bits=…) makes one that has."
+    )
+
+
+def planned(
+    made: Callable[[int | None], Plan],
+    *,
+    exact_sums: bool | None,
+    mode: str,
+    parameters: list[nn.Parameter],
+    epsilon: float | None,
+    memory_budget: int | None,
+) -> tuple[Plan, Arithmetic]:
+    """A plan with a grid where there can be one, by default, or where it is asked for.
+
+    Args:
+        made: plans within a budget, which counts noise in float32.
+        exact_sums: None for exact sums where nothing speaks against them. What is chosen is then the choice
+            without a grid: a budget that the grid does not fit into turns it off.
+        mode: grad_sample_mode.
+        parameters: the trainable ones.
+        epsilon: that the mechanism must keep within, or None.
+        memory_budget: bytes that the noise state may take, or None.
+
+    Raises:
+        GuaranteeError, ValueError: if exact_sums is True, and noise or clip norm permit no grid.
+    """
+    dimension = sum(p.numel() for p in parameters)
+    if exact_sums:
+        # float64 memory, and twice as many rows where a strategy fades
+        for share in (2, 4):
+            plan = on_grid(made(memory_budget and memory_budget // share), dimension, epsilon)
+            if memory_budget is None or _memory(plan.mechanism, dimension) <= memory_budget:
+                break
+        _try_noise(plan.mechanism, dimension)
+        return plan, Arithmetic(True, "exact_sums=True.")
+    floats = made(memory_budget)
+    if exact_sums is False:
+        return floats, Arithmetic(False, "exact_sums=False.")
+    reason = _against(mode, parameters)
+    if reason:
+        return floats, Arithmetic(False, reason)
+    try:
+        plan = on_grid(floats, dimension, epsilon)
+        _try_noise(plan.mechanism, dimension)
+    except (GuaranteeError, ValueError) as error:
+        return floats, Arithmetic(False, str(error))
+    needed = _memory(plan.mechanism, dimension)
+    if memory_budget is not None and needed > memory_budget:
+        return floats, Arithmetic(
+            False,
+            f"the noise on a grid takes {needed} bytes, and memory_budget={memory_budget}. exact_sums=True"
+            " plans a mechanism that fits.",
+        )
+    return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
+
+
+def on_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
+    """`plan`, its choice on the default grid of `dimension` entries and still within `epsilon`.
+
+    The memory of every row is that on a grid.
+    """
+    chosen, growth = plan.mechanism, 2.0**-24
+    found = replace(chosen, grid_bits=default_bits(dimension))
+    while found.drift and epsilon is not None and found.epsilon() > epsilon:
+        found, growth = replace(found, noise_std=chosen.noise_std * (1 + growth)), 4 * growth
+    rows = tuple(
+        replace(
+            row,
+            memory=_memory(row.mechanism, dimension),
+            history=rounded_filter(row.mechanism.strategy.recurrence(), 1.0).rows,
+            mechanism=found if row.chosen else row.mechanism,
+        )
+        for row in plan.rows
+    )
+    return replace(plan, rows=rows, mechanism=found)
+
+
+def _memory(mechanism: Mechanism, dimension: int) -> int:
+    """Bytes of the noise state on a grid."""
+    return _WIDE * dimension * rounded_filter(mechanism.strategy.recurrence(), 1.0).rows
+
+
+def _against(mode: str, parameters: list[nn.Parameter]) -> str:
+    """What speaks against exact sums, before anything is planned; "" for nothing."""
+    if not source_class(mode).takes_grid:
+        return (
+            f"grad_sample_mode={mode!r} never has the gradient of a single example, which is what is rounded"
+            " to a grid."
+        )
+    devices = sorted({p.device.type for p in parameters} - {"cpu"})
+    if devices:
+        return (
+            f"parameters are on {devices[0]!r}, and gradients of rows are rounded to a grid on the CPU: they"
+            " would be carried there. exact_sums=True does so."
+        )
+    if any(p.dtype != torch.float32 for p in parameters):
+        return (
+            "parameters are float64, whose gradients are rounded to a grid row by row, which takes several"
+            " times as long as summing them. exact_sums=True does so."
+        )
+    return ""
+
+
+def _try_noise(mechanism: Mechanism, dimension: int) -> None:
+    """Refuse noise that cannot be rounded exactly, before the run and not in the middle of it.
+
+    Raises:
+        GuaranteeError: if it is too large for the grid, or its memory drifts.
+    """
+    mechanism.stream(dimension, key=_TRIAL_KEY)  # refuses what would drift too far; nothing is drawn
+    cell = 2.0 ** -(mechanism.grid_bits or 0)
+    std = _LARGER * mechanism.noise_std
+    stream = NoiseStream(mechanism.strategy, _ENTRIES, std=std, key=_TRIAL_KEY, grid=cell)
+    state, row = stream.init(), None
+    for _ in range(min(mechanism.steps, _STEPS)):
+        row, state = stream.next(state, out=row)

@@ -1,0 +1,203 @@
+"""Whether loader, arguments and mechanism fit together, and what to plan a mechanism from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from anechoic._validate import positive_int
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import BallsInBins, External, FixedOrder, RandomAllocation
+from anechoic.units.ownership import Units
+
+
+def is_shuffled(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's sampler is a RandomSampler (else: a SequentialSampler).
+
+    Raises:
+        UnsupportedError: if it is any other, since what it promises about participation is unknown.
+    """
+    remedy = (
+        "Use shuffle=True or shuffle=False; where somebody else forms the batches and promises how often a"
+        " unit takes part, pass a Mechanism with External sampling, or participation=…"
+    )
+    if type(loader.batch_sampler) is not BatchSampler:
+        kind = type(loader.batch_sampler).__name__
+        raise UnsupportedError(
+            f"data_loader forms batches by its own {kind}, which would be replaced. {remedy}."
+        )
+    sampler = loader.sampler
+    if type(sampler) is SequentialSampler:
+        return False
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    if type(sampler) is not RandomSampler or sampler.replacement or sampler.num_samples != size:
+        detail = ""
+        if type(sampler) is RandomSampler:
+            detail = f" with replacement={sampler.replacement}, num_samples={sampler.num_samples}"
+        raise UnsupportedError(
+            f"data_loader draws examples by {type(sampler).__name__}{detail}, which would be replaced."
+            f" {remedy}."
+        )
+    return True
+
+
+def planned_size(loader: DataLoader[Any], count: int, participation: Any = None) -> int:
+    """The loader's batch size, of which `count` are drawn from.
+
+    Raises:
+        ValueError: if it exceeds `count`.
+        UnsupportedError: if a batch sampler of the user's says nothing about the size.
+    """
+    size = loader.batch_size
+    if size is None and participation is None:
+        raise UnsupportedError(
+            "data_loader has a batch_sampler, whose batches would be replaced. Use shuffle=True or"
+            " shuffle=False with a batch_size; where somebody else forms the batches, pass a Mechanism with"
+            " External sampling."
+        )
+    if size is None:  # batches of somebody else, of whatever size: nothing says what to divide by
+        raise UnsupportedError(
+            f"data_loader has a batch_sampler, and so no batch_size: participation={participation!r} says how"
+            " often a unit takes part, not what the sum of a batch is divided by. Pass mechanism= a Mechanism"
+            " with External(participation, batch_size, steps), made by anechoic.calibrate."
+        )
+    if size > count:
+        raise ValueError(
+            f"data_loader.batch_size={size} exceeds the {count} there are to draw from: it is the expected"
+            " number of units in a step. Take smaller batches."
+        )
+    return size
+
+
+def planned_steps(period: int, epochs: Any, steps: Any) -> int:
+    """n, as an integer; `period` is the number of steps in a pass.
+
+    Raises:
+        ValueError: if not exactly one of the two is given, or it is below 1.
+    """
+    if (epochs is None) == (steps is None):
+        raise ValueError(
+            f"epochs={epochs}, steps={steps}: give one of the two, since correlated noise is planned for a"
+            " known number of releases; or pass a Mechanism."
+        )
+    if steps is not None:
+        return positive_int("steps", steps)
+    return positive_int("epochs", epochs) * positive_int(
+        "len(data_loader)", period, remedy="It has no batch."
+    )
+
+
+def fitting_batch(count: int, period: int) -> tuple[int, bool] | None:
+    """(batch_size, drop_last) of a loader that goes through `count` units or examples in `period` batches.
+
+    Args:
+        count, period: >= 1.
+
+    Returns:
+        With drop_last=False where that is possible; None where no batch size gives that many batches.
+    """
+    size = -(-count // period)  # the smallest that makes at most `period` batches
+    if -(-count // size) == period:
+        return size, False
+    size = count // period  # the largest that fills at least `period`
+    return (size, True) if size and count // size == period else None
+
+
+def check_fit(
+    mechanism: Mechanism,
+    loader: DataLoader[Any],
+    *,
+    examples: int,
+    period: int,
+    units: Units | None,
+    poisson_sampling: bool,
+    max_grad_norm: Any,
+    noise_multiplier: Any,
+    epochs: Any,
+    steps: Any,
+    adjacency: Any,
+    unit: Any,
+    participation: Any,
+) -> None:
+    """Refuse a Mechanism that was made for something else; None stands for what it says.
+
+    Args:
+        examples: how many there are to draw from: units, where batches are drawn of them.
+        period: steps in one pass.
+        units: who owns what, where units own several examples.
+        (others): as given to make_private.
+
+    Raises:
+        MismatchError: naming both values.
+    """
+    sampling: Any = mechanism.sampling
+    remedy = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
+    given = isinstance(sampling, External)
+    if units is not None and not given and sampling.examples != examples:
+        raise MismatchError(
+            f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}:"
+            f" where the unit is {mechanism.unit!r}, it counts those. {remedy}."
+        )
+    if sampling.examples not in (None, examples, units.count if units is not None and given else None):
+        raise MismatchError(
+            f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {remedy}."
+        )
+    own_period = isinstance(sampling, (BallsInBins, RandomAllocation))  # B follows from it
+    if not own_period and loader.batch_size not in (None, mechanism.expected_batch_size):
+        raise MismatchError(
+            f"data_loader.batch_size={loader.batch_size}, the mechanism's is"
+            f" {mechanism.expected_batch_size}. {remedy}."
+        )
+    if isinstance(sampling, FixedOrder) and period != sampling.period:
+        raise MismatchError(
+            f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
+            f" drop_last={loader.drop_last} here and {sampling.drop_last} there. Give the loader"
+            f" drop_last={sampling.drop_last}; or calibrate the mechanism with drop_last={loader.drop_last}."
+        )
+    if own_period and period != sampling.period:
+        what = "examples" if units is None else f"units ({mechanism.unit!r})"
+        fitting = fitting_batch(examples, sampling.period)
+        advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {remedy}"
+        if fitting is not None:
+            advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {remedy.lower()}"
+        raise MismatchError(
+            f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
+            f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} {what} on"
+            f" average). {advice}."
+        )
+    if not poisson_sampling and mechanism.amplified:
+        raise MismatchError(
+            f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
+            " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
+        )
+    pairs = [
+        ("max_grad_norm", max_grad_norm, mechanism.clip_norm),
+        ("noise_multiplier", noise_multiplier, mechanism.noise_multiplier),
+        ("adjacency", adjacency, mechanism.adjacency),
+        ("unit", unit, mechanism.unit),
+        ("participation", participation, mechanism.participation),
+        ("steps", steps, mechanism.steps),
+        ("epochs * len(data_loader)", None if epochs is None else epochs * period, mechanism.steps),
+    ]
+    for name, given, own in pairs:
+        if given is not None and given != own:
+            raise MismatchError(
+                f"{name}={given!r}, the mechanism's is {own!r}. Leave it out, or: {remedy.lower()}."
+            )
+
+
+def check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:
+    """Refuse a Mechanism that spends more than is allowed.
+
+    Raises:
+        MismatchError: naming both values.
+    """
+    spent = mechanism.epsilon(target_delta)
+    if not spent <= target_epsilon or math.isnan(target_epsilon):
+        raise MismatchError(
+            f"target_epsilon={target_epsilon} at target_delta={target_delta}, but the mechanism has"
+            f" epsilon={spent:.6g} there: calibrate one for the target."
+        )

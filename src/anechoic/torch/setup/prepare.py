@@ -1,0 +1,369 @@
+"""From the arguments of make_private to a run: what was asked for, its mechanism, and the private objects."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from torch import nn, optim
+from torch.utils.data import DataLoader
+
+from anechoic.batches import batches_of
+from anechoic.batches.base import Batches
+from anechoic.batches.of_units import UnitBatches
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.participation import Participation
+from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
+from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.sampling import External
+from anechoic.torch.checkpoints.history import History
+from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.keys import Keys
+from anechoic.torch.loading.loader import Feed, PrivateDataLoader
+from anechoic.torch.loading.row_order import check_keeps_order
+from anechoic.torch.loading.samplers import Given, Owning, check_promise
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.randomness import secret_draws
+from anechoic.torch.randomness.generators import Surroundings
+from anechoic.torch.release import Release
+from anechoic.torch.run import Run, watched_tensors
+from anechoic.torch.setup import checks, fit
+from anechoic.torch.setup.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
+from anechoic.torch.setup.trial import try_batches
+from anechoic.torch.setup.units import check_units, report_units, units_of
+from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources.automatic import AUTO, chosen_mode
+from anechoic.torch.sources.grid import GridClipping
+from anechoic.torch.sources.leftovers import take_over
+from anechoic.units.ownership import Units
+
+logger = logging.getLogger("anechoic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The arguments of make_private and make_private_with_epsilon; see `PrivacyEngine`.
+
+    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep.
+    """
+
+    module: nn.Module
+    optimizer: optim.Optimizer
+    criterion: Any
+    data_loader: DataLoader[Any]
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float | None
+    max_grad_norm: float | None
+    batch_first: bool
+    loss_reduction: str
+    poisson_sampling: bool
+    clipping: str
+    noise_generator: Any
+    grad_sample_mode: str
+    wrap_model: bool
+    rand_on_empty: bool
+    mechanism: Mechanism | str
+    epochs: int | None
+    steps: int | None
+    adjacency: Adjacency | None
+    unit: str | None
+    participation: Participation | None
+    memory_budget: int | None
+    unit_ids: Any = None
+    exact_sums: bool | None = None
+
+    @property
+    def examples(self) -> int:
+        """Length of the data set."""
+        return len(self.data_loader.dataset)  # type: ignore[arg-type]
+
+    @cached_property
+    def units(self) -> Units | None:
+        """Who owns which example; None where an example is a unit."""
+        return units_of(self.unit_ids, self.examples)
+
+    @property
+    def given(self) -> bool:
+        """Whether the loader's own batches of examples are used."""
+        if isinstance(self.mechanism, Mechanism):
+            return isinstance(self.mechanism.sampling, External)
+        return self.participation is not None
+
+    @property
+    def count(self) -> int:
+        """N of the mechanism: what batches are drawn from, units or examples."""
+        return self.examples if self.units is None or self.given else self.units.count
+
+    @property
+    def period(self) -> int:
+        """Steps in one pass of the loader."""
+        loader = self.data_loader
+        if self.units is None or self.given or loader.batch_size is None:
+            return len(loader)
+        whole, rest = divmod(self.count, loader.batch_size)
+        return whole if loader.drop_last or not rest else whole + 1
+
+
+def with_mode(setup: Setup) -> Setup:
+    """The setup with a source in the place of grad_sample_mode="auto", which is logged."""
+    if setup.grad_sample_mode != AUTO or not isinstance(setup.module, nn.Module):
+        return setup
+    mode = chosen_mode(setup.module, wrap=setup.wrap_model)
+    logger.info("grad_sample_mode='auto': %r for this model.", mode)
+    return replace(setup, grad_sample_mode=mode)
+
+
+def check(setup: Setup) -> list[nn.Parameter]:
+    """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
+    checks.check_options(
+        clipping=setup.clipping,
+        noise_generator=setup.noise_generator,
+        grad_sample_mode=setup.grad_sample_mode,
+        loss_reduction=setup.loss_reduction,
+        rand_on_empty=setup.rand_on_empty,
+        max_grad_norm=setup.max_grad_norm,
+    )
+    if setup.grad_sample_mode == "ghost":
+        checks.check_criterion(setup.criterion, setup.loss_reduction)
+    check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
+    checks.check_loader(setup.data_loader)
+    check_units(
+        setup.units,
+        setup.mechanism,
+        unit=setup.unit,
+        adjacency=setup.adjacency,
+        promised=setup.participation is not None,
+        mode=setup.grad_sample_mode,
+    )
+    checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
+    parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
+    return parameters
+
+
+def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None, Arithmetic]:
+    """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
+    if isinstance(setup.mechanism, Mechanism):
+        if not isinstance(setup.mechanism.sampling, External):
+            fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
+        fit.check_fit(
+            setup.mechanism,
+            setup.data_loader,
+            examples=setup.count,
+            period=setup.period,
+            units=setup.units,
+            poisson_sampling=setup.poisson_sampling,
+            max_grad_norm=setup.max_grad_norm,
+            noise_multiplier=setup.noise_multiplier,
+            epochs=setup.epochs,
+            steps=setup.steps,
+            adjacency=setup.adjacency,
+            unit=setup.unit,
+            participation=setup.participation,
+        )
+        if setup.epsilon is not None and setup.delta is not None:
+            fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+        return setup.mechanism, None, arithmetic_of(setup.mechanism)
+    if not isinstance(setup.mechanism, str):
+        raise ValueError(
+            f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
+        )
+    if setup.mechanism not in STRATEGIES:
+        raise ValueError(
+            f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
+            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
+            " Dense)."
+        )
+    if setup.max_grad_norm is None:
+        raise ValueError(
+            "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
+        )
+    if setup.epsilon is None and setup.noise_multiplier is None:
+        raise ValueError(
+            "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
+        )
+    if setup.poisson_sampling and setup.mechanism in UNAMPLIFIED and setup.participation is None:
+        logger.warning(
+            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order although"
+            " poisson_sampling=True permits sampling.",
+            setup.mechanism,
+        )
+    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
+    size = fit.planned_size(loader, setup.count, setup.participation)
+    if setup.participation is None:
+        fit.is_shuffled(loader)
+    if delta is None:
+        delta = setup.count**-1.1
+        logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
+
+    def made(memory_budget: int | None) -> Plan:
+        return plan(
+            examples=setup.count,
+            batch_size=size,
+            steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
+            epsilon=setup.epsilon,
+            noise_multiplier=setup.noise_multiplier,
+            delta=delta,
+            dimension=sum(p.numel() for p in parameters),
+            memory_budget=memory_budget,
+            random_sampling=setup.poisson_sampling,
+            participation=setup.participation,
+            strategy=str(setup.mechanism),
+            clip_norm=clip_norm,
+            adjacency=setup.adjacency or "zero_out",
+            unit=setup.unit or ("example" if setup.units is None else "unit"),
+            drop_last=loader.drop_last,
+        )
+
+    found, arithmetic = planned(
+        made,
+        exact_sums=setup.exact_sums,
+        mode=setup.grad_sample_mode,
+        parameters=parameters,
+        epsilon=setup.epsilon,
+        memory_budget=setup.memory_budget,
+    )
+    logger.info("planned mechanism:\n%s", found)
+    return found.mechanism, found, arithmetic
+
+
+def begin(
+    setup: Setup,
+    mechanism: Mechanism,
+    arithmetic: Arithmetic,
+    keys: Keys,
+    *,
+    journal: Any = None,
+    sync_every: int = 1,
+) -> tuple[Run, tuple[Any, ...]]:
+    """Wrap module, optimizer and loader: the run, and what make_private returns.
+
+    Args:
+        mechanism, arithmetic: see `mechanism_of`.
+        keys: of the run.
+        journal, sync_every: see `Recorder`.
+    """
+    batches_under = _batches(setup, mechanism)
+    ledger = ReleaseLedger(mechanism.steps)
+    batches = batches_under(keys.sampling)
+    feed = Feed(batches, keys.sampling, setup.examples)
+    if isinstance(batches, UnitBatches):
+        secret = mechanism.amplified
+        report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
+        check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
+    loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
+    take_over(setup.module)
+    with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
+        undo.callback(take_over, setup.module)
+        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
+        release = Release(mechanism, ledger, source.parameters, divisor)
+        optimizer = CorrelatedOptimizer(
+            source,
+            release,
+            setup.optimizer,
+            mechanism=mechanism,
+            module=setup.module,
+            watched=lambda: watched_tensors(setup.module),
+            loss_reduction=setup.loss_reduction,
+        )
+        undo.callback(optimizer.detach)
+        run = Run(
+            mechanism=mechanism,
+            arithmetic=arithmetic,
+            ledger=ledger,
+            plain=setup.module,
+            source=source,
+            release=release,
+            optimizer=optimizer,
+            loader=loader,
+            batches_under=batches_under,
+            keys=keys,
+            recorder=Recorder(mechanism.fingerprint, release, path=journal, sync_every=sync_every),
+            history=History(mechanism),
+        )
+        run.start()
+        undo.pop_all()
+    _work_around(run)
+    ledger.before_first = optimizer.rewatch  # until then the user may load weights
+    logger.info(
+        "batches: %s; the loader's own sampler is replaced. %r, %s",
+        mechanism.sampling.describe(mechanism.unit),
+        mechanism,
+        arithmetic,
+    )
+    if source.criterion is None:
+        return run, (source.module, optimizer, loader)
+    return run, (source.module, optimizer, source.criterion, loader)
+
+
+def _work_around(run: Run) -> None:
+    """See to the journal and to random numbers around the work on each batch."""
+    surroundings = Surroundings(lambda: run.keys.sampling)
+    # where masks of rows follow their places nobody may learn them; else a row's own numbers are its own
+    secret, owner = run.optimizer.source.by_layers, object()
+
+    def delivered(delivery: Delivery) -> None:
+        run.recorder.ready(delivery.step, run.keys.noise)
+        if secret:
+            secret_draws.start(owner)  # which may import, and an import may draw
+        surroundings.deliver(delivery)
+
+    def settled() -> None:
+        secret_draws.stop(owner)
+        surroundings.settle()
+
+    run.ledger.delivered, run.ledger.settled = delivered, settled
+    # the user's draws are over then, and it costs a little at each call
+    run.optimizer.before_sums = partial(secret_draws.stop, owner)
+    weakref.finalize(run, secret_draws.stop, owner)
+    run.optimizer.identity = run
+
+
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:
+    """The gradient source of the run; it attaches itself to the module."""
+    groups = setup.optimizer.param_groups
+    asked = SourceSetup(
+        module=setup.module,
+        parameters=[p for group in groups for p in group["params"] if p.requires_grad],
+        clipping=_clipping(mechanism),
+        ledger=ledger,
+        batch_first=setup.batch_first,
+        loss_reduction=setup.loss_reduction,
+        criterion=setup.criterion,
+        wrap=setup.wrap_model,
+        units=units,
+    )
+    return source_class(setup.grad_sample_mode)(asked)
+
+
+def _clipping(mechanism: Mechanism) -> Clipping:
+    """How contributions are clipped: as numbers, or as integers on the mechanism's grid."""
+    if mechanism.grid_bits is None:
+        return Clipping(mechanism.clip_norm)
+    return GridClipping(mechanism.clip_norm, mechanism.grid_bits)
+
+
+def _batches(setup: Setup, mechanism: Mechanism) -> Any:
+    """Batches as a function of the sampling key."""
+    sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
+    if isinstance(sampling, External):
+        given = Given(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
+        if units is None:
+            check_promise(mechanism.participation, given, mechanism.steps, setup.examples)
+            return lambda key: given
+        found = Owning(units, given)
+        check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
+        return lambda key: UnitBatches(units, given, key, given=True)
+    shuffled = fit.is_shuffled(loader)
+
+    def under(key: bytes) -> Batches:
+        inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)
+        return inner if units is None else UnitBatches(units, inner, key, secret=sampling.amplified)
+
+    return under

@@ -1,0 +1,1 @@
+"""What must stay as it is: rows between loader and layers, parameters between releases."""

@@ -1,0 +1,187 @@
+"""Balls in bins: the Gram matrix, the deterministic bound against Monte Carlo, and what is refused."""
+
+import math
+from itertools import cycle
+
+import numpy as np
+import pytest
+
+from anechoic.accounting import gaussian_epsilon, random_allocation_epsilon
+from anechoic.accounting.balls_in_bins.bound import (
+    BinsBound,
+    bins_gram,
+    check_nonnegative,
+    epsilon_bound,
+    noise_std_bound,
+)
+from anechoic.accounting.balls_in_bins.chains import COARSE, chains
+from anechoic.accounting.balls_in_bins.classes import _classes, dominations
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.errors import UnsupportedError
+from anechoic.strategies import (
+    BLT,
+    BandedToeplitz,
+    ColumnNormalized,
+    Dense,
+    Identity,
+    Restarted,
+    Toeplitz,
+    Tree,
+)
+from tests.accounting.integration import exact_deltas, random_gram
+from tests.marks import slow
+
+RNG = np.random.default_rng(0)
+STRATEGIES = [
+    Identity(24),
+    BandedToeplitz(24, [1.0, 0.5, 0.375]),
+    ColumnNormalized(BandedToeplitz(23, [1.0, 0.5, 0.375])),
+    Toeplitz(24, 0.9 ** np.arange(24)),
+    BLT(25, [0.3, 0.2], [0.9, 0.3]),
+    Restarted(BLT(6, [0.3], [0.9]), 4),
+    Dense(np.tril(RNG.uniform(0, 1, (20, 20))) + np.eye(20)),
+]
+
+
+def dense_gram(strategy, bins):
+    c = strategy.to_dense()
+    means = np.zeros((len(c), bins))
+    for t in range(strategy.n):
+        means[:, t % bins] += c[:, t]
+    return means.T @ means
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("bins", [1, 3, 7, 24, 30])
+def test_gram_is_that_of_the_summed_columns(strategy, bins):
+    np.testing.assert_allclose(bins_gram(strategy, bins), dense_gram(strategy, bins), atol=1e-10)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 6, 7, 12, 13])
+def test_classes_cover_every_bin_equally_often(bins):
+    for count in range(1, bins + 1):
+        classes = _classes(bins, count)
+        assert all(len(set(row)) == count for row in classes.tolist())
+        covered = np.bincount(classes.ravel(), minlength=bins)
+        assert (covered == covered[0]).all()
+        gaps = np.diff(np.sort(classes, axis=1), axis=1)
+        assert count == 1 or gaps.min() >= bins // count
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("bins", [6, 7])
+def test_every_domination_lies_above_in_one_of_the_two_orders(strategy, bins):
+    """That of semidefinite matrices (contraction), or entry by entry (Kahane's inequality)."""
+    gram = bins_gram(strategy, bins)
+    for found in dominations(gram):
+        for row in _classes(bins, found.count):
+            gap = found.length * np.eye(found.count) + found.shared - gram[np.ix_(row, row)]
+            least = max(np.linalg.eigvalsh(gap)[0], gap.min())
+            assert least >= -1e-12 * gram.max()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_the_bound_lies_above_monte_carlo_and_below_no_sampling(strategy):
+    gram = bins_gram(strategy, 6)
+    std = 1.5 * math.sqrt(gram.max())
+    unsampled = gaussian_epsilon(1e-4, math.sqrt(gram.diagonal().max()) / std)
+    mixture = Mixture(gram)
+    # each domination on its own is a bound: also those that are not the best
+    for found in dominations(gram)[::3]:
+        epsilon = found.epsilon(1e-4, std)
+        estimate = mixture.verify(epsilon, std, samples=50_000, failure=0.01)
+        assert estimate.delta <= 1.05 * 1e-4
+    assert epsilon_bound(gram, 1e-4, std) <= unsampled * (1 + 1e-9)
+
+
+# rank, bins and steps small enough for integration; bins that do not divide the steps
+SMALL = {
+    "random, 3 bins in a plane": random_gram(3, 2, 0),
+    "random, 4 bins in a plane": random_gram(4, 2, 1),
+    "random, 4 bins in space": random_gram(4, 3, 2),
+    "random, one bin idle": np.pad(random_gram(3, 2, 3), (0, 1)),
+    "banded, 2 bins, 7 steps": bins_gram(BandedToeplitz(7, [1.0, 0.6]), 2),
+    "lambda = .9, 3 bins, 8 steps": bins_gram(Toeplitz(8, 0.9 ** np.arange(8)), 3),
+    "BLT, 3 bins, 10 steps": bins_gram(BLT(10, [0.3, 0.2], [0.9, 0.3]), 3),
+    "independent, 3 bins, 7 steps": bins_gram(Identity(7), 3),
+    "normalised, 2 bins, 5 steps": bins_gram(ColumnNormalized(BandedToeplitz(5, [1.0, 0.5, 0.4])), 2),
+}
+EPSILONS = (0.1, 0.7, 1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"),
+    [
+        *zip(SMALL, cycle((0.7, 1.8))),
+        *slow(*zip(SMALL, cycle((1.8, 0.7)))),
+    ],
+)
+def test_every_bound_lies_above_the_integral_in_both_directions(name, relative):
+    gram = SMALL[name]
+    std = relative * math.sqrt(gram.max())
+    exact = np.array(exact_deltas(gram, std, EPSILONS))
+    slack = 3e-3 * exact + 1e-9  # of the integration
+    bound = BinsBound(gram)
+    for epsilon, truth in zip(EPSILONS[1::2], exact.max(axis=1)[1::2].tolist(), strict=True):
+        if truth > 1e-9:
+            found = bound.epsilon(truth, std)
+            assert found >= epsilon * (1 - 2e-3)
+            assert found <= gaussian_epsilon(truth, math.sqrt(gram.max()) / std)
+    for law in bound.laws(1e-6, std):
+        assert (np.array([law(epsilon) for epsilon in EPSILONS]) >= exact - slack).all()
+    for found in dominations(gram):
+        ratio = found.ratio(std)
+        if ratio is not None:
+            mu = math.sqrt(found.shared) / std
+            both = [(ratio.remove(epsilon, mu), ratio.add(epsilon, mu)) for epsilon in EPSILONS]
+            assert (np.array(both) >= exact - slack).all()
+    for chain in chains(gram)[::2]:
+        law = chain.law(std, 3.0, 1e-6, COARSE)
+        both = [(law.remove(epsilon), law.add(epsilon)) for epsilon in EPSILONS]
+        assert (np.array(both) >= exact - slack).all()
+
+
+def test_independent_noise_is_one_of_b_with_the_noise_over_sqrt_k():
+    """Fixed bins with C = I over k epochs: exactly 1-of-b at sigma / sqrt(k)."""
+    gram = bins_gram(Identity(40), 10)
+    expected = random_allocation_epsilon(1e-6, 3.0 / 2.0, 10, 10)
+    assert epsilon_bound(gram, 1e-6, 3.0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_parameter_noise_within_an_eighth():
+    """n = 3900, b = 390, lambda = .9, std 7.435, delta = 1e-5: 1.01 by Monte Carlo (importance sampling,
+    40,000 samples; plain Monte Carlo is in test_mixture.py), 4.26 without sampling."""
+    gram = bins_gram(Toeplitz(3900, 0.9 ** np.arange(3900)), 390)
+    epsilon = epsilon_bound(gram, 1e-5, 7.435)
+    assert 1.01 < epsilon < 1.13
+    assert gaussian_epsilon(1e-5, math.sqrt(gram.diagonal().max()) / 7.435) == pytest.approx(4.26, abs=0.1)
+
+
+def test_noise_meets_its_target():
+    gram = bins_gram(BandedToeplitz(60, [1.0, 0.5, 0.375]), 12)
+    std = noise_std_bound(gram, 1.0, 1e-6)
+    assert epsilon_bound(gram, 1e-6, std) <= 1.0 + 1e-6
+    assert epsilon_bound(gram, 1e-6, 0.999 * std) > 1.0
+
+
+def test_negative_entries_are_refused_by_name():
+    with pytest.raises(UnsupportedError, match="Lemma 3.2 of arXiv 2410.06266"):
+        bins_gram(Dense(np.array([[1.0, 0.0], [-1.0, 1.0]])), 2)
+    with pytest.raises(UnsupportedError, match="too large"):
+        bins_gram(Identity(50_000), 20_000)
+    with pytest.raises(ValueError, match="bins=0"):
+        bins_gram(Identity(5), 0)
+
+
+def test_why_negative_entries_are_refused():
+    """C = [[1, 0], [-1, 1]] with one bin: adaptive contributions beat the sum of the columns.
+
+    m_0 = (1, 0) has length 1, but g = (1, -1) gives C g = (1, -2), of length sqrt(5).
+    """
+    c = np.array([[1.0, 0.0], [-1.0, 1.0]])
+    assert np.linalg.norm(c @ [1, -1]) > np.linalg.norm(c @ [1, 1])
+
+
+def test_rectangular_strategies_are_refused():
+    with pytest.raises(UnsupportedError, match="is rectangular"):
+        check_nonnegative(Tree(6), "balls-in-bins sampling")

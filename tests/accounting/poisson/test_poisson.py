@@ -1,0 +1,216 @@
+"""Amplified accounting: published numbers, limits, and an independent evaluation by quadrature."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from anechoic.accounting import gaussian_epsilon, poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson.search import (
+    fast_poisson_noise_multiplier,
+    poisson_noise_multiplier_estimate,
+)
+from tests.marks import slow
+
+
+def test_golden_dp_sgd():
+    # dp-accounting's PLD at q = 0.1, delta = 1e-6, 512 steps
+    assert poisson_epsilon(1e-6, 3.0, 0.1, 512) == pytest.approx(3.77, abs=0.005)
+    assert poisson_epsilon(1e-6, 9.66, 0.1, 512) == pytest.approx(1.00021, abs=2e-5)
+    assert poisson_noise_multiplier(1.0, 1e-6, 0.1, 512) == pytest.approx(9.6618, rel=2e-4)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", *slow("replace_one"), "add_or_remove"])
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "count"), [(0.05, 0.2, 30), (2.0, 1.0, 7), *slow((1.0, 0.01, 100), (8.0, 0.5, 20))]
+)
+def test_calibration_never_exceeds_what_was_asked(adjacency, epsilon, rate, count):
+    sigma = poisson_noise_multiplier(epsilon, 1e-6, rate, count, adjacency=adjacency)
+    assert poisson_epsilon(1e-6, sigma, rate, count, adjacency=adjacency) <= epsilon
+    assert poisson_epsilon(1e-6, sigma * 0.998, rate, count, adjacency=adjacency) > epsilon * (1 - 1e-4)
+
+
+def one_step_delta(epsilon: float, sigma: float, rate: float) -> float:
+    """max over both directions of the hockey-stick divergence of one sampled Gaussian, by quadrature."""
+    x = np.linspace(-40 * sigma, 40 * sigma + 1, 4_000_001)
+    q = norm.pdf(x, 0, sigma)
+    p = (1 - rate) * q + rate * norm.pdf(x, 1, sigma)
+    step = x[1] - x[0]
+    directions = (p - np.exp(epsilon) * q, q - np.exp(epsilon) * p)
+    return max(float(np.clip(d, 0, None).sum() * step) for d in directions)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.7, 0.5), (3.0, 0.02)])
+def test_one_step_against_quadrature(sigma, rate):
+    epsilon = poisson_epsilon(1e-5, sigma, rate, 1)
+    assert one_step_delta(epsilon, sigma, rate) <= 1e-5 * (1 + 1e-4)
+    assert one_step_delta(epsilon * 0.98, sigma, rate) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("sigma", "epsilon"), [(0.3, 100.0), (0.1, 1000.0), (0.03, 1e4), (1e-3, 1e8), (1e-6, 1e14)]
+)
+def test_hardly_any_noise_is_accounted_quickly_and_never_above_the_unsampled_bound(sigma, epsilon):
+    unsampled = gaussian_epsilon(1e-5, np.sqrt(100) / sigma)
+    found = poisson_epsilon(1e-5, sigma, 0.01, 100)
+    assert 0 < found <= unsampled
+    assert epsilon / 50 < found < 50 * epsilon
+
+
+@pytest.mark.slow
+def test_grids_agree_where_they_meet():
+    """The widths change with epsilon; what they give does not jump by more than 1e-3."""
+    sigmas = np.geomspace(0.25, 40, 60)
+    values = np.array([poisson_epsilon(1e-6, s, 0.1, 20) for s in sigmas])
+    slopes = np.diff(np.log(values)) / np.diff(np.log(sigmas))
+    assert (slopes < 0).all()
+    assert (np.abs(np.diff(slopes)) < 0.15).all()
+
+
+def test_rate_one_is_the_exact_gaussian():
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16) == gaussian_epsilon(1e-6, 1.0)
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16, adjacency="replace_one") == gaussian_epsilon(1e-6, 2.0)
+    nearly = poisson_epsilon(1e-6, 4.0, 0.999, 16)
+    assert nearly == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=0.01)
+
+
+def test_replace_one_costs_more_than_zero_out_and_at_most_a_doubled_step():
+    zero, replace = (poisson_epsilon(1e-6, 3.0, 0.1, 64, adjacency=a) for a in ("zero_out", "replace_one"))
+    assert zero < replace <= poisson_epsilon(1e-6, 1.0, 0.1, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1.0, 0.1, 1), "delta="),
+        ((1e-5, 0.0, 0.1, 1), "noise_multiplier="),
+        ((1e-5, 1.0, 1.1, 1), "rate="),
+        ((1e-5, 1.0, 0.0, 1), "rate="),
+        ((1e-5, 1.0, 0.1, 0), "compositions="),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        poisson_epsilon(*arguments)
+
+
+def test_many_releases_need_a_finer_grid():
+    """A grid that follows epsilon alone asks for 1e-3 more noise here than the exact composition."""
+    exact = poisson_noise_multiplier_estimate(0.25, 1e-6, 0.01, 5000)
+    assert exact <= poisson_noise_multiplier(0.25, 1e-6, 0.01, 5000) <= exact * (1 + 1e-4)
+
+
+def test_tiny_rates_are_accounted_where_a_run_without_sampling_has_no_privacy():
+    """Without sampling epsilon is 1e5 on one side of sigma = 0.45 and less on the other."""
+    values = [poisson_epsilon(1e-6, s, 1e-4, 10_000, adjacency="replace_one") for s in (0.44, 0.46)]
+    assert 3.0 < values[1] < values[0] < 4.0
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("noise", [1e-12, 0.02, 1.0, 1e12])
+def test_who_is_hardly_ever_drawn_has_no_epsilon_at_a_large_delta(noise, adjacency):
+    """The unit is in no batch with probability (1 - p)^T, and then both laws are the same."""
+    for rate, steps in ((0.1, 10), (0.5, 1), (1e-9, 500)):
+        taken = -math.expm1(steps * math.log1p(-rate))
+        delta = min(taken * (1 + 1e-9), 1 - 1e-15)
+        assert poisson_epsilon(delta, noise, rate, steps, adjacency=adjacency) == 0.0
+    assert poisson_epsilon(1 - 1e-15, 1.0, 0.999, 1) == 0.0
+
+
+def test_rare_and_large_losses_fit_on_a_grid():
+    """Losses 1000 times their spread: some 1e-6 of epsilon, where nothing was shown."""
+    values = [poisson_epsilon(1e-12, noise, 1e-9, 500) for noise in (0.7, 0.9, 1.0, 1.5)]
+    assert values[0] < 1e-3
+    assert max(values[1:]) < 2e-5
+
+
+def test_the_finest_grid_has_a_budget(monkeypatch):
+    """Little noise and a tiny epsilon: a coarser grid, or none, and never more points than were promised."""
+    from anechoic.accounting.poisson import epsilon as poisson
+    from anechoic.accounting.poisson import sampled_gaussian
+
+    seen = []
+    real = sampled_gaussian.sampled_gaussian_pld
+
+    def pair(noise_multiplier, rate, adjacency, width):
+        seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)[1] / width)
+        return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width))
+
+    monkeypatch.setattr(poisson, "sampled_gaussian_pld", pair)
+    for delta in (0.6, 0.65):
+        assert poisson_epsilon(delta, 0.011, 0.1, 10) >= 0.0
+    assert max(seen) <= sampled_gaussian.MOST_CELLS * (1 + 1e-9)
+
+
+def sum_delta(epsilon, sigma, rate, count, mirrored):
+    """A lower bound on delta: what a threshold of the sum of all releases tells, in either direction."""
+    k = np.arange(count + 1)
+    weights, s = binom.pmf(k, count, rate), sigma * math.sqrt(count)
+    at = np.concatenate([k + s * z for z in np.linspace(-12, 12, 97)])
+    above = weights @ norm.sf(at, k[:, None], s)
+    without = weights @ norm.sf(at, -k[:, None], s) if mirrored else norm.sf(at, 0, s)
+    below = weights @ norm.cdf(at, k[:, None], s)
+    remove = above - np.exp(epsilon) * without
+    add = norm.cdf(at, 0, s) - np.exp(epsilon) * below
+    return float(max(remove.max(), 0.0 if mirrored else add.max()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9])
+@pytest.mark.parametrize(
+    ("sigma", "rate", "count"),
+    [
+        (1e-12, 0.3, 7),
+        (0.4, 1e-300, 2),
+        (0.3, 1e-9, 3),
+        (2.0, 1e-6, 5),
+        (5.0, 0.999, 3),
+        (1e3, 1 - 2**-53, 10),
+        (1e12, 0.5, 100),
+    ],
+)
+def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
+    sigma, rate, count, delta, adjacency
+):
+    found = poisson_epsilon(delta, sigma, rate, count, adjacency=adjacency)
+    mu = (2 if adjacency == "replace_one" else 1) * math.sqrt(count) / sigma
+    assert 0 <= found <= gaussian_epsilon(delta, mu) * (1 + 1e-12)
+    if found < 700:
+        assert sum_delta(found, sigma, rate, count, adjacency == "replace_one") <= delta * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("search", [poisson_noise_multiplier, fast_poisson_noise_multiplier])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "count"),
+    [
+        (1e9, 1e-5, 1e-6, 50),  # 10^12 points asked for
+        (1e24, 0.999, 0.9999, 1000),
+        (100.0, 1e-302, 1e-300, 10_000),  # (mu / rate)^2 is no float64
+        (1e4, 1e-12, 1e-9, 3),
+        (1e-12, 1e-9, 0.3, 2),
+    ],
+)
+def test_extremes_are_calibrated(search, epsilon, delta, rate, count):
+    sigma = search(epsilon, delta, rate, count)
+    assert 0 < sigma < math.inf
+    assert poisson_epsilon(delta, sigma, rate, count) <= epsilon
+
+
+@pytest.mark.parametrize("search", [poisson_noise_multiplier, fast_poisson_noise_multiplier])
+def test_noise_for_a_delta_above_the_chance_of_taking_part_is_refused(search):
+    assert poisson_epsilon(0.35, 1e-9, 0.1, 4) == 0.0
+    with pytest.raises(ValueError, match=r"delta=0.35 is at least 0.3439.*any noise would do"):
+        search(1.0, 0.35, 0.1, 4)
+
+
+@pytest.mark.slow
+def test_a_delta_near_the_chance_of_taking_part_is_calibrated_in_seconds():
+    """Grids of 2^24 points and 20 s for one epsilon, without a first search on wide ones."""
+    begun = time.process_time()
+    sigma = poisson_noise_multiplier(1.0, 0.5, 0.01, 100)
+    assert sigma == pytest.approx(poisson_noise_multiplier_estimate(1.0, 0.5, 0.01, 100), rel=1e-4)
+    assert time.process_time() - begun < 40

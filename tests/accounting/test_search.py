@@ -1,0 +1,36 @@
+"""The search for the least noise: its result is shown, close, and found in few evaluations."""
+
+import math
+
+import pytest
+
+from anechoic.accounting import random_allocation_epsilon, random_allocation_noise_multiplier
+from anechoic.accounting.search import least_noise
+
+
+@pytest.mark.parametrize("guess", [1e-3, 0.9, 1.0, 30.0])
+@pytest.mark.parametrize("power", [1.0, 2.5])
+def test_a_power_of_the_noise(guess, power):
+    calls = []
+
+    def epsilon_at(noise):
+        calls.append(noise)
+        return noise**-power + 0.1 / noise
+
+    found = least_noise(epsilon_at, 2.0, guess, 1e-5)
+    assert found**-power + 0.1 / found <= 2.0
+    below = found * (1 - 2e-5)
+    assert below**-power + 0.1 / below > 2.0
+    assert len(calls) < 22
+
+
+def test_a_jump_is_kept_to_by_the_bracket():
+    found = least_noise(lambda noise: 5.0 if noise < math.pi else 0.5, 1.0, 1.0, 1e-4)
+    assert math.pi <= found <= math.pi * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("epsilon", "period", "steps"), [(1.0, 20, 200), (4.0, 7, 7), (0.3, 50, 120)])
+def test_allocation_noise(epsilon, period, steps):
+    sigma = random_allocation_noise_multiplier(epsilon, 1e-6, period, steps, 1e-4)
+    assert random_allocation_epsilon(1e-6, sigma, period, steps) <= epsilon
+    assert random_allocation_epsilon(1e-6, sigma * (1 - 2e-4), period, steps) > epsilon

@@ -1,0 +1,389 @@
+"""Lower bounds against optima: dual values that have converged, searches over small C, published numbers."""
+
+import math
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from anechoic import lower_bounds, workloads
+from anechoic.algebra.nuclear import circulant_value, dual_value, toeplitz_nuclear_norm
+from anechoic.losses import loss
+from anechoic.lower_bounds.dispatch import lower_bound
+from anechoic.lower_bounds.prefix_sums import (
+    logarithmic_lower_bound,
+    logarithmic_upper_bound,
+    mathias_lower_bound,
+    mathias_upper_bound,
+    prefix_sum_lower_bound,
+)
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.strategies import (
+    BandedToeplitz,
+    ColumnNormalized,
+    ColumnScaled,
+    Dense,
+    Identity,
+    Output,
+    Restarted,
+    Toeplitz,
+)
+from tests.marks import slow
+from tests.zoo import zoo
+
+ZOO = zoo()
+KINDS = ["rms", "max", "last", "weights", "first-half"]
+
+
+def kind_of(name, n):
+    if name == "weights":
+        return np.linspace(0.1, 2.0, n)
+    if name == "first-half":
+        return np.where(np.arange(n) <= n // 2, 1.0, 0.0)
+    return name
+
+
+def workloads_of(n):
+    rates = np.random.default_rng(n).uniform(0.3, 2.0, n)
+    prefix = workloads.prefix_sum(n)
+    return {
+        "prefix": prefix,
+        "momentum": workloads.momentum(n, 0.9),
+        "decay": workloads.momentum(n, 0.5, weight_decay=0.3),
+        "nesterov": workloads.nesterov(n, 0.9),
+        "fading": workloads.exponential_decay(n, 0.8),
+        "window": workloads.sliding_window(n, 4),
+        "signs": workloads.from_coefficients(np.cos(np.arange(n)) / (1 + np.arange(n))),
+        "rates": workloads.scheduled(prefix, rates),
+        "cosine": workloads.momentum(n, 0.9, learning_rates=1.01 + np.cos(np.pi * np.arange(n) / n)),
+        "general": workloads.from_dense(np.tril(np.random.default_rng(n).uniform(0.1, 1.0, (n, n)))),
+        "restarts": workloads.restart_differences(prefix, period=7),
+        "restarts-once": workloads.restart_differences(prefix, period=n),
+        "restarts-never": workloads.restart_differences(prefix, period=2 * n),
+        "restarts-momentum": workloads.restart_differences(workloads.momentum(n, 0.5), period=3),
+        "restarts-rates": workloads.restart_differences(workloads.scheduled(prefix, rates), period=5),
+    }
+
+
+# Closed forms for prefix sums
+
+
+def test_prefix_sums():
+    assert prefix_sum_lower_bound(1024) == pytest.approx(2.9096, abs=5e-5)  # GOLDEN, section 1
+    for n in (1, 2, 5, 40):
+        values = np.linalg.svd(workloads.prefix_sum(n).to_dense(), compute_uv=False)
+        assert prefix_sum_lower_bound(n) == pytest.approx(values.sum() / n, rel=1e-11)
+        assert prefix_sum_lower_bound(n) < values.sum() / n
+
+
+@pytest.mark.parametrize("n", [10**6, 2_345_678])
+def test_prefix_sums_of_many_steps(n):
+    angles = (np.arange(n) + 0.5) * np.pi / (2 * n + 1)
+    exact = (0.5 / np.sin(angles)).sum() / n
+    assert exact * (1 - 1e-11) < prefix_sum_lower_bound(n) < exact
+    assert prefix_sum_lower_bound(10**12) == pytest.approx(math.log(1e12) / math.pi, rel=0.1)
+
+
+# Optimal max loss: recomputed, certified from both sides (GOLDEN, section 1); n = 1024, 2048 from below only.
+OPTIMAL_MAX = [(8, 1.510484), (64, 2.111367), (256, 2.532716), (1024, 2.961464), (2048, 3.177476)]
+
+
+@pytest.mark.parametrize(("n", "optimum"), OPTIMAL_MAX)
+def test_closed_forms_enclose_the_optimal_max_loss(n, optimum):
+    for lower in (prefix_sum_lower_bound, mathias_lower_bound, logarithmic_lower_bound):
+        assert lower(n) < optimum
+    for upper in (mathias_upper_bound, logarithmic_upper_bound):
+        assert upper(n) > optimum
+    assert lower_bound(workloads.prefix_sum(n), Single(), "max").value < optimum + 1e-6
+
+
+def test_which_closed_form_is_the_best():
+    for n in (*range(1, 60), 1000, 12_345, 10**6, 10**9):
+        assert logarithmic_lower_bound(n) < mathias_lower_bound(n) <= prefix_sum_lower_bound(n) + 1e-11
+        assert mathias_upper_bound(n) <= logarithmic_upper_bound(n) * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 1001, 2 * 10**6, 2_000_001])
+def test_the_sum_of_mathias(n):
+    angles = (2 * np.arange(1, n // 2 + 1) - 1) * np.pi / (2 * n)  # sin near pi would lose digits
+    exact = (2 * (1 / np.sin(angles)).sum() + n % 2) / (2 * n)
+    assert mathias_upper_bound(n) == pytest.approx(0.5 + exact, rel=1e-11)
+    assert mathias_lower_bound(n) == pytest.approx(0.5 / n + exact, rel=1e-11)
+    assert mathias_lower_bound(n) < 0.5 / n + exact < mathias_upper_bound(n)
+
+
+def test_one_step():
+    for bound in (prefix_sum_lower_bound, mathias_lower_bound):
+        assert bound(1) == pytest.approx(1.0)
+    assert logarithmic_upper_bound(1) == pytest.approx(1.0)
+
+
+# Nuclear norms
+
+
+def rows_and_columns(n, seed):
+    rng = np.random.default_rng(seed)
+    w, v = rng.uniform(0, 1, (2, n)) ** 3
+    return w / w.sum(), v / v.sum()
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 64, 101])
+@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_circulants_stay_below_the_nuclear_norm(n, signs, scaled):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal(n) if signs else 1.0 / (1 + np.arange(n)) ** 0.3
+    rates = rng.uniform(0.2, 3.0, n) if scaled else None
+    dense = workloads.from_coefficients(np.r_[1.0, a[1:]]).to_dense()
+    dense += (a[0] - 1.0) * np.eye(n)
+    if scaled:
+        dense = dense * rates
+    for w, v in [rows_and_columns(n, seed) for seed in range(5)] + [(np.full(n, 1 / n), np.full(n, 1 / n))]:
+        exact = np.linalg.svd(np.sqrt(w)[:, None] * dense * np.sqrt(v), compute_uv=False).sum()
+        found = circulant_value(a, rates, w, v)
+        assert 0.5 * exact < found < exact
+
+
+@pytest.mark.parametrize("n", [64, 500])
+def test_circulants_are_close_for_prefix_sums(n):
+    even = np.full(n, 1 / n)
+    assert circulant_value(np.ones(n), None, even, even) > 0.958 * prefix_sum_lower_bound(n)
+
+
+@pytest.mark.parametrize("name", ["prefix", "momentum", "decay", "window", "signs"])
+def test_nuclear_norm_of_toeplitz(name):
+    a = workloads_of(33)[name]
+    exact = np.linalg.svd(a.to_dense(), compute_uv=False).sum()
+    assert toeplitz_nuclear_norm(a.coefficients) == pytest.approx(exact, rel=1e-10)
+
+
+def test_dual_values_rise_and_meet_the_optimum():
+    a = np.tril(np.ones((256, 256)))
+    even = np.full(256, 1 / 256)
+    values = [dual_value(a, even, steps=steps) for steps in (1, 2, 5, 20)]
+    assert values == sorted(values)
+    assert values[-1] == pytest.approx(2.524414, abs=2e-5)  # GOLDEN, section 1: dense RMS
+    a = np.tril(np.ones((64, 64)))
+    assert dual_value(a, None, steps=60) == pytest.approx(2.111367, abs=2e-5)  # dense max
+
+
+# lower_bound, one participation
+
+
+def optimum_of(workload, kind):
+    """The dual optimum, which is the optimal loss: after many iterations, hence from below."""
+    a, n = workload.to_dense(), workload.n
+    if isinstance(kind, str) and kind == "last":
+        return np.abs(a[-1]).max()
+    if isinstance(kind, str):
+        weights = None if kind == "max" else np.full(n, 1 / n)
+    else:
+        weights = kind / kind.sum()
+    found = dual_value(a, weights, steps=200)
+    return (
+        max(found, np.abs(a).max()) if weights is None else found
+    )  # slow where single entries are the optimum
+
+
+LIMITS = [(128, 512, 1024, 2**20), (4, 512, 1024, 2**20), (4, 8, 8, 2**20), (4, 8, 8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        *product(LIMITS[::3], KINDS),
+        *product(LIMITS[1:3], ("rms", "max")),
+        *slow(*product(LIMITS[1:3], ("last", "weights", "first-half"))),
+    ],
+)
+def test_no_bound_exceeds_the_optimum(limits, kind, monkeypatch):
+    for name, limit in zip(("REFINED", "EXACT_TOEPLITZ", "EXACT", "FFT_UP_TO"), limits, strict=True):
+        monkeypatch.setattr(lower_bounds, name, limit)
+    n = 37
+    for name, workload in workloads_of(n).items():
+        weighting = kind_of(kind, n)
+        found = lower_bound(workload, Single(), weighting)
+        optimum = OPTIMA.setdefault((name, kind), optimum_of(workload, weighting))
+        assert found.value <= optimum * (1 + 1e-4), name
+        assert found.covers == "every factorisation" and found.theorem
+        if limits == LIMITS[0]:
+            assert found.value >= 0.89 * optimum, name
+        elif limits == LIMITS[1] and kind in ("rms", "max"):
+            assert found.value >= (0.68 if kind == "max" else 0.88) * optimum, name
+
+
+OPTIMA = {}
+
+
+@pytest.mark.parametrize("n", [1, 2, 128, 129, 513, 1025])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_around_the_limits(n, kind):
+    weighting = kind_of(kind, n)
+    for name in ("prefix", "decay", "rates", "restarts"):
+        workload = workloads_of(n)[name]
+        bound = lower_bound(workload, Single(), weighting).value
+        for strategy in (
+            Identity(n),
+            Output(workloads.prefix_sum(n)),
+            Toeplitz.square_root(workloads.prefix_sum(n)),
+        ):
+            assert 0 < bound <= loss(workload, strategy, Single(), weighting) * (1 + 1e-12), name
+
+
+@pytest.mark.slow
+def test_more_steps_than_any_transform():
+    n = 2**20 + 3
+    root = Toeplitz.square_root(workloads.prefix_sum(n))
+    for kind in ("rms", "max"):
+        momentum = lower_bound(workloads.momentum(n, 0.5), Single(), kind).value
+        # its rows are at most 2 of those of prefix sums, and their Toeplitz factor at least 1
+        assert prefix_sum_lower_bound(n) < momentum <= 2 * loss(workloads.prefix_sum(n), root, Single(), kind)
+        assert lower_bound(workloads.prefix_sum(10**9), Single(), kind).value == prefix_sum_lower_bound(10**9)
+
+
+def searched(workload, kind, start):
+    """The smallest loss that a search over all lower-triangular C of three steps or less finds."""
+    n = workload.n
+    below = np.tril_indices(n, -1)
+    a = workload.to_dense()
+
+    def of(parameters):
+        c = np.diag(np.exp(parameters[:n]))
+        c[below] = parameters[n:]
+        errors = np.linalg.norm(np.linalg.solve(c.T, a.T).T, axis=1)
+        value = {"rms": np.sqrt(np.square(errors).mean()), "max": errors.max(), "last": errors[-1]}[kind]
+        return np.log(value * np.linalg.norm(c, axis=0).max())
+
+    options = {"maxiter": 4000, "maxfev": 4000, "xatol": 1e-8, "fatol": 1e-11}
+    return math.exp(minimize(of, start, method="Nelder-Mead", options=options).fun)
+
+
+@pytest.mark.parametrize("kind", ["rms", "max", "last"])
+@pytest.mark.parametrize("name", ["prefix", "general", "restarts-momentum", *slow("fading", "rates")])
+def test_a_search_over_strategies_ends_at_the_bound(name, kind):
+    workload = workloads_of(3)[name]
+    rng = np.random.default_rng(5)
+    best = min(searched(workload, kind, rng.standard_normal(6) * 0.5) for _ in range(6))
+    bound = lower_bound(workload, Single(), kind).value
+    assert bound <= best * (1 + 1e-9)
+    assert best <= bound * (1.05 if kind == "max" else 1.02)  # corners hold the search up
+
+
+def test_the_last_step_comes_as_close_as_one_likes():
+    workload = workloads.momentum(6, 0.9, learning_rates=np.linspace(2.0, 0.5, 6))
+    row = workload.to_dense()[-1]
+    c = 1e-6 * np.eye(6)
+    c[-1] = row / np.abs(row).max()
+    bound = lower_bound(workload, Single(), "last").value
+    assert bound == pytest.approx(np.abs(row).max(), rel=1e-10)
+    assert bound < loss(workload, Dense(c), Single(), "last") < bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name, strategy in ZOO.items() if 4 < strategy.n < 100])
+def test_no_strategy_beats_the_lower_bound(name):
+    strategy = ZOO[name]
+    chosen = workloads_of(strategy.n)
+    for workload in (chosen[name] for name in ("prefix", "rates", "general", "restarts")):
+        for kind in ("rms", "max", "first-half"):
+            kind = kind_of(kind, strategy.n)
+            bound = lower_bound(workload, Single(), kind).value
+            assert bound <= loss(workload, strategy, Single(), kind) * (1 + 1e-12)
+
+
+# lower_bound, several participations
+
+SCHEMAS = [Cyclic(5), MinSep(5), MinSep(4, 2), OncePerEpoch(6), FullBatch()]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
+@pytest.mark.parametrize("few", [True, False])
+def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monkeypatch):
+    if not few:
+        monkeypatch.setattr("anechoic.lower_bounds.several.SMALL", 1)
+    n = 17
+    root = Toeplitz.square_root(workloads.prefix_sum(n))
+    decreasing = ColumnScaled(Identity(n), np.sqrt(n - np.arange(n)))
+    banded = BandedToeplitz(n, root.coefficients[:5])
+    last_row = 1e-3 * np.eye(n)
+    last_row[-1] = 1.0
+    strategies = [
+        Identity(n),
+        root,
+        banded,
+        ColumnNormalized(banded),
+        decreasing,
+        Restarted(Identity(5), 4, n),
+    ]
+    strategies.append(Dense(last_row))
+    for name, workload in workloads_of(n).items():
+        for kind in KINDS:
+            kind = kind_of(kind, n)
+            bound = lower_bound(workload, schema, kind)
+            for strategy in strategies:
+                assert 0 < bound.value <= loss(workload, strategy, schema, kind) * (1 + 1e-12), name
+
+
+def test_several_participations_against_published_losses():
+    # GOLDEN, section 2: dense optima 4.0273 at (32, 8, 4) and about 8.15 at (2052, 342, 6), RMS
+    assert lower_bound(workloads.prefix_sum(32), Cyclic(8), "rms").value <= 4.02735
+    found = lower_bound(workloads.prefix_sum(2052), MinSep(342, 6), "rms").value
+    assert 0.92 * 8.15 < found < 8.15
+    # Identity is optimal for max loss under full batch (Prop. 3.11): n
+    found = lower_bound(workloads.prefix_sum(5000), FullBatch(), "max").value
+    assert found == pytest.approx(5000, rel=1e-9) and found < 5000
+
+
+def test_many_steps_and_participations():
+    found = lower_bound(workloads.prefix_sum(10**9), MinSep(10**8, 10), "max")
+    # a BLT of 4 buffers reaches 29.963 (GOLDEN, section 2)
+    assert prefix_sum_lower_bound(10**9) * math.sqrt(10) * (1 - 1e-9) <= found.value < 29.963
+    momentum = workloads.momentum(50_000, 0.9)
+    root = Toeplitz.square_root(momentum)
+    for kind in ("rms", "max", "last"):
+        bound = lower_bound(momentum, Cyclic(5000), kind).value
+        assert (
+            0.2 * loss(momentum, root, Cyclic(5000), kind) < bound < loss(momentum, root, Cyclic(5000), kind)
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: prefix_sum_lower_bound(0), "n=0 must be at least 1"),
+        (lambda: mathias_lower_bound(0), "n=0 must be at least 1"),
+        (lambda: mathias_upper_bound(1.5), "n=1.5 must be an integer"),
+        (lambda: logarithmic_lower_bound(0), "n=0 must be at least 1"),
+        (lambda: logarithmic_upper_bound(-1), "n=-1 must be at least 1"),
+        (lambda: lower_bound(workloads.prefix_sum(3), Single(), "mean"), "'mean' is unknown"),
+        (lambda: lower_bound(workloads.prefix_sum(3), Cyclic(1), "mean"), "'mean' is unknown"),
+        (
+            lambda: lower_bound(workloads.prefix_sum(3), Single(), [1.0]),
+            "weights of the steps have 1 entries; 3 are needed",
+        ),
+        (
+            lambda: lower_bound(workloads.prefix_sum(200), Single(), [1.0]),
+            "weights of the steps have 1 entries; 200 are needed",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        *(("max", Single()), ("rms", MinSep(10**8, 10))),
+        *slow(("rms", Single()), ("last", Single()), ("max", MinSep(10**8, 10)), ("last", MinSep(10**8, 10))),
+    ],
+)
+def test_a_billion_steps_cost_no_array_of_a_billion(kind, schema):
+    for workload in (workloads.prefix_sum(10**9), workloads.momentum(10**9, 0.9)):
+        tracemalloc.start()
+        lower_bound(workload, schema, kind)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 500 * 2**20

@@ -1,0 +1,180 @@
+"""Mechanisms under balls in bins, min-sep sampling and random allocation: guarantee, record, refusals."""
+
+import json
+import math
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from anechoic.accounting import PoissonAccountant, Verified, gaussian_epsilon, random_allocation_epsilon
+from anechoic.accounting.balls_in_bins.bound import bins_gram, epsilon_bound
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.min_sep.pair import MinSepPair
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import BallsInBins, CyclicPoisson, FixedOrder, MinSepSampling, RandomAllocation
+from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
+from tests.marks import slow
+
+N = 24
+BANDED = BandedToeplitz(N, [1.0, 0.5, 0.375])
+BINS = BallsInBins(1200, 12, N)
+QUICK = Verified(samples=300_000, failure=1e-6, seed=3)
+
+
+SPREAD = MinSepSampling(1200, 100, 6, N)
+BLT_2 = BLT(N, [0.3, 0.2], [0.9, 0.3])
+SETTINGS = {
+    "bins": (BANDED, BINS, {}),
+    "bins, BLT": (BLT_2, BINS, {"adjacency": "add_or_remove"}),
+    "bins, verified": (BANDED, BINS, {"accounting": QUICK}),
+    "min-sep": (BANDED, SPREAD, {"accounting": QUICK}),
+    "allocation": (Identity(N), RandomAllocation(1200, 9, N), {}),
+}
+
+
+@cache
+def made(name):
+    strategy, sampling, options = SETTINGS[name]
+    return calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-4, **options)
+
+
+@pytest.fixture(params=["bins", *slow("bins, BLT"), "bins, verified", *slow("min-sep"), "allocation"])
+def mech(request):
+    return made(request.param)
+
+
+def test_calibration_keeps_its_promise_and_beats_a_fixed_order(mech):
+    assert mech.amplified
+    assert 0.9 < mech.epsilon() <= 1.0
+    assert gaussian_epsilon(1e-4, mech.gdp()) > 1.0
+    text = mech.report()
+    assert "amplified by" in text and "without amplification" in text
+    assert ("Monte Carlo samples (seed 3)" in " ".join(text.split())) == (mech.accounting == QUICK)
+
+
+def test_leading_releases(mech):
+    values = [mech.epsilon(steps=t) for t in (0, 1, 3, 12, 13, 23, 24)]
+    assert values[0] == 0
+    assert all(a <= b + 1e-9 for a, b in pairwise(values))
+    assert values[-1] == mech.epsilon()
+
+
+def test_record_round_trip(mech):
+    again = Mechanism.from_json(mech.to_json())
+    assert again == mech
+    assert again.fingerprint == mech.fingerprint
+    assert again.accounting == mech.accounting
+    assert again.epsilon() == mech.epsilon()
+    record = json.loads(mech.to_json())
+    assert ("accounting" in record) == isinstance(mech.accounting, Verified)
+    record["states"]["epsilon"] = 0.5
+    with pytest.raises(MismatchError, match=r"states epsilon=0\.5"):
+        Mechanism.from_json(json.dumps(record))
+
+
+def test_the_record_of_the_samples_is_a_part_of_the_fingerprint():
+    record = json.loads(made("bins, verified").to_json())
+    record["accounting"]["seed"] = 4
+    with pytest.raises(MismatchError, match="edited"):
+        Mechanism.from_json(json.dumps(record))
+
+
+def test_deterministic_bound_is_that_of_the_gram_matrix():
+    mech = made("bins")
+    assert mech.epsilon(1e-6) == pytest.approx(epsilon_bound(bins_gram(BANDED, 12), 1e-6, mech.noise_std))
+    other = made("allocation")
+    assert other.epsilon(1e-6) == random_allocation_epsilon(1e-6, other.noise_multiplier, 9, N)
+
+
+@pytest.mark.parametrize("name", ["bins, verified", "min-sep"])
+def test_verified_epsilon_is_a_guarantee_and_close(name):
+    """Against ten times as many samples of another seed; failure is inside of delta."""
+    mech = made(name)
+    pair = Mixture(bins_gram(BANDED, 12)) if name.startswith("bins") else MinSepPair(BANDED, mech.sampling)
+    truth = pair.verify(mech.epsilon(), mech.noise_std, samples=1_000_000, failure=1e-3, seed=17)
+    assert truth.delta < 1e-4 - QUICK.failure
+    less = pair.verify(mech.epsilon(), 0.96 * mech.noise_std, samples=300_000, failure=1e-3, seed=17)
+    assert less.delta > 1e-4
+    if name.startswith("bins"):
+        assert mech.noise_std < made("bins").noise_std
+
+
+def test_the_failure_probability_is_a_part_of_delta():
+    half = Verified(samples=300_000, failure=5e-5, seed=0)
+    epsilon = Mechanism(BANDED, BINS, made("bins").noise_std, delta=1e-4, accounting=half).epsilon()
+    truth = Mixture(bins_gram(BANDED, 12)).verify(
+        epsilon, made("bins").noise_std, samples=300_000, failure=1e-3, seed=17
+    )
+    assert 4e-5 < truth.delta < 5e-5
+
+
+def test_where_samples_show_nothing_the_bound_without_them_holds():
+    few = Verified(samples=1000, failure=1e-9, seed=0)
+    mech = Mechanism(BANDED, BINS, 4.0, delta=1e-8, accounting=few)
+    assert mech.epsilon() == Mechanism(BANDED, BINS, 4.0, delta=1e-8).epsilon()
+    assert mech.epsilon(1e-9) == Mechanism(BANDED, BINS, 4.0).epsilon(1e-9)  # nothing left of delta
+    spread = Mechanism(BANDED, MinSepSampling(1200, 100, 6, N), 4.0, delta=1e-8, accounting=few)
+    assert spread.epsilon() == pytest.approx(gaussian_epsilon(1e-8, spread.gdp()), rel=1e-6)
+
+
+def test_balls_in_bins_takes_more_bands_than_cyclic_poisson():
+    """C of full width: refused by Theorem 3.21, covered by Lemma 3.2 of arXiv 2410.06266."""
+    wide = Toeplitz(N, 0.9 ** np.arange(N))
+    with pytest.raises(UnsupportedError, match="bands=24 exceeds groups=12"):
+        PoissonAccountant(wide, CyclicPoisson(1200, 100, 12, N), "zero_out", "deterministic")
+    assert Mechanism(wide, BINS, 10.0, delta=1e-5).epsilon() < math.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (
+            lambda: Mechanism(Dense(np.eye(N) - 0.1 * np.eye(N, k=-1)), BINS, 1.0),
+            UnsupportedError,
+            r"Lemma 3\.2 of arXiv 2410\.06266.*\[\[1, 0\], \[-1, 1\]\]",
+        ),
+        (lambda: Mechanism(BANDED, BINS, 1.0, adjacency="replace_one"), UnsupportedError, "against none"),
+        (
+            lambda: Mechanism(BANDED, RandomAllocation(1200, 9, N), 1.0),
+            UnsupportedError,
+            "bands=3 under",
+        ),
+        (
+            lambda: Mechanism(Identity(N), RandomAllocation(1200, 9, N), 1.0, adjacency="replace_one"),
+            UnsupportedError,
+            "against none",
+        ),
+        (lambda: Mechanism(BANDED, MinSepSampling(1200, 100, 6, N), 1.0), UnsupportedError, "verified"),
+        (
+            lambda: Mechanism(BANDED, MinSepSampling(1200, 100, 2, N), 1.0, accounting=QUICK),
+            UnsupportedError,
+            "bands=3 exceeds separation=2",
+        ),
+        (
+            lambda: Mechanism(Identity(N), RandomAllocation(1200, 9, N), 1.0, accounting=QUICK),
+            ValueError,
+            "under RandomAllocation: its accounting has no sampling error",
+        ),
+        (
+            lambda: Mechanism(BANDED, FixedOrder(1200, 100, steps=N), 1.0, accounting=QUICK),
+            ValueError,
+            "under FixedOrder",
+        ),
+        (lambda: Mechanism(BANDED, BINS, 1.0, accounting="exact"), ValueError, "accounting='exact' must be"),
+        (
+            lambda: calibrate(BANDED, sampling=BINS, epsilon=1.0, delta=1e-7, accounting=QUICK),
+            ValueError,
+            "failure=1e-06 must be below delta=1e-07",
+        ),
+        (lambda: Verified(samples=10), ValueError, "samples=10 must be at least 1000"),
+        (lambda: Verified(failure=0.0), ValueError, "failure=0.0 must lie strictly"),
+        (lambda: Verified(seed=-1), ValueError, "seed=-1 must be at least 0"),
+    ],
+)
+def test_refusals(make, error, words):
+    with pytest.raises(error, match=words):
+        make()

@@ -1,0 +1,368 @@
+"""Banded optimiser: optima by other means, valid bounds, schemas, refusals."""
+
+import math
+from importlib import import_module
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from anechoic import workloads
+from anechoic.algebra import banded as algebra
+from anechoic.errors import UnsupportedError
+from anechoic.losses import error, loss, row_weights
+from anechoic.optimize import banded, banded_toeplitz
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import Banded, ColumnNormalized, Dense
+from tests.marks import slow
+from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
+
+objectives = import_module("anechoic.optimize.columns.objective")
+searches = import_module("anechoic.optimize.columns.search")
+scaling = import_module("anechoic.optimize.columns.scales")
+rows = import_module("anechoic.optimize.columns.rows")
+
+
+# ---- optima
+
+
+# GOLDEN, section 1 (monograph, Table 2.3, dense column)
+@pytest.mark.parametrize(("n", "best", "digits"), [(8, 1.494, 6e-4), (64, 2.1, 6e-4), (128, 2.311, 6e-4)])
+def test_all_bands_give_the_dense_optimum(n, best, digits):
+    found = banded(workloads.prefix_sum(n), bands=n)
+    assert found.loss == pytest.approx(best, abs=digits)
+    assert 0 <= found.gap < 3e-5 and found.gradient < 1e-5
+
+
+# GOLDEN, section 1: dense max n = 8 and n = 64, dual-certified there
+@pytest.mark.parametrize(("n", "best"), [(8, 1.510484), (64, 2.111367)])
+def test_all_bands_give_the_dense_max_optimum(n, best):
+    found = banded(workloads.prefix_sum(n), bands=n, loss="max")
+    assert found.loss == pytest.approx(best, rel=2e-5)
+    assert 0 <= found.gap < 3e-5 and found.gradient is None
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("schema", [Single(), Cyclic(3)])
+@pytest.mark.parametrize("kind", ["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]])
+def test_optimum_by_another_solver(name, schema, kind):
+    n, bands = 8, 3
+    workload = WORKLOADS[name](n)
+    a, weights = workload.to_dense(), row_weights(kind, n)
+    rows, columns = np.nonzero(np.tril(np.ones((n, n))) * (np.subtract.outer(range(n), range(n)) < bands))
+    patterns = list(schema.patterns(n))
+
+    def squared_loss(entries):
+        c = np.zeros((n, n))
+        c[rows, columns] = entries
+        norms = np.square(c).sum(axis=0)
+        if min(abs(c.diagonal())) < 1e-9:
+            return 1e9
+        b = a @ np.linalg.inv(
+            c / np.sqrt([next(norms[list(p)].sum() for p in patterns if t in p) for t in range(n)])
+        )
+        return float(weights @ np.square(b).sum(axis=1))
+
+    other = minimize(squared_loss, (rows == columns) + 0.3, method="BFGS", options={"gtol": 1e-7})
+    found = banded(workload, bands=bands, participation=schema, loss=kind)
+    # a step without weight keeps 1e-7 of the mean one
+    assert found.loss == pytest.approx(math.sqrt(other.fun), rel=2e-6 if isinstance(kind, str) else 1e-5)
+    assert sensitivity(found.strategy, schema).exact
+
+
+def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
+    workload = workloads.momentum(61, 0.5)
+    blocks = banded(workload, bands=5)
+    monkeypatch.setattr(searches, "END", (0, 0))
+    monkeypatch.setattr(objectives, "inverse_columns", lambda workload: None)
+    dense = banded(workload, bands=5)
+    assert dense.loss == pytest.approx(blocks.loss, rel=1e-9)
+
+
+def test_the_ends_apart_reach_the_same_optimum(monkeypatch):
+    workload = workloads.prefix_sum(1201)
+    whole = banded(workload, bands=4)
+    monkeypatch.setattr(searches, "END", (16, 4))
+    apart = banded(workload, bands=4)
+    assert apart.loss == pytest.approx(whole.loss, rel=1e-9)
+    assert max(apart.gap, whole.gap) < 3e-5 and max(apart.gradient, whole.gradient) < 1e-5
+
+
+@pytest.mark.parametrize(("n", "bands"), [(300, 1), (300, 8), (500, 16)])
+def test_free_columns_gain_over_column_normalised_toeplitz(n, bands):
+    workload = workloads.prefix_sum(n)
+    start = banded_toeplitz(workload, bands=bands).strategy
+    found = banded(workload, bands=bands)
+    assert found.loss <= loss(workload, ColumnNormalized(start), Single()) * (1 - (bands > 1) * 1e-4)
+    assert found.lower_bound <= found.loss < (1 + 3e-5) * found.lower_bound
+    assert found.bound_covers == f"strategies of {bands} band{'s' * (bands > 1)}"
+    assert found.strategy.largest_column_norm() == pytest.approx(1.0)
+
+
+def test_one_band_by_hand():
+    # M diagonal of ones: the identity, loss sqrt((n + 1) / 2)
+    found = banded(workloads.prefix_sum(9), bands=1)
+    assert found.loss == pytest.approx(math.sqrt(5.0), rel=1e-9)
+    # full batch: M[t, t] in proportion to sqrt(n - t) (monograph, Proposition 4.9; GOLDEN, section 2)
+    found = banded(workloads.prefix_sum(64), bands=1, participation=FullBatch())
+    assert found.loss == pytest.approx(43.14, abs=6e-3)
+    norms = found.strategy.column_norms_squared()
+    np.testing.assert_allclose(norms, np.sqrt(1.0 - np.arange(64) / 64), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_schemas(kind, schema):
+    n, bands = 23, 5  # neither 5 nor 6 divides 23
+    workload = workloads.prefix_sum(n)
+    found = banded(workload, bands=bands, participation=schema, loss=kind)
+    assert {type(found.loss), type(found.lower_bound), type(found.gap)} == {float}
+    exact = sensitivity(found.strategy, schema)
+    assert exact.exact
+    norms = found.strategy.column_norms_squared()
+    brute = max(norms[list(p)].sum() for p in schema.patterns(n))
+    assert exact.value**2 == pytest.approx(brute, rel=1e-12)
+    assert found.loss == loss(workload, found.strategy, schema, kind)
+    assert found.lower_bound <= found.loss
+    toeplitz = ColumnNormalized(
+        banded_toeplitz(workload, bands=bands, participation=schema, loss=kind).strategy
+    )
+    assert found.loss <= loss(workload, toeplitz, schema, kind)
+    assert found.gap < 2e-4
+
+
+def test_free_norms_gain_for_min_sep():
+    workload, schema = workloads.prefix_sum(32), MinSep(8)
+    found = banded(workload, bands=8, participation=schema)
+    equal = banded(workload, bands=8).strategy  # for one participation: all norms 1
+    assert found.loss < 0.99 * loss(workload, equal, schema)
+    # norms that are constant on blocks of 8 steps reached 4.084251
+    assert found.loss < 4.0829 and found.gap < 1e-4
+    # every cycle is a pattern, so that no better than for cycles
+    assert found.loss >= banded(workload, bands=8, participation=Cyclic(8)).loss
+
+
+def test_one_band_under_min_sep():
+    """The diagonal optimum over the polytope of patterns: 12.894 where norms are constant on blocks."""
+    n, schema = 50, MinSep(7)
+    found = banded(workloads.prefix_sum(n), bands=1, participation=schema)
+    assert 0 <= found.gap < 1e-4
+    # by linear duality every diagonal d has the loss sqrt(max over patterns) of these weights of the steps
+    weights = np.arange(n, 0, -1) / n
+    d = found.strategy.column_norms_squared()
+    assert found.loss == pytest.approx(
+        math.sqrt((weights / d).sum()) * float(sensitivity(found.strategy, schema)), rel=1e-12
+    )
+    assert found.loss == pytest.approx(12.797, abs=1e-3)
+
+
+# ---- bounds
+
+
+@pytest.mark.parametrize("schema", [*SCHEMAS[1:6:2], *slow(*SCHEMAS[::2])])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_bounds_hold_wherever_they_are_taken(schema, name):
+    """At any columns, however bad, the bound is below the optimum."""
+    n, bands = 26, 5
+    workload = WORKLOADS[name](n)
+    best = banded(workload, bands=bands, participation=schema)
+    objective = objectives.objective_of(workload, bands)
+    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
+    search = searches.Search(objective, scales, None)
+    bounds = []
+    for seed in range(10):
+        for share in (1e-3, 0.1, 1.0):
+            columns = scales.columns(scales.variables(unit(free_columns(n, bands, seed))))
+            start = np.asarray(best.strategy.columns) * (1 - share) + share * columns
+            bounds.append(search.bound(start, row_weights("rms", n)).value)
+    assert max(bounds) <= best.loss * (1 + 1e-12)
+    assert max(bounds) > 0.9 * best.loss
+    # that by rows loses the second order of the distance from the optimum only
+    even, columns = row_weights("rms", n), np.array(best.strategy.columns)
+    other = unit(free_columns(n, bands))
+    for share, most in ((0.0, 1e-4), (1e-3, 3e-4), (1e-2, 3e-3), (1.0, 1.0)):
+        value = rows.bound_by_rows(workload, scales, columns * (1 - share) + share * other, even)
+        assert (1 - most) * best.loss < value <= best.loss * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS[:3])
+def test_bound_by_its_definition(schema):
+    n, bands = 26, 5
+    workload = workloads.momentum(n, 0.5)
+    columns, weights = unit(free_columns(n, bands)), row_weights(np.linspace(1.0, 2.0, n), n)
+    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
+    bound = searches.Search(objectives.objective_of(workload, bands), scales, None).bound(columns, weights)
+    a, c = workload.to_dense(), algebra.dense(columns)
+    inverse = np.linalg.inv(c.T @ c)
+    z = inverse @ a.T @ (weights[:, None] * a) @ inverse
+    near = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < bands
+    r = np.where(near, z, 0.0) - np.diag(z.diagonal())
+    majorant = z - r + np.diag(np.abs(r).sum(axis=1))
+    assert np.linalg.eigvalsh(majorant - z).min() > -1e-9 * np.abs(z).max()
+    value = weights @ np.square(a @ np.linalg.inv(c)).sum(axis=1)
+    expected = value / np.sqrt(scales.price(majorant.diagonal()))
+    assert expected * (1 - 1e-8) <= bound.value <= expected
+
+
+def test_no_banded_strategy_beats_the_bound():
+    n, bands = 26, 5
+    workload = workloads.prefix_sum(n)
+    rms, largest = (banded(workload, bands=bands, loss=kind) for kind in ("rms", "max"))
+    rng = np.random.default_rng(0)
+    for size in (1e-4, 1e-2, 1.0):
+        for _ in range(20):
+            columns = np.asarray(rms.strategy.columns) + size * 0.3 * free_columns(
+                n, bands, int(rng.integers(10**6))
+            )
+            found = error(workload, Banded(n, unit(columns)))
+            assert found.rms >= rms.lower_bound and found.max >= largest.lower_bound
+
+
+# ---- other losses
+
+
+def test_weights_choose_the_steps():
+    workload, w = workloads.prefix_sum(40), np.linspace(0.1, 2.0, 40)
+    found = banded(workload, bands=6, loss=w)
+    assert found.gap < 3e-5
+    assert found.loss < loss(workload, banded(workload, bands=6).strategy, Single(), w)
+
+
+def test_the_last_step_alone():
+    # the infimum, 1, is approached by C with equal rows; steps without weight are kept from running away
+    found = banded(workloads.prefix_sum(8), bands=8, loss="last")
+    assert 1.0 < found.loss < 1.001
+    assert error(workloads.prefix_sum(8), found.strategy).max < 1e3
+
+
+def test_largest_error_keeps_the_highest_bound(monkeypatch):
+    """Each bound holds; which of them is the last, and how good, is a matter of rounding."""
+    taken, first, second = [], searches.Search.bound, searches.bound_by_rows
+
+    def recorded(self, columns, weights):
+        found = first(self, columns, weights)
+        taken.append(found.value)
+        return found
+
+    def recorded_rows(*arguments):
+        taken.append(second(*arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(searches.Search, "bound", recorded)
+    monkeypatch.setattr(searches, "bound_by_rows", recorded_rows)
+    found = banded(workloads.prefix_sum(23), bands=5, participation=MinSep(5), loss="max")
+    assert found.lower_bound == max(taken)
+
+
+def test_largest_error_of_few_bands():
+    workload = workloads.prefix_sum(40)
+    found = banded(workload, bands=8, loss="max")
+    assert found.gap < 3e-4
+    toeplitz = banded_toeplitz(workload, bands=8, loss="max").strategy
+    assert found.loss < 0.99 * loss(workload, ColumnNormalized(toeplitz), Single(), "max")
+
+
+# ---- other workloads, awkward sizes
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workloads.nesterov(40, 0.9),
+        workloads.sliding_window(40, 7),
+        workloads.restart_differences(workloads.momentum(40, 0.5), period=9),
+        workloads.from_dense(np.tril(np.random.default_rng(0).random((40, 40))) + np.eye(40)),
+        workloads.exponential_decay(200, 0.9),
+        workloads.scheduled(workloads.prefix_sum(200), np.linspace(1.0, 0.01, 200)),
+    ],
+    ids=lambda workload: type(workload).__name__,
+)
+def test_any_workload(workload):
+    found = banded(workload, bands=6)
+    assert found.gap < 5e-5 and found.gradient < 1e-5
+    assert found.loss == loss(workload, found.strategy, Single())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["rms", "max", "last"])
+@pytest.mark.parametrize("schema", [Single(), MinSep(1, 2), Cyclic(2)])
+def test_few_steps(n, kind, schema):
+    for bands in range(1, 1 + (n if schema == Single() else 1)):
+        found = banded(workloads.prefix_sum(n), bands=bands, loss=kind, participation=schema)
+        assert found.strategy.n == n and found.lower_bound <= found.loss
+
+
+def test_presented_with_a_positive_diagonal():
+    module = import_module("anechoic.optimize.columns.banded")
+    columns = free_columns(13, 4)
+    columns[[0, 3, 12], 0] *= -1
+    shown = module.presentable(columns)
+    assert (shown[:, 0] > 0).all() and np.linalg.norm(shown, axis=1).max() == pytest.approx(1.0)
+    c, d = algebra.dense(columns), algebra.dense(shown)
+    largest = np.square(columns).sum(axis=1).max()
+    np.testing.assert_allclose(d.T @ d, c.T @ c / largest, atol=1e-14)
+
+
+def test_progress_and_determinism():
+    calls = []
+    runs = [
+        banded(workloads.prefix_sum(50), bands=4, progress=lambda *call: calls.append(call)) for _ in range(2)
+    ]
+    assert np.array_equal(runs[0].strategy.columns, runs[1].strategy.columns)
+    counts, losses = zip(*calls[: len(calls) // 2], strict=True)
+    assert list(counts) == sorted(counts) and counts[-1] <= runs[0].evaluations
+    assert losses[-1] == pytest.approx(runs[0].loss, rel=1e-6)
+
+
+def test_a_step_out_of_range_is_sent_back():
+    n = 400
+    objective = objectives.objective_of(workloads.prefix_sum(n), 2)
+    scales = scaling.scales_of(Single(), np.ones((n, 1)), 2)
+    search = searches.Search(objective, scales, None)
+    exploding = algebra.inside(np.tile([1.0, 1e3], (n, 1)))
+    found = search._whole(exploding, searches.weighted(row_weights("rms", n)), 5, 1e-6)
+    np.testing.assert_allclose(found, unit(exploding))
+
+
+@pytest.mark.slow
+def test_many_steps():
+    workload = workloads.prefix_sum(20_000)
+    found = banded(workload, bands=32)
+    start = banded_toeplitz(workload, bands=32).strategy
+    assert found.loss < loss(workload, ColumnNormalized(start), Single())
+    assert found.gradient < 1e-5 and found.gap < 5e-5
+    # GOLDEN, section 1: dense optimum, dual-certified there
+    assert banded(workloads.prefix_sum(256), bands=256).loss == pytest.approx(2.524414, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bands": 0}, "bands=0 must be at least 1"),
+        ({"bands": 31}, "bands=31 must be at most n=30"),
+        ({"bands": 2.5}, "bands=2.5 must be an integer"),
+        ({"bands": 2, "loss": "mean"}, "loss='mean' is unknown"),
+        ({"bands": 2, "loss": [1.0, 2.0]}, "2 entries; 30 are needed"),
+        ({"bands": 2, "participation": OncePerEpoch(10)}, "restart the strategy"),
+        ({"bands": 11, "participation": MinSep(10)}, "bands=11 exceeds the 10 steps between"),
+        ({"bands": 2, "participation": FullBatch()}, "Use bands <= 1"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        banded(workloads.prefix_sum(30), **arguments)
+
+
+def test_workloads_that_are_refused():
+    with pytest.raises(ValueError, match="must be a Workload"):
+        banded(np.ones(3), bands=2)
+    with pytest.raises(UnsupportedError, match="has an inverse with many bands"):
+        banded(workloads.nesterov(5000, 0.9), bands=2)
+
+
+def test_dense_form_is_the_same_strategy():
+    found = banded(workloads.prefix_sum(12), bands=12)
+    assert loss(workloads.prefix_sum(12), Dense(found.strategy.to_dense()), Single()) == pytest.approx(
+        found.loss
+    )

@@ -1,0 +1,195 @@
+"""Banded Toeplitz optimiser: exact gradients, published optima, schemas, refusals."""
+
+import math
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from anechoic import workloads
+from anechoic.errors import UnsupportedError
+from anechoic.losses import loss
+from anechoic.optimize import banded_toeplitz
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import BandedToeplitz, Toeplitz
+
+module = import_module("anechoic.optimize.series.toeplitz_objective")
+
+# shared/GOLDEN.md, section 1 (recomputed there), and jax-privacy 2.0.0 for (10^5, 64) (ECOSYSTEM, section 6)
+RMS = [
+    (1024, 32, 4.955631),
+    (2048, 64, 5.170044),
+    (10**4, 100, 8.267045),
+    (10**5, 64, 28.73595),
+    (10**5, 100, 23.319599),
+]
+
+
+@pytest.mark.parametrize(("n", "bands", "best"), RMS)
+def test_published_optima(n, bands, best):
+    found = banded_toeplitz(workloads.prefix_sum(n), bands=bands)
+    assert found.loss == pytest.approx(best, rel=2e-7)
+    assert np.linalg.norm(found.strategy.band) == pytest.approx(1.0)
+    assert 0 < found.gap < 1e-9 and found.evaluations < 40  # the optimum of the class, certified
+    assert found.bound_covers == f"lower-triangular Toeplitz strategies with at most {bands} bands"
+
+
+# Monograph, Table 2.3: the RMS-optimal Toeplitz column
+@pytest.mark.parametrize(
+    ("n", "printed"), [(8, 1.544), (64, 2.179), (512, 2.836), (1024, 3.057), (8192, 3.718)]
+)
+def test_full_bandwidth_is_the_optimal_toeplitz_strategy(n, printed):
+    assert banded_toeplitz(workloads.prefix_sum(n), bands=n).loss == pytest.approx(printed, abs=6e-4)
+
+
+def test_full_bandwidth_for_max_loss_is_the_square_root():
+    workload = workloads.prefix_sum(300)
+    root = Toeplitz.square_root(workload)
+    found = banded_toeplitz(workload, bands=300, loss="max")
+    assert found.loss == pytest.approx(loss(workload, root, Single(), "max"), rel=1e-12)  # Theorem 2.5
+    assert banded_toeplitz(workload, bands=20, loss="max").loss > found.loss
+
+
+COMBS = [
+    (40, 7, 40, 1),
+    (40, 7, 10, 4),
+    (43, 7, 10, 5),
+    (43, 15, 10, 5),
+    (43, 15, 10, 3),
+    (43, 43, 1, 43),
+    (7, 7, 3, 2),
+]
+
+
+@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
+@pytest.mark.parametrize("fft_from", [1, 10**9])
+def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
+    monkeypatch.setattr(module, "FFT_FROM", fft_from)
+    workload = workloads.momentum(n, 0.5, weight_decay=0.1)
+    objective = module.ToeplitzObjective(workload, (separation, count), kind)
+    c = np.sort(np.random.default_rng(0).uniform(0.1, 0.5, bands))[::-1].copy()
+    c[0] = 1.0
+    value, gradient = objective(c)
+    steps = 1e-6 * np.eye(bands)
+    differences = [(objective(c + step)[0] - objective(c - step)[0]) / 2e-6 for step in steps]
+    np.testing.assert_allclose(gradient, differences, atol=2e-9)
+    # c does not increase: the comb is the sensitivity
+    schema = MinSep(separation, count)
+    assert math.exp(value) == pytest.approx(loss(workload, BandedToeplitz(n, c), schema, kind), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(
+    ("bands", "schema"),
+    [
+        (6, Single()),
+        (6, Cyclic(10)),
+        (10, MinSep(10)),
+        (10, MinSep(10, 2)),
+        (6, MinSep(10, 1)),
+        (17, MinSep(10)),
+        (17, Cyclic(10)),
+        (47, MinSep(10, 3)),
+        (3, FullBatch()),
+    ],
+)
+@pytest.mark.parametrize("beta", [0.0, 0.8])
+def test_loss_is_exact_and_a_local_minimum(bands, schema, kind, beta):
+    workload = workloads.momentum(47, beta)  # 10 does not divide 47
+    found = banded_toeplitz(workload, bands=bands, participation=schema, loss=kind)
+    assert sensitivity(found.strategy, schema).exact
+    assert found.loss == loss(workload, found.strategy, schema, kind)
+    assert len(found.strategy.band) <= bands
+    rng = np.random.default_rng(0)
+    c = np.asarray(found.strategy.band)
+    for _ in range(20):
+        near = c * (1 + 1e-3 * rng.standard_normal(len(c)))
+        if bands > 10 or schema == FullBatch():  # the class is that of falling coefficients
+            near = np.minimum.accumulate(near)
+        assert loss(workload, BandedToeplitz(47, near), schema, kind) >= found.loss * (1 - 1e-8)
+
+
+def test_more_bands_than_the_separation():
+    # both do better than the best BLT (GOLDEN, section 2: 9.43056), which has all its bands
+    workload, schema = workloads.prefix_sum(2000), MinSep(400, 5)
+    found = banded_toeplitz(workload, bands=800, participation=schema, loss="max")
+    fewer = banded_toeplitz(workload, bands=400, participation=schema, loss="max")
+    assert found.loss <= fewer.loss < 9.43056
+    # few participations leave something to gain
+    workload, schema = workloads.prefix_sum(2000), MinSep(100, 3)
+    found = banded_toeplitz(workload, bands=2000, participation=schema)
+    fewer = banded_toeplitz(workload, bands=100, participation=schema)
+    assert found.strategy.structure.nonincreasing and sensitivity(found.strategy, schema).exact
+    assert found.loss < 0.9 * fewer.loss
+
+
+def test_full_batch_gives_the_identity():
+    found = banded_toeplitz(workloads.prefix_sum(64), bands=8, participation=FullBatch())
+    np.testing.assert_allclose(found.strategy.coefficients, np.eye(64)[0], atol=1e-6)
+    assert found.loss == pytest.approx(45.61, abs=6e-3)  # GOLDEN, section 2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["rms", "max"])
+def test_few_steps(n, kind):
+    for bands in range(1, n + 1):
+        found = banded_toeplitz(workloads.prefix_sum(n), bands=bands, loss=kind)
+        assert found.strategy.n == n and 0 <= found.gap < 1e-9
+    assert banded_toeplitz(workloads.prefix_sum(1), bands=1).loss == pytest.approx(1.0)
+
+
+def test_two_steps_by_hand():
+    # c = (1, s): the squared loss is (1 + s^2)(1 + (1 - s)^2 / 2) for RMS, minimal where its derivative is 0
+    s = np.linspace(0, 1, 10**6 + 1)
+    best = math.sqrt(((1 + s**2) * (1 + (1 - s) ** 2 / 2)).min())
+    assert banded_toeplitz(workloads.prefix_sum(2), bands=2).loss == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(("beta", "decay"), [(0.5, 0.0), (0.9, 1e-3), (0.99, 0.0), (0.0, 0.5)])
+def test_other_workloads_gain(beta, decay):
+    workload = workloads.momentum(512, beta, weight_decay=decay)
+    found = banded_toeplitz(workload, bands=16)
+    start = BandedToeplitz(512, Toeplitz.square_root(workload).coefficients[:16])
+    assert found.loss < loss(workload, start, Single())
+    assert 0 < found.gap < 1e-9
+
+
+def test_a_step_out_of_the_stable_region_is_sent_back():
+    objective = module.ToeplitzObjective(workloads.prefix_sum(5000), (5000, 1), "rms")
+    value, gradient = objective(np.array([1.0, 3.0]))  # 1/c = 1 - 3x + 9x^2 …
+    assert value == 1e10 and not gradient.any()
+
+
+def test_deterministic():
+    runs = [banded_toeplitz(workloads.prefix_sum(300), bands=30) for _ in range(2)]
+    assert np.array_equal(runs[0].strategy.band, runs[1].strategy.band)
+
+
+@pytest.mark.slow
+def test_a_million_steps():
+    found = banded_toeplitz(workloads.prefix_sum(10**6), bands=64)
+    assert found.loss < 91 and found.seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bands": 0}, "bands=0 must be at least 1"),
+        ({"bands": 31}, "bands=31 must be at most n=30"),
+        ({"bands": 2.5}, "bands=2.5 must be an integer"),
+        ({"bands": 2, "loss": "mean"}, "loss='mean' is unknown"),
+        ({"bands": 2, "participation": OncePerEpoch(10)}, "restart the strategy"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        banded_toeplitz(workloads.prefix_sum(30), **arguments)
+
+
+def test_learning_rates_are_refused():
+    with pytest.raises(UnsupportedError, match="leave learning rates out"):
+        banded_toeplitz(workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]), bands=2)
+    with pytest.raises(ValueError, match="must be a Workload"):
+        banded_toeplitz(np.ones(3), bands=2)

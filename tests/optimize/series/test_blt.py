@@ -1,0 +1,418 @@
+"""BLT optimiser: exact gradients, published optima, random starts, schemas, refusals."""
+
+import math
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anechoic import optimize, workloads
+from anechoic.algebra import toeplitz
+from anechoic.errors import UnsupportedError
+from anechoic.losses import error, loss
+from anechoic.optimize.series.blt_objective import BLTObjective, parameters
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import BLT, Toeplitz
+from tests.marks import slow
+
+module = import_module("anechoic.optimize.series.blt")
+blt = partial(optimize.blt, loss="max")
+
+# shared/GOLDEN.md, sections 1 and 2 (recomputed there); n, buffers, best loss
+SINGLE_MAX = [
+    (1024, 2, 3.32979),
+    (1024, 3, 3.27760),
+    (1024, 4, 3.27294),
+    (1024, 5, 3.27259),
+    (8192, 4, 3.93880),
+    (8192, 6, 3.93461),
+    (10**6, 4, 5.54758),
+    (10**6, 5, 5.48648),
+    (10**6, 6, 5.46978),
+    (10**9, 4, 8.33905),
+    (10**9, 6, 7.77499),
+]
+MIN_SEP_MAX = [
+    (2000, 400, 5, 2, 9.50151),
+    (2000, 400, 5, 3, 9.45121),
+    (2000, 400, 5, 4, 9.43056),
+    (10**5, 10**4, 10, 2, 20.16170),
+    (10**5, 10**4, 10, 4, 19.57472),
+    (10**9, 10**8, 10, 4, 29.963),
+]
+# Monograph, Tables 2.2 and 2.3; the number of buffers is that of GOLDEN, section 1
+MONOGRAPH = [(8, 1, "max", 1.723), (64, 2, "max", 2.391), (512, 3, "max", 3.054), (1024, 4, "rms", 3.057)]
+# jax-privacy 2.0.0 with its defaults (shared/ECOSYSTEM.md, section 6): n, schema, buffers, kind, its loss
+PEERS = [
+    (1000, Single(), 3, "max", 3.26992),
+    (10**4, Single(), 4, "max", 4.00312),
+    (10**6, Single(), 5, "max", 5.48648),
+    (2000, MinSep(400, 5), 3, "max", 9.45121),
+    (2000, MinSep(100, 20), 2, "rms", 21.37402),
+]
+
+
+@pytest.mark.parametrize(("n", "buffers", "best"), SINGLE_MAX)
+def test_single_participation(n, buffers, best):
+    found = blt(workloads.prefix_sum(n), buffers=buffers)
+    assert found.loss == pytest.approx(best, rel=2e-6)
+    assert found.lower_bound < found.loss
+    assert found.gap == pytest.approx(found.loss / found.lower_bound - 1)
+    assert "nuclear norm" in found.bound_name
+
+
+@pytest.mark.parametrize(("n", "separation", "count", "buffers", "best"), MIN_SEP_MAX)
+def test_min_sep(n, separation, count, buffers, best):
+    schema = MinSep(separation, count)
+    found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema)
+    assert found.loss == pytest.approx(best, rel=2e-6 if n < 10**9 else 2e-5)
+    assert found.lower_bound is None or 0 < found.lower_bound < found.loss
+    assert sensitivity(found.strategy, schema).exact
+    # both schemas have the same worst pattern (Lemma 3.16 c)
+    assert blt(
+        workloads.prefix_sum(n), buffers=buffers, participation=Cyclic(separation)
+    ).loss == pytest.approx(found.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "buffers", "kind", "printed"), MONOGRAPH)
+def test_tables_of_the_monograph(n, buffers, kind, printed):
+    assert blt(workloads.prefix_sum(n), buffers=buffers, loss=kind).loss == pytest.approx(printed, abs=6e-4)
+
+
+@pytest.mark.parametrize(("n", "schema", "buffers", "kind", "theirs"), PEERS)
+def test_not_above_peers(n, schema, buffers, kind, theirs):
+    found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema, loss=kind)
+    assert found.loss <= theirs * (1 + 1e-6)
+
+
+SETTINGS = [(50, 50, 1), (50, 10, 5), (47, 10, 3), (47, 1, 47), (10**6, 10**5, 10), (1, 1, 1), (2, 1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["max", "rms"])
+@pytest.mark.parametrize(("n", "separation", "count"), SETTINGS)
+def test_gradient(n, separation, count, kind):
+    rng = np.random.default_rng(0)
+    objective = BLTObjective(n, separation, count, kind)
+    for points in (2, 4, 6):
+        gaps = np.exp(rng.uniform(-7, 0, points))
+        value, gradient = objective(gaps)
+        for m in range(points):
+            step = np.zeros(points)
+            step[m] = 1e-5 * gaps[m]
+            difference = (objective(gaps + step)[0] - objective(gaps - step)[0]) / (2 * step[m])
+            assert gradient[m] * gaps[m] == pytest.approx(difference * gaps[m], abs=1e-9 * max(1, abs(value)))
+    assert objective.evaluations == sum(1 + 2 * points for points in (2, 4, 6))
+
+
+def test_gradient_where_points_nearly_coincide():
+    objective = BLTObjective(2000, 400, 5, "max")
+    gaps = np.array([1e-14, 3e-4, 5e-3, 1e-9, 1e-9, 0.7])
+    _, gradient = objective(gaps)
+    for m in range(len(gaps)):
+        step = np.zeros(len(gaps))
+        step[m] = max(1e-5 * gaps[m], 1e-9)  # from one side: the small ones are smaller than the step
+        difference = (objective(gaps + step)[0] - objective(gaps)[0]) / step[m]
+        assert gradient[m] == pytest.approx(difference, rel=2e-4, abs=1e-6)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-9, 0.5), min_size=2, max_size=8).filter(lambda logs: len(logs) % 2 == 0), st.data()
+)
+def test_objective_is_the_loss_of_the_strategy(logs, data):
+    # scales and weights by products (Lemma 4.13), against zeros found from the scales and decays
+    gaps = 10.0 ** np.array(logs)
+    n = data.draw(st.integers(1, 500))
+    separation = data.draw(st.integers(1, n))
+    count = -(-n // separation)
+    kind = data.draw(st.sampled_from(["max", "rms"]))
+    strategy = BLT(n, *parameters(gaps))
+    assert strategy.structure.nonincreasing and (np.asarray(strategy.scale) > 0).all()
+    expected = loss(workloads.prefix_sum(n), strategy, MinSep(separation), kind)
+    assert math.exp(BLTObjective(n, separation, count, kind)(gaps)[0]) == pytest.approx(expected, rel=1e-7)
+
+
+def test_the_theorem_holds_of_the_rounded_scales():
+    # the exact sum is below 1, the rounded one is not: Lemma 3.16 (c) needs it of what is kept
+    scale, decay = parameters(np.array([4e-16, 3.35021579e-13, 4e-16, 40.0]))
+    assert scale.sum() <= 1.0 and BLT(100, scale, decay).structure.nonincreasing
+
+
+def test_pairs_that_cancel_are_removed():
+    objective = BLTObjective(1000, 1000, 1, "max")
+    best = module._minimise(objective, module._spread(1e-3, 2))
+    points = np.cumsum(best.gaps)
+    for pair in ([0.05, 0.05 + 1e-12], [35.0, 39.0]):
+        gaps = np.diff(np.sort([*points, *pair]), prepend=0.0)
+        pruned = module._prune(objective, module._Point(objective(gaps)[0], gaps))
+        np.testing.assert_allclose(np.cumsum(pruned.gaps), points, rtol=1e-9)
+    assert module._prune(objective, best) is best
+
+
+def test_points_are_inserted_without_moving_the_others():
+    gaps = np.array([1e-9, 4e-16, 0.3, 2.0])
+    for place in (1e-12, 0.1, 1.0, 3.0):
+        found = module._inserted(gaps, place)
+        np.testing.assert_allclose(np.cumsum(found), np.sort([*np.cumsum(gaps), place]), rtol=1e-14)
+        assert sum(gap in found for gap in gaps) == 3 + (place > gaps.sum())
+
+
+def test_lemma_4_13_gives_a_pair_of_inverses():
+    y = np.cumsum([0.01, 0.05, 0.1, 0.3, 0.2, 0.9])
+    lam, inverse_lam = np.exp(-y[0::2]), np.exp(-y[1::2])
+    scale, decay = parameters(np.diff(y, prepend=0.0))
+    np.testing.assert_allclose(decay, lam, rtol=1e-14)
+    others = [np.prod(inverse_lam[i] - np.delete(inverse_lam, i)) for i in range(3)]
+    inverse_scale = [np.prod(inverse_lam[i] - lam) / others[i] for i in range(3)]
+    product = toeplitz.product(
+        BLT(60, scale, decay).coefficients, BLT(60, inverse_scale, inverse_lam).coefficients, 60
+    )
+    np.testing.assert_allclose(product, np.eye(60)[0], atol=1e-13)
+
+
+# settings with local minima in which points coincide: random starts of plain descent reach no lower
+LANDSCAPES = [
+    (2000, 100, 20, 2, "rms"),
+    (2052, 342, 6, 3, "rms"),
+    (18270, 214, 74, 4, "max"),
+    (49239, 9827, 5, 5, "rms"),
+    (1551, 1551, 1, 5, "rms"),
+    (395, 21, 11, 2, "rms"),
+    (9, 2, 5, 2, "max"),
+]
+
+
+@pytest.mark.parametrize(("n", "separation", "count", "buffers", "kind"), LANDSCAPES)
+def test_random_starts_find_nothing_better(n, separation, count, buffers, kind):
+    from scipy.optimize import minimize
+
+    objective = BLTObjective(n, separation, count, kind)
+
+    def by_logarithm(logs):
+        value, gradient = objective(np.exp(logs))
+        return value, gradient * np.exp(logs)
+
+    rng = np.random.default_rng(7)
+    schema = MinSep(separation, count) if count > 1 else Single()
+    found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema, loss=kind).loss
+    bounds = [(-35.0, 3.6)] * (2 * buffers)
+    for _ in range(12):
+        points = np.sort(np.exp(rng.uniform(np.log(0.1 / n), np.log(4.0), 2 * buffers)))
+        start = np.log(np.maximum(np.diff(points, prepend=0.0), 1e-12))
+        other = minimize(
+            by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 2000}
+        )
+        assert found <= math.exp(other.fun) * (1 + 3e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "schema", "buffers", "kind"),
+    [(3075, MinSep(84, 29), 2, "rms"), (2000, MinSep(400, 5), 3, "max"), (500, Single(), 3, "rms")],
+)
+def test_small_perturbations_are_no_better(n, schema, buffers, kind):
+    rng = np.random.default_rng(0)
+    workload = workloads.prefix_sum(n)
+    found = blt(workload, buffers=buffers, participation=schema, loss=kind)
+    for size in (1e-4, 1e-3, 1e-2):
+        for _ in range(20):
+            scale = np.asarray(found.strategy.scale) * (1 + size * rng.standard_normal(buffers))
+            gaps = (1 - np.asarray(found.strategy.decay)) * (1 + size * rng.standard_normal(buffers))
+            assert loss(workload, BLT(n, scale, 1 - gaps), schema, kind) >= found.loss * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["max", "rms"])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 13])
+@pytest.mark.parametrize("schema", [Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()])
+def test_few_steps_and_more_buffers_than_help(n, schema, kind):
+    found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
+    strategy = found.strategy
+    assert 1 <= len(strategy.scale) <= 5 and strategy.structure.nonincreasing
+    b = np.linalg.norm(workloads.prefix_sum(n).to_dense() @ np.linalg.inv(strategy.to_dense()), axis=1)
+    size = b.max() if kind == "max" else np.sqrt(np.square(b).mean())
+    worst = max(
+        np.square(strategy.to_dense()[:, list(pattern)].sum(axis=1)).sum() for pattern in schema.patterns(n)
+    )
+    assert found.loss == pytest.approx(size * np.sqrt(worst), rel=1e-9)
+    # the identity is the limit of vanishing scales
+    count = schema.max_participations_in(n)
+    identity = math.sqrt(count * (n if kind == "max" else (n + 1) / 2))
+    assert found.loss <= identity * (1 + 1e-7)
+
+
+def test_buffers_that_do_not_help_are_left_out():
+    assert len(blt(workloads.prefix_sum(10**6), buffers=3).strategy.scale) == 3
+    assert len(blt(workloads.prefix_sum(12), buffers=30).strategy.scale) < 6
+    identity = blt(workloads.prefix_sum(1000), buffers=3, participation=FullBatch())
+    assert len(identity.strategy.scale) == 1
+    assert identity.loss == pytest.approx(1000.0)  # the optimum for max loss (monograph, Proposition 3.11)
+
+
+def test_more_buffers_are_never_worse():
+    reached = [blt(workloads.prefix_sum(10**7), buffers=d, loss="rms").loss for d in range(1, 8)]
+    assert (np.diff(reached) < 0).all()
+
+
+def test_many_buffers():
+    found = blt(workloads.prefix_sum(10**12), buffers=10)
+    assert len(found.strategy.scale) == 10 and found.gap < 0.05
+    assert error(workloads.prefix_sum(10**12), found.strategy).max > 0
+
+
+def test_deterministic():
+    runs = [blt(workloads.prefix_sum(500), buffers=3, participation=MinSep(60, 5)) for _ in range(2)]
+    assert np.array_equal(runs[0].strategy.scale, runs[1].strategy.scale)
+    assert np.array_equal(runs[0].strategy.decay, runs[1].strategy.decay)
+    assert runs[0].evaluations == runs[1].evaluations > 10 and runs[0].seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"buffers": 0}, "buffers=0 must be at least 1"),
+        ({"buffers": 2.0}, "buffers=2.0 must be an integer"),
+        ({"buffers": 2, "loss": "mean"}, "loss='mean' is unknown"),
+        ({"buffers": 2, "participation": OncePerEpoch(10)}, "restart the strategy"),
+        ({"buffers": 2, "participation": "single"}, "must be a Participation"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        blt(workloads.prefix_sum(30), **arguments)
+
+
+def test_what_cannot_be_designed_for_is_refused():
+    rates = workloads.momentum(30, 0.9, learning_rates=np.linspace(1.0, 0.1, 30))
+    with pytest.raises(UnsupportedError, match=r"Momentum is not Toeplitz.*without learning rates"):
+        blt(rates, buffers=2)
+    with pytest.raises(UnsupportedError, match="LowerTriangular is not Toeplitz"):
+        blt(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), buffers=2)
+    with pytest.raises(UnsupportedError, match="SlidingWindow has no short recursion.*n=3000000"):
+        blt(workloads.sliding_window(3 * 10**6, 100), buffers=2)
+    with pytest.raises(ValueError, match="must be a Workload"):
+        blt(30, buffers=2)
+    with pytest.raises(ValueError, match="weights of the steps must be >= 0"):
+        blt(workloads.prefix_sum(3), buffers=2, loss=[1.0, -1.0, 1.0])
+
+
+def test_prefix_sums_by_another_name():
+    expected = blt(workloads.prefix_sum(30), buffers=2).loss
+    assert blt(workloads.momentum(30, 0.0), buffers=2).loss == expected
+    assert blt(workloads.prefix_sum(30), buffers=2, loss="last").loss == pytest.approx(expected, rel=1e-12)
+    even = blt(workloads.prefix_sum(30), buffers=2, loss=np.ones(30))  # through the coefficients
+    assert even.loss == pytest.approx(blt(workloads.prefix_sum(30), buffers=2, loss="rms").loss, rel=1e-9)
+    last = blt(workloads.prefix_sum(30), buffers=2, loss=np.eye(30)[-1])
+    assert last.loss == pytest.approx(expected, rel=1e-9)
+
+
+OTHERS = {
+    "momentum": workloads.momentum(60, 0.9),
+    "momentum-decay": workloads.momentum(60, 0.9, weight_decay=0.02),
+    "double-pole": workloads.momentum(60, 0.9, weight_decay=0.1),
+    "nesterov": workloads.nesterov(60, 0.8),
+    "decay": workloads.exponential_decay(60, 0.95),
+    "window": workloads.sliding_window(60, 20),
+    "short-window": workloads.sliding_window(60, 4),
+    "coefficients": workloads.from_coefficients(np.r_[1.0, np.linspace(0.8, 0.1, 11)], 60),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
+        *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
+    ],
+)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_toeplitz_workloads(name, kind, schema):
+    """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
+    from scipy.optimize import minimize
+
+    workload = OTHERS[name]
+    weights = np.linspace(0.1, 1.0, 60) if kind == "weights" else kind
+    found = blt(workload, buffers=2, participation=schema, loss=weights)
+    decoder = workload.to_dense() @ np.linalg.inv(found.strategy.to_dense())
+    squares = np.square(decoder).sum(axis=1)
+    size = (
+        squares.max()
+        if kind == "max"
+        else np.average(squares, weights=weights if kind == "weights" else None)
+    )
+    count = schema.max_participations_in(60)
+    comb = found.strategy.to_dense()[:, : 12 * (count - 1) + 1 : 12].sum(axis=1)
+    assert found.loss == pytest.approx(np.sqrt(size * np.square(comb).sum()), rel=1e-9)
+    assert found.lower_bound is None or found.lower_bound <= found.loss
+
+    d = len(found.strategy.scale)
+
+    def value(x):
+        scale, decay = np.exp(x[:d]), 1 / (1 + np.exp(-x[d:]))
+        if scale.sum() > 1 or decay.max() >= 1 or len(np.unique(decay)) < d:
+            return 1e9
+        strategy = BLT(60, scale, decay)
+        if strategy.inverse_decay.min() < 0:
+            return 1e9
+        return loss(workload, strategy, schema, weights)
+
+    decay = np.clip(found.strategy.decay, 1e-9, 1 - 1e-12)
+    start = np.concatenate([np.log(found.strategy.scale), np.log(decay / (1 - decay))])
+    near = minimize(value, start, method="Nelder-Mead", options={"maxfev": 150})
+    assert found.loss <= near.fun * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(("name", "buffers", "above"), [("momentum", 4, 2e-6), ("decay", 4, 2e-5)])
+def test_close_to_the_root_of_the_workload(name, buffers, above):
+    # the square root is the best Toeplitz strategy for the max loss of prefix sums, and good for these
+    root = loss(OTHERS[name], Toeplitz.square_root(OTHERS[name]), Single(), "max")
+    assert blt(OTHERS[name], buffers=buffers).loss <= root * (1 + above)
+
+
+@pytest.mark.parametrize("long", [[], *slow([10**6, 10**9])], ids=["short", "long"])
+def test_as_many_buffers_as_pay(long):
+    sizes = []
+    settings = [(n, Single()) for n in (8, 1024, *long)]
+    for n, schema in [*settings, (2000, MinSep(400, 5))]:
+        workload = workloads.prefix_sum(n)
+        found = blt(workload, participation=schema)
+        d = len(found.strategy.scale)
+        fewer = blt(workload, buffers=d - 1, participation=schema).loss if d > 1 else np.inf
+        more = blt(workload, buffers=d + 1, participation=schema).loss
+        assert found.loss <= fewer * (1 - 1e-4) and more > found.loss * (1 - 1e-4)
+        sizes.append(d)
+    assert sizes[:-1] == sorted(sizes[:-1])
+    coarse = blt(workloads.prefix_sum(1024), gain=0.01)
+    assert len(coarse.strategy.scale) == 3  # 3.3298 -> 3.2776 -> 3.2729: the fourth gains 0.14 %
+    for gain in (0.0, 1.0, -1.0):
+        with pytest.raises(ValueError, match="gain"):
+            blt(workloads.prefix_sum(30), gain=gain)
+
+
+# Table 2.2 at its own number of buffers, and what more of them give (shared/GOLDEN.md, section 1)
+def test_table_2_2_with_more_buffers():
+    assert blt(workloads.prefix_sum(8), buffers=2).loss == pytest.approx(1.7184, abs=5e-5)
+    assert blt(workloads.prefix_sum(64), buffers=4).loss == pytest.approx(2.3888, abs=6e-5)
+
+
+def test_progress_is_reported():
+    calls = []
+    found = blt(
+        workloads.prefix_sum(500),
+        buffers=2,
+        progress=lambda evaluations, value: calls.append((evaluations, value)),
+    )
+    assert [count for count, _ in calls] == list(range(1, found.evaluations + 1))
+    assert min(value for _, value in calls) == pytest.approx(found.loss, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_a_million_steps_of_a_workload_without_a_short_recursion():
+    found = blt(workloads.sliding_window(10**6, 1000), buffers=2, loss="rms")
+    assert (
+        0
+        < found.loss
+        < loss(workloads.sliding_window(10**6, 1000), BLT(10**6, [1e-9], [0.5]), Single(), "rms")
+    )

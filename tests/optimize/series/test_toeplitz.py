@@ -1,0 +1,275 @@
+"""The optimal Toeplitz strategy and the dual bound of its class; objectives shared with the banded one."""
+
+import math
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from anechoic import optimize, workloads
+from anechoic.algebra import toeplitz
+from anechoic.errors import UnsupportedError
+from anechoic.losses import loss, tail_weights
+from anechoic.optimize.comb import comb_of
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
+
+bounds = import_module("anechoic.optimize.series.toeplitz_bound")
+objectives = import_module("anechoic.optimize.series.toeplitz_objective")
+
+WORKLOADS = {
+    "prefix": workloads.prefix_sum,
+    "momentum": lambda n: workloads.momentum(n, 0.9, weight_decay=0.02),
+    "nesterov": lambda n: workloads.nesterov(n, 0.8),
+    "decay": lambda n: workloads.exponential_decay(n, 0.8),
+    "window": lambda n: workloads.sliding_window(n, max(1, n // 3)),
+}
+CLASS = "lower-triangular Toeplitz strategies"
+
+
+# Monograph, Table 2.3 (RMS) and Table 2.2 (max): the Toeplitz columns
+@pytest.mark.parametrize(
+    ("n", "rms", "largest"),
+    [
+        (8, 1.544, 1.718),
+        (16, 1.75, 1.944),
+        (32, 1.963, 2.167),
+        (64, 2.179, 2.389),
+        (128, 2.397, 2.61),
+        (256, 2.616, 2.831),
+        (512, 2.836, 3.052),
+        (1024, 3.057, 3.273),
+        (2048, 3.277, 3.493),
+        (4096, 3.498, 3.714),
+        (8192, 3.718, 3.935),
+    ],
+)
+def test_tables(n, rms, largest):
+    found = optimize.toeplitz(workloads.prefix_sum(n))
+    assert found.loss == pytest.approx(rms, abs=6e-4)
+    assert isinstance(found.strategy, Toeplitz) and found.bound_covers == CLASS and 0 < found.gap < 1e-6
+    found = optimize.toeplitz(workloads.prefix_sum(n), loss="max")
+    assert found.loss == pytest.approx(largest, abs=6e-4)
+    assert found.bound_covers == CLASS and 0 < found.gap < 1e-9
+
+
+def test_the_square_root_is_optimal_for_max_loss():
+    """Theorem 2.5, proven for this n by the dual bound."""
+    workload = workloads.prefix_sum(300)
+    root = Toeplitz.square_root(workload).coefficients
+    for kind in ("max", "last"):
+        found = optimize.toeplitz(workload, loss=kind)
+        assert found.evaluations == 1 and found.loss == pytest.approx(root @ root, rel=1e-12)
+        assert found.lower_bound == pytest.approx(root @ root, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 47])
+@pytest.mark.parametrize("kind", ["rms", "max", "weights"])
+def test_certified_for_every_workload(name, n, kind):
+    workload = WORKLOADS[name](n)
+    weights = np.random.default_rng(n).random(n) if kind == "weights" else kind
+    found = optimize.toeplitz(workload, loss=weights)
+    assert -1e-12 < found.gap < 1e-8
+    assert found.loss == loss(workload, found.strategy, Single(), weights)
+    assert np.linalg.norm(found.strategy.band) == pytest.approx(1.0)
+
+
+def test_weights_of_early_steps_only():
+    workload, weights = workloads.prefix_sum(60), np.zeros(60)
+    weights[[5, 19]] = 1.0, 2.0
+    found = optimize.toeplitz(workload, loss=weights)
+    shorter = optimize.toeplitz(workloads.prefix_sum(20), loss=weights[:20])
+    assert found.loss == pytest.approx(shorter.loss, rel=1e-9) and found.gap < 1e-8
+    assert np.abs(found.strategy.coefficients[20:]).max() < 1e-6
+
+
+def test_equal_weights_are_rms_and_the_last_one_is_last():
+    workload = workloads.momentum(40, 0.5)
+    same = optimize.toeplitz(workload, loss=np.full(40, 3.0)), optimize.toeplitz(workload)
+    assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
+    same = optimize.toeplitz(workload, loss=np.eye(40)[-1]), optimize.toeplitz(workload, loss="last")
+    assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("schema", [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
+@pytest.mark.parametrize("kind", ["rms", "max"])
+def test_several_participations(schema, kind):
+    workload = workloads.prefix_sum(41)
+    found = optimize.toeplitz(workload, participation=schema, loss=kind)
+    assert sensitivity(found.strategy, schema).exact and found.strategy.n == 41
+    root = Toeplitz.square_root(workload)
+    assert found.lower_bound < found.loss <= loss(workload, root, schema, kind) * (1 + 1e-9)
+    assert found.bound_covers != CLASS
+    banded = optimize.banded_toeplitz(workload, bands=41, participation=schema, loss=kind)
+    assert found.loss == pytest.approx(banded.loss, rel=1e-12)
+
+
+def test_progress():
+    seen = []
+    found = optimize.toeplitz(workloads.prefix_sum(50), progress=lambda *report: seen.append(report))
+    assert [count for count, _ in seen] == list(range(1, found.evaluations + 1))
+    assert seen[0][1] == pytest.approx(
+        loss(workloads.prefix_sum(50), Toeplitz.square_root(workloads.prefix_sum(50)), Single())
+    )
+    assert seen[-1][1] == pytest.approx(found.loss, rel=1e-9)
+    seen.clear()
+    optimize.banded_toeplitz(workloads.prefix_sum(50), bands=3, progress=lambda *report: seen.append(report))
+    assert seen
+
+
+def test_deterministic():
+    runs = [optimize.toeplitz(workloads.prefix_sum(500)) for _ in range(2)]
+    assert np.array_equal(runs[0].strategy.band, runs[1].strategy.band)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": "mean"}, "loss='mean' is unknown"),
+        ({"loss": np.ones(3)}, "30 are needed"),
+        ({"loss": -np.ones(30)}, "must be >= 0"),
+        ({"participation": OncePerEpoch(10)}, "restart the strategy"),
+    ],
+)
+def test_refusals(arguments, message):
+    for optimise in (optimize.toeplitz, lambda w, **a: optimize.banded_toeplitz(w, bands=2, **a)):
+        with pytest.raises(ValueError, match=message):
+            optimise(workloads.prefix_sum(30), **arguments)
+
+
+def test_workloads_that_are_not_toeplitz_are_refused():
+    dense = workloads.from_dense(np.tril(1.0 + np.random.default_rng(0).random((4, 4))))
+    for workload in (workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]), dense):
+        with pytest.raises(UnsupportedError, match="not Toeplitz"):
+            optimize.toeplitz(workload)
+    with pytest.raises(ValueError, match="must be a Workload"):
+        optimize.toeplitz(np.eye(3))
+
+
+class TestBound:
+    """It is a lower bound whatever c it is computed at, and whatever way its norm is found."""
+
+    @pytest.mark.parametrize("way", ["gram", "powers"])
+    @pytest.mark.parametrize("seed", range(6))
+    def test_no_strategy_beats_it(self, way, seed, monkeypatch):
+        if way == "powers":
+            monkeypatch.setattr(bounds, "WORK", 0)
+        rng = np.random.default_rng(seed)
+        n, bands = 12, [1, 3, 12][seed % 3]
+        a = WORKLOADS[list(WORKLOADS)[seed % 5]](n).coefficients
+        columns, v = 1.0 + rng.integers(0, 3, bands), np.sort(rng.random(n))[::-1]
+        best, tried = 0.0, []
+        for trial in range(60):
+            c = np.r_[1.0, rng.standard_normal(bands - 1) / (1 + np.arange(1, bands))]
+            if trial % 2:  # near a good one
+                c = np.sqrt(np.maximum(a[:bands], 0.01)) / (1 + np.arange(bands)) ** 0.5 * rng.random(bands)
+            b = toeplitz.solve(c, a)
+            tried.append(math.sqrt((columns @ c**2) * (v @ b**2)))
+            found = bounds.toeplitz_bound(a, c, columns, v)
+            best = max(best, 0.0 if found is None else found.value)
+        assert 0.1 * min(tried) < best <= min(tried)
+
+    @pytest.mark.parametrize("n", [2, 9, 64, 300])
+    @pytest.mark.parametrize("kind", ["rms", "max"])
+    def test_both_ways_meet_at_the_optimum(self, n, kind, monkeypatch):
+        found = optimize.toeplitz(workloads.prefix_sum(n), loss=kind)
+        monkeypatch.setattr(bounds, "WORK", 0)
+        arguments = np.ones(n), found.strategy.coefficients, np.ones(n), tail_weights(kind, n)
+        by_powers = bounds.toeplitz_bound(*arguments).value
+        assert by_powers <= found.loss * (1 + 1e-12)
+        assert by_powers == pytest.approx(found.loss, rel=1e-7)
+
+    def test_the_norm_is_that_of_the_hankel_matrix(self, monkeypatch):
+        rng = np.random.default_rng(1)
+        phi, columns, v = rng.random(9), 1 + rng.random(4), 0.1 + rng.random(9)
+        hankel = np.array([[phi[s + t] if s + t < 9 else 0.0 for t in range(9)] for s in range(4)])
+        norm = np.linalg.norm(hankel / np.sqrt(columns)[:, None] / np.sqrt(v), 2)
+        assert bounds._norm_by_gram(phi, columns, v) == pytest.approx(norm, rel=1e-13)
+        monkeypatch.setattr(bounds, "CHUNK", 8)
+        assert bounds._norm_by_gram(phi, columns, v) == pytest.approx(norm, rel=1e-13)
+        above = bounds._norm_by_powers(phi, columns, v, np.ones(9))
+        assert norm <= above < 1.001 * norm
+
+    def test_banded_with_several_participations(self):
+        # the bound covers all strategies with as many bands: random ones do no better
+        workload, schema = workloads.prefix_sum(40), MinSep(10, 3)
+        found = optimize.banded_toeplitz(workload, bands=6, participation=schema)
+        assert 0 < found.gap < 1e-9
+        rng = np.random.default_rng(0)
+        for _ in range(50):
+            c = np.asarray(found.strategy.band) * (1 + 0.3 * rng.standard_normal(6))
+            assert loss(workload, BandedToeplitz(40, c * np.sign(c[0])), schema) >= found.lower_bound
+
+    def test_none_where_nothing_is_known(self):
+        assert bounds.toeplitz_bound(np.ones(2000), np.array([1.0, 9.0]), np.ones(2), np.ones(2000)) is None
+
+
+class TestRestartObjective:
+    """DP-MF+ (paper 004): the error of Toeplitz C for Lambda_tau A as a quadratic form in b = a/c."""
+
+    @pytest.mark.parametrize(("n", "period"), [(1, 1), (5, 1), (5, 2), (5, 5), (5, 7), (12, 4), (13, 4)])
+    @pytest.mark.parametrize("name", ["prefix", "momentum"])
+    def test_against_dense(self, n, period, name):
+        base = WORKLOADS[name](n)
+        workload = workloads.restart_differences(base, period=period)
+        _, form = objectives.quadratic_form(workload, "rms")
+        c = np.r_[1.0, np.random.default_rng(n).uniform(-0.4, 0.4, n - 1)]
+        b = toeplitz.solve(c, base.coefficients)
+        decoder = workload.to_dense() @ np.linalg.inv(toeplitz.dense(c, n))
+        assert b @ form(b) == pytest.approx(np.square(decoder).sum() / n, rel=1e-12)
+        columns = np.array([form(e) for e in np.eye(n)])
+        assert np.allclose(columns, columns.T, atol=1e-14)
+        assert np.linalg.eigvalsh(columns).min() > 0
+
+    @pytest.mark.parametrize("schema", [Single(), MinSep(8), MinSep(3, 4)])
+    def test_gradient_and_optimum(self, schema):
+        workload = workloads.restart_differences(workloads.momentum(31, 0.3), period=8)
+        objective = objectives.ToeplitzObjective(workload, comb_of(schema, 31), "rms")
+        c = 0.8 ** np.arange(6) * np.linspace(1, 0.5, 6)
+        value, gradient = objective(c)
+        steps = 1e-6 * np.eye(6)
+        slopes = [(objective(c + step)[0] - objective(c - step)[0]) / 2e-6 for step in steps]
+        assert np.allclose(gradient, slopes, atol=1e-8) and np.isfinite(value)
+        found = optimize.banded_toeplitz(workload, bands=6, participation=schema)
+        assert found.loss == pytest.approx(loss(workload, found.strategy, schema), rel=1e-12)
+        assert schema == MinSep(3, 4) or 0 < found.gap < 1e-9
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            near = np.asarray(found.strategy.band) * (
+                1 + 1e-3 * rng.standard_normal(len(found.strategy.band))
+            )
+            if schema == MinSep(3, 4):
+                near = np.minimum.accumulate(near)
+            assert loss(workload, BandedToeplitz(31, near), schema) >= found.loss * (1 - 1e-8)
+
+    def test_its_bound_holds_for_every_strategy(self):
+        base = workloads.momentum(14, 0.5)
+        workload, rng = workloads.restart_differences(base, period=4), np.random.default_rng(0)
+        _, form = objectives.quadratic_form(workload, "rms")
+        best, tried, columns = 0.0, [], np.array([3.0, 2.0, 2.0, 1.0])
+        for _ in range(100):
+            c = np.r_[1.0, rng.uniform(-0.3, 0.8, 3)]
+            b = toeplitz.solve(c, base.coefficients)
+            tried.append(math.sqrt((columns @ c**2) * (b @ form(b))))
+            best = max(best, bounds.form_bound(base.coefficients, c, columns, form).value)
+        assert 0.9 * min(tried) < best <= min(tried)
+        assert bounds.form_bound(np.ones(1025), np.ones(1), np.ones(1), form) is None
+
+    def test_it_gains_for_its_own_objective(self):
+        plain = workloads.prefix_sum(300)
+        workload = workloads.restart_differences(plain, period=30)
+        own = optimize.toeplitz(workload)
+        other = optimize.toeplitz(plain)
+        assert own.loss < 0.98 * loss(workload, other.strategy, Single())
+        assert other.loss < 0.98 * loss(plain, own.strategy, Single())
+        # a strategy that is really restarted is known too
+        block = Restarted(optimize.toeplitz(workloads.prefix_sum(30)).strategy, 10)
+        assert own.loss < loss(workload, block, Single()) * 1.2
+
+    def test_only_rms(self):
+        workload = workloads.restart_differences(workloads.prefix_sum(10), period=3)
+        for kind in ("max", "last", np.ones(10)):
+            with pytest.raises(UnsupportedError, match="know 'rms'"):
+                optimize.toeplitz(workload, loss=kind)

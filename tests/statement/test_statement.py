@@ -1,0 +1,414 @@
+"""The privacy statement in every format: nothing is missing, nothing can be injected, numbers are in full."""
+
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import cli
+from anechoic.accounting import Verified
+from anechoic.participation import MinSep
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    External,
+    FixedOrder,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
+from anechoic.statement import FORMATS, round_up, statement_of
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Tree
+
+ROOT = Path(__file__).resolve().parents[2]
+BANDED = ColumnNormalized(BandedToeplitz(24, [1.0, 0.5, 0.375]))
+HOSTILE = 'us<b>er</b> & "co" | [x](javascript:0) *_`~ {unit} \n# no\u00ef\u2014'
+QUICK = Verified(samples=20_000, failure=1e-6, seed=3)
+
+MADE = {
+    "fixed order": lambda: an.Mechanism(BANDED, FixedOrder(57, 10, steps=24), 3.0),
+    "replace one": lambda: an.Mechanism(BANDED, FixedOrder(57, 10, steps=24), 3.0, adjacency="replace_one"),
+    "tree": lambda: an.Mechanism(Tree(24), External(MinSep(6), 10, 24), 9.0, unit="client"),
+    "poisson": lambda: an.Mechanism(Identity(24), Poisson(100, 10, 24), 3.0, adjacency="add_or_remove"),
+    "cyclic poisson": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), 3.0, clip_norm=0.1),
+    "users": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), 3.0, unit="user"),
+    "no sampling": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 250, 4, 24), 3.0),
+    "bins": lambda: an.Mechanism(BANDED, BallsInBins(1000, 6, 24), 5.0),
+    "bins, verified": lambda: an.Mechanism(
+        BANDED, BallsInBins(1000, 6, 24), 5.0, delta=1e-4, accounting=QUICK
+    ),
+    "min-sep": lambda: an.Mechanism(
+        BANDED, MinSepSampling(1000, 100, 4, 24), 5.0, delta=1e-4, accounting=QUICK
+    ),
+    "allocation": lambda: an.Mechanism(Identity(24), RandomAllocation(1000, 6, 24), 3.0),
+    "grid": lambda: an.Mechanism(BANDED, FixedOrder(57, 10, steps=24), 3.0, grid_bits=20),
+    "endless": lambda: an.EndlessMechanism(an.strategies.endless.damped(0.01), 3.0, 100, 0.7),
+    "endless, hostile": lambda: an.EndlessMechanism(
+        an.strategies.endless.damped(0.01), 3.0, 100, unit=HOSTILE, adjacency="replace_one"
+    ),
+    "hostile": lambda: an.Mechanism(BANDED, FixedOrder(57, 10, steps=24), 3.0, unit=HOSTILE),
+}
+
+
+@cache
+def made(name):
+    return MADE[name]()
+
+
+@pytest.fixture(params=MADE)
+def mech(request):
+    return made(request.param)
+
+
+def statement(mech):
+    return statement_of(mech)
+
+
+def one_line(text):
+    return " ".join(text.split())
+
+
+class Page(HTMLParser):
+    """The text of a page; fails where tags are not balanced, or something comes from elsewhere."""
+
+    VOID = ("meta", "link", "br")
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.words, self.links = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("href", "src")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append("" if self.open and self.open[-1] == "style" else data)
+
+    @property
+    def text(self):
+        return one_line(" ".join(self.words))
+
+
+def unescaped(markdown):
+    return re.sub(r"\\(.)", r"\1", markdown)
+
+
+class TestEveryFormat:
+    def test_everything_is_said(self, mech):
+        said = statement(mech)
+        shown = {
+            "text": one_line(mech.report()),
+            "markdown": one_line(unescaped(mech.report("markdown"))),
+            "html": Page(mech.report("html")).text,
+        }
+        for name, text in shown.items():
+            for heading, sentence in said.items:
+                assert one_line(sentence) in text, f"{heading} in {name}"
+                assert heading in text or heading == "Guarantee"
+            for sentence in (*said.duties, *said.not_covered, *(each.what for each in said.assumptions)):
+                assert one_line(sentence) in text, name
+            for proof in said.proofs:
+                assert proof.title in text
+            for library, version in said.software.items():
+                assert f"{library} {version}" in text
+            assert mech.fingerprint in text
+
+    def test_numbers_are_upper_bounds_or_in_full(self, mech):
+        text, record = one_line(mech.report()), json.loads(mech.report("json"))
+        printed = float(text.split("(")[1].split(",")[0])
+        assert printed >= mech.epsilon() * (1 - 1e-11)
+        assert repr(mech.noise_std) in text and repr(mech.clip_norm) in text and repr(mech.delta) in text
+        assert record["guarantee"]["epsilon"] == mech.epsilon()
+        assert record["guarantee"]["delta"] == mech.delta
+        assert (record["guarantee"]["mu"], record["guarantee"]["rho"]) == (mech.gdp(), mech.rho())
+        assert record["noise"]["std"] == mech.noise_std
+        assert record["noise"]["multiplier"] == mech.noise_multiplier
+        assert record["sensitivity"]["value"] == mech.sensitivity.value
+        assert record["fingerprint"] == mech.fingerprint
+        assert record["unit"] == mech.unit
+
+    def test_json_is_plain(self, mech):
+        def refuse(name):
+            raise AssertionError(name)
+
+        text = mech.report("json")
+        record = json.loads(text, parse_constant=refuse)
+        assert json.loads(json.dumps(record)) == record
+        assert sorted(record) == sorted(KEYS)
+        for key, inner in KEYS.items():
+            assert inner is None or sorted(record[key]) == sorted(inner), key
+
+    def test_html_is_one_safe_page(self, mech):
+        page = Page(mech.report("html", proofs='https://x.org/"><i>'))
+        assert not {"script", "img", "b>", "i", "iframe"} & set(page.tags)
+        assert page.tags.count("b") == len(statement(mech).assumptions)
+        for link in page.links:
+            assert link == "data:," or link.startswith('https://x.org/"><i>/')
+
+    def test_markdown_has_one_table_of_two_columns(self, mech):
+        lines = mech.report("markdown").splitlines()
+        rows = [line for line in lines if line.startswith("|")]
+        assert len(rows) == len(statement(mech).items) + 1
+        first = lines.index(rows[0])
+        assert lines[first : first + len(rows)] == rows  # no empty line in it
+        for row in rows:
+            assert len(re.findall(r"(?<!\\)\|", row)) == 3
+        assert [line[3:] for line in lines if line.startswith("## ")] == SECTIONS
+        assert [line for line in lines if line.startswith("# ")] == ["# Privacy statement"]
+
+    def test_the_same_from_a_file(self, mech):
+        if not isinstance(getattr(mech, "sampling", None), (BallsInBins, MinSepSampling)):  # take seconds
+            read = type(mech).from_json(mech.to_json())
+            assert [read.report(name) for name in FORMATS] == [mech.report(name) for name in FORMATS]
+
+
+SECTIONS = [
+    "Access to data",
+    "Observer",
+    "What a deployment must ensure",
+    "Not covered",
+    "Proofs",
+    "Software",
+]
+
+#: The keys that docs/statement.md promises.
+KEYS = {
+    "statement": None,
+    "unit": None,
+    "guarantee": ["epsilon", "delta", "releases", "notion", "mu", "rho", "epsilon_is_amplified"],
+    "adjacency": ["name", "meaning"],
+    "accounting": ["method", "confidence", "samples"],
+    "batches": ["scheme", "meaning", "divisor", "participation", "max_participations"],
+    "strategy": ["name", "steps", "rows"],
+    "sensitivity": ["value", "exact", "method", "unit"],
+    "arithmetic": ["grid_bits", "sum_excess", "drift"],
+    "noise": ["std", "std_unit", "clip_norm", "multiplier", "reference_sensitivity", "reference"],
+    "assumptions": None,
+    "observer": None,
+    "deployment": None,
+    "not_covered": None,
+    "proofs": None,
+    "software": None,
+    "fingerprint": None,
+}
+
+
+class TestWhatIsSaid:
+    def pages(self, name):
+        return [proof.page for proof in statement(made(name)).proofs]
+
+    def test_the_theorems_that_are_used_and_no_others(self):
+        assert self.pages("fixed order") == [
+            "gaussian-unamplified.md",
+            "sensitivity.md#no-interaction",
+            "adjacency.md",
+            "float-safe.md#float-sums",
+        ]
+        assert self.pages("grid")[-1] == "float-safe.md"
+        assert self.pages("endless")[-1] == "float-safe.md#float-sums"
+        assert self.pages("tree")[-3:-1] == ["rectangular.md", "user-level.md"]
+        assert self.pages("cyclic poisson")[0] == "cyclic-poisson.md"
+        assert self.pages("bins")[0] == "balls-in-bins.md"
+        assert "verified-monte-carlo.md" not in self.pages("bins")
+        assert self.pages("bins, verified")[:2] == ["balls-in-bins.md", "verified-monte-carlo.md"]
+        assert self.pages("min-sep")[:2] == ["min-sep-sampling.md", "verified-monte-carlo.md"]
+        assert self.pages("allocation")[0] == "random-allocation.md"
+        assert self.pages("endless")[0] == "horizon-free.md"
+
+    def test_how_epsilon_was_computed(self):
+        def accounting(name):
+            return dict(statement(made(name)).items)["Accounting"]
+
+        assert "closed form" in accounting("fixed order")
+        assert "closed form" in accounting("no sampling")
+        assert re.search(r"both directions.*grid of width 0\.0\d*1 ", accounting("cyclic poisson"))
+        assert "fails with probability at most 1e-06" in accounting("bins, verified")
+        assert "no sampling error" in accounting("bins")
+        record = json.loads(made("bins, verified").report("json"))
+        assert record["accounting"]["samples"] == {"samples": 20_000, "failure": 1e-6, "seed": 3}
+
+    def test_the_width_of_the_grid_is_that_of_the_last_one_used(self, monkeypatch):
+        from anechoic.accounting.poisson import epsilon as poisson
+
+        widths, known = [], poisson._pld_epsilon
+        monkeypatch.setattr(poisson, "_pld_epsilon", lambda *a: widths.append(a[-1]) or known(*a))
+        for std in (0.5, 1.0, 3.0, 40.0):
+            mech = an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), std)
+            said = dict(statement_of(mech).items)["Accounting"]
+            assert f"grid of width {widths[-1]:g} or finer" in said
+
+    def test_who_keeps_which_promise(self):
+        for name, who, what in (
+            ("fixed order", "the deployment", "without looking at private values"),
+            ("tree", "whoever forms the batches", "at least 6 steps apart"),
+            ("bins", "the deployment", "nobody learns which batches one example joined"),
+            ("bins", "the library's sampler", "from a secret key"),
+            ("users", "the deployment", "clipped as a whole"),
+            ("endless", "whoever forms the batches", "at most one step, ever"),
+        ):
+            said = statement(made(name)).assumptions
+            assert any(each.who.startswith(who) and what in each.what for each in said), name
+
+    def test_users_are_sampled_and_their_ownership_is_public(self):
+        text = one_line(made("users").report())
+        assert "1000 users in 4 groups" in text
+        assert "who owns what is fixed and public" in text
+        assert "each user's contribution to one step has 2-norm at most 1.0" in text
+        assert "example" not in dict(statement(made("users")).items)["Adjacency"]
+
+    def test_versions(self):
+        found = statement(made("fixed order")).software
+        assert found["anechoic"] == an.__version__
+        assert {"numpy", "scipy", "dp-accounting", "python"} <= set(found)
+        assert ("torch" in found) == ("torch" in sys.modules)
+
+    def test_versions_are_no_part_of_the_fingerprint(self, monkeypatch):
+        before = MADE["fixed order"]().fingerprint
+        monkeypatch.setattr("anechoic.statement.software._version", lambda name: "0")
+        after = MADE["fixed order"]()
+        assert after.fingerprint == before
+        assert "numpy 0" in after.report()
+
+    def test_a_strategy_from_a_function_has_no_fingerprint(self):
+        strategy = an.strategies.endless.series(lambda x: np.sqrt(1 - 0.5 * x), radius=1.9)
+        mech = an.EndlessMechanism(strategy, 3.0, 10)
+        assert "none: this strategy comes from a function" in one_line(mech.report())
+
+
+def test_a_report_loads_no_torch():
+    code = (
+        "import sys, anechoic as an; m = an.Mechanism(an.strategies.Identity(4),"
+        " an.sampling.FixedOrder(8, 2, epochs=1), 1.0);"
+        "[m.report(name) for name in ('text', 'markdown', 'html', 'json')];"
+        "print(sorted({'torch', 'opacus', 'matplotlib', 'dp_accounting'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class TestFiles:
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_saved_as_returned(self, tmp_path, name):
+        mech, file = made("hostile"), tmp_path / "statement"
+        text = mech.report(name, out=file)
+        assert file.read_text(encoding="utf-8") == (text if text.endswith("\n") else f"{text}\n")
+
+    def test_unknown_formats_are_refused(self):
+        with pytest.raises(ValueError, match="format='pdf'"):
+            made("fixed order").report("pdf")
+
+    @pytest.mark.parametrize("name", ["fixed order", "endless"])
+    def test_explain_in_every_format(self, capsys, tmp_path, name):
+        mech, file = made(name), tmp_path / "mechanism.json"
+        file.write_text(mech.to_json())
+        for form in FORMATS:
+            assert cli.main(["explain", str(file), "--format", form]) == 0
+            assert capsys.readouterr().out == mech.report(form).rstrip("\n") + "\n"
+            out = tmp_path / f"statement.{form}"
+            assert cli.main(["explain", str(file), "--format", form, "--out", str(out), "--proofs", "p"]) == 0
+            assert capsys.readouterr().out == f"Saved: {out}\n"
+            assert out.read_text().rstrip("\n") == mech.report(form, proofs="p").rstrip("\n")
+
+
+def test_the_page_shows_the_statement_of_its_own_example():
+    """docs/statement.md: the code block is run, and its Markdown is what follows, but for the versions."""
+    page = (ROOT / "docs" / "statement.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    scope = {}
+    exec(block, scope)
+    shown = page.split("<!-- begin -->\n")[1].split("<!-- end -->")[0]
+    expected = scope["mech"].report("markdown", proofs="proofs").replace("# Privacy", "## Privacy", 1)
+    expected = expected.replace("\n## ", "\n### ").replace("### Privacy", "## Privacy", 1)
+
+    def without_versions(text):
+        return re.sub(r"### Software\n.*?\nFingerprint", "Fingerprint", text, flags=re.DOTALL).strip()
+
+    assert without_versions(shown) == without_versions(expected)
+    for key, inner in KEYS.items():
+        for name in [key, *(inner or ())]:
+            assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0"), (1.0, "1.000"), (0.99991, "1.000"), (123456.0, "123500"), (1e-7, "0.0000001000")],
+)
+def test_rounding_up(value, text):
+    assert float(round_up(value)) == float(text) >= value
+
+
+def test_what_is_not_finite_is_null():
+    from anechoic.statement.record import _finite
+
+    assert _finite({"a": [math.inf, 1.5], "b": math.nan}) == {"a": [None, 1.5], "b": None}
+
+
+class TestArithmetic:
+    def test_exact_sums_are_covered_and_float_sums_are_bounded(self):
+        sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
+        made = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        text, record = made.report(), json.loads(made.report("json"))["arithmetic"]
+        assert "floating-point attacks" in text and "1 + 0.0078" in " ".join(text.split())
+        assert record == {"grid_bits": None, "sum_excess": pytest.approx(0.0078136, rel=1e-3), "drift": 0.0}
+        exact = dataclasses.replace(made, grid_bits=24)
+        text, record = exact.report(), json.loads(exact.report("json"))["arithmetic"]
+        assert "floating-point attacks" not in text and "2^-24" in text and "float-safe.md" in text
+        assert "#float-sums" not in text
+        assert record == {"grid_bits": 24, "sum_excess": 0.0, "drift": 0.0}
+        assert exact.fingerprint != made.fingerprint and exact.epsilon() == made.epsilon()
+        assert an.Mechanism.from_json(exact.to_json()) == exact
+        assert "grid_bits" not in json.loads(made.to_json())
+
+    @pytest.mark.parametrize("name", MADE)
+    def test_the_observer_and_the_exclusions_agree(self, name):
+        """What the observer cannot do is said of the observer alone; nothing that is checked is excluded."""
+        said = statement(made(name))
+        observer, excluded = dict(said.pairs)["Observer"], " ".join(said.not_covered)
+        assert "cannot tell AES-256" in observer and "AES-256" not in excluded
+        assert "all data but the unit's" in observer
+        exact = getattr(made(name), "grid_bits", None) is not None
+        assert ("floating-point" in excluded) == (not exact)
+        assert exact or re.search(r"at most 1 \+ [0-9.]+ clip norms", excluded)
+        assert "journal" in " ".join(said.duties) and "journal" not in excluded
+
+    def test_more_contributions_than_float32_can_add_have_no_bound(self):
+        endless = an.EndlessMechanism(an.strategies.endless.damped(0.01), 3.0, 2**24)
+        assert "nothing bounds how far a float32 sum moves" in one_line(endless.report())
+        assert json.loads(endless.report("json"))["arithmetic"]["sum_excess"] is None
+
+    def test_a_composition_is_exact_where_all_parts_are(self):
+        sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
+        floats = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        exact = dataclasses.replace(floats, grid_bits=24)
+        both = one_line(an.compose(exact, floats).report())
+        assert "1 + 0.0078" in both and "2^-24" in both and "floating-point attacks" in both
+        assert "floating-point" not in one_line(an.compose(exact, times=3).report())
+
+    def test_memory_that_drifts_is_paid_for(self):
+        sampling = an.sampling.BallsInBins(80, 4, 8)
+        made = an.calibrate(
+            an.strategies.BLT(8, [0.2], [0.9]), sampling=sampling, epsilon=1, delta=1e-6, grid_bits=24
+        )
+        plain = dataclasses.replace(made, grid_bits=None)
+        assert made.drift == 2.0**-39 and plain.drift == 0
+        assert plain.epsilon() + 2.0**-33 <= made.epsilon() <= 1
+        assert made.gdp() == plain.gdp() + 2.0**-39
+        assert "what its memory loses" in made.report()

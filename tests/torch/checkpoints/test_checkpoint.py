@@ -1,0 +1,454 @@
+"""Checkpoints: a resumed run is the uninterrupted one bit for bit, or it is refused and nothing changes."""
+
+import hashlib
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.runs import files, ledger
+from anechoic.sampling import FixedOrder
+from anechoic.strategies import BLT, BandedToeplitz
+from anechoic.torch import BatchMemoryManager, read_mechanism
+from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch.checkpoints.replay import check_replayable, environment
+from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
+
+
+@pytest.fixture(autouse=True)
+def other_process(monkeypatch):
+    """Forget what was released; called, it does so once more, as a new process would."""
+    made = {}
+    monkeypatch.setattr(ledger, "_MADE", made)
+    return made.clear
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def lively(mode="hooks", *, keys=True, mech=None, optimizer=adam, workers=None, **options):
+    """A run with dropout and augmentations, which draw from every generator."""
+    mech = mech or mechanism("cyclic")
+    return start(
+        mode,
+        mech=mech,
+        model=network(dropout=0.3),
+        dataset=data(mech.sampling.examples, augmented=True),
+        optimizer=optimizer,
+        keys=keys,
+        loader=workers or {},
+        **options,
+    )
+
+
+def scrambled():
+    """Leave all generators in a state that no checkpoint has."""
+    import random
+
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    random.seed(99)
+
+
+STRATEGIES = {
+    "banded": BandedToeplitz(15, [1.0, 0.5, 0.2]),
+    "blt": BLT(15, scale=[0.2, 0.1], decay=[0.9, 0.5]),
+}
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5, 8, 14, 15])
+@pytest.mark.parametrize(("mode", "optimizer"), [("hooks", adam), ("ghost", momentum), ("functorch", adam)])
+def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    scrambled()
+    torch.manual_seed(5)
+    whole = lively(mode, optimizer=optimizer)
+    train(whole, at)
+    whole.engine.save_checkpoint(path=path, module=whole.module, optimizer=whole.optimizer)
+    end = train(whole)
+    scrambled()
+    other_process()
+    resumed = lively(mode, optimizer=optimizer, keys=False)
+    assert resumed.engine.load_checkpoint(path=path, module=resumed.module, optimizer=resumed.optimizer) == {}
+    assert resumed.engine.releases == at
+    assert torch.equal(train(resumed), end)
+    assert resumed.engine.get_epsilon(1e-5) == whole.engine.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    torch.manual_seed(5)
+    whole = lively(workers=workers)
+    train(whole, 7)
+    whole.engine.save_checkpoint(path=path)
+    end = train(whole)
+    other_process()
+    resumed = lively(keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed), end)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_noise_state_of_every_strategy_is_kept(strategy, tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    mech = Mechanism(STRATEGIES[strategy], FixedOrder(40, 8, steps=15), 0.5)
+    torch.manual_seed(5)
+    whole = lively(mech=mech)
+    train(whole, 6)
+    whole.engine.save_checkpoint(path=path)
+    end = train(whole)
+    other_process()
+    resumed = lively(mech=mech, keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed), end)
+
+
+def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+
+    def managed(run, size, stop):
+        with BatchMemoryManager(
+            data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
+        ) as batches:
+            while run.engine.releases < stop:
+                for batch in batches:
+                    step(run, batch)
+                    if run.engine.releases == stop:
+                        break
+        return weights(run.model)
+
+    torch.manual_seed(5)
+    whole = lively()
+    managed(whole, 3, 6)
+    whole.engine.save_checkpoint(path=path)
+    with pytest.raises(ReplayError, match="max_physical_batch_size=None was 3"):
+        iter(whole.loader)
+    end = managed(whole, 3, 15)
+    other_process()
+    resumed = lively(keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    with pytest.raises(ReplayError, match="max_physical_batch_size=4 was 3"):
+        managed(resumed, 4, 15)
+    assert torch.equal(managed(resumed, 3, 15), end)
+
+
+def test_before_the_first_batch_any_size_may_follow(tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    start().engine.save_checkpoint(path=path)
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    with BatchMemoryManager(
+        data_loader=resumed.loader, max_physical_batch_size=3, optimizer=resumed.optimizer
+    ) as batches:
+        step(resumed, next(iter(batches)))
+
+
+def test_what_else_was_saved_comes_back(tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    run = start()
+    scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 3)
+    train(run, 3)
+    extra = {"epoch": 3, "scheduler": scheduler.state_dict(), "best": torch.arange(3)}
+    run.engine.save_checkpoint(path=str(path), module=run.module, checkpoint_dict=extra)
+    other_process()
+    found = start(keys=False).engine.load_checkpoint(path=path)
+    assert found["epoch"] == 3
+    assert found["scheduler"] == scheduler.state_dict()
+    assert torch.equal(found["best"], torch.arange(3))
+
+
+def test_the_mechanism_can_be_read_from_a_checkpoint(tmp_path):
+    path = tmp_path / "run.ckpt"
+    run = start()
+    run.engine.save_checkpoint(path=path)
+    assert read_mechanism(path) == run.mechanism
+
+
+def test_only_the_owner_can_read_a_checkpoint(tmp_path):
+    path = tmp_path / "run.ckpt"
+    start().engine.save_checkpoint(path=path)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_unwrapped_models_resume_wrapped_ones(tmp_path, other_process):
+    path = tmp_path / "run.ckpt"
+    whole = start()
+    train(whole, 4)
+    whole.engine.save_checkpoint(path=path, module=whole.model)
+    end = train(whole)
+    other_process()
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=path, module=resumed.model)
+    assert torch.equal(train(resumed), end)
+
+
+# Between two releases.
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
+    path = tmp_path / "run.ckpt"
+    run = start(mode)
+    with BatchMemoryManager(
+        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
+    ) as batches:
+        iterator = iter(batches)
+        batch = next(iterator)
+        with pytest.raises(DesynchronizedError, match="batch 0 was delivered"):
+            run.engine.save_checkpoint(path=path)
+        step(run, batch)
+        with pytest.raises(DesynchronizedError, match="1 micro-batches of release 0"):
+            run.engine.save_checkpoint(path=path)
+    assert not path.exists()
+    run.optimizer.abandon_batch()
+    run.engine.save_checkpoint(path=path)
+
+
+# Damaged and foreign files.
+
+
+def saved(tmp_path, **options):
+    path = tmp_path / "run.ckpt"
+    run = start(**options)
+    train(run, 3)
+    run.engine.save_checkpoint(path=path)
+    return path
+
+
+def fresh_and_unharmed(path, error, message, **options):
+    """Loading is refused and the run is as it was: it trains as if nothing had happened."""
+    run = start(**options)
+    states = torch.get_rng_state()
+    with pytest.raises(error, match=message):
+        run.engine.load_checkpoint(path=path)
+    assert run.engine.releases == 0
+    assert torch.equal(torch.get_rng_state(), states)
+    assert torch.equal(train(run), train(start(**options)))
+
+
+def test_a_missing_file(tmp_path):
+    fresh_and_unharmed(tmp_path / "none.ckpt", CheckpointError, "cannot be read: No such file")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 80, 87, 88, 1000, 0.5, 0.99, -1])
+def test_a_truncated_file(keep, tmp_path, other_process):
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    length = int(keep * len(content)) if isinstance(keep, float) else keep
+    path.write_bytes(content[:length])
+    other_process()
+    fresh_and_unharmed(path, CheckpointError, "truncated|not an anechoic checkpoint")
+
+
+def test_a_corrupt_file(tmp_path, other_process):
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    run = start()
+    other_process()
+    for place in [0, 5, 30, 85, *np.linspace(90, len(content) - 1, 40).astype(int)]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="corrupt|not an anechoic checkpoint"):
+            run.engine.load_checkpoint(path=path)
+    path.write_bytes(content + b"more")
+    with pytest.raises(CheckpointError, match="corrupt"):
+        run.engine.load_checkpoint(path=path)
+    path.write_bytes(content)
+    run.engine.load_checkpoint(path=path)
+    assert run.engine.releases == 3
+
+
+def test_a_file_of_something_else(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save(network().state_dict(), path)
+    fresh_and_unharmed(path, CheckpointError, "not an anechoic checkpoint")
+    fresh_and_unharmed(tmp_path, CheckpointError, "cannot be read")
+
+
+class Trap:
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+def test_code_in_a_file_is_not_run(tmp_path):
+    path = tmp_path / "run.ckpt"
+    archive = io.BytesIO()
+    torch.save({"mechanism": Trap()}, archive)
+    for payload in (archive.getvalue(), pickle.dumps(Trap()), b"nothing"):
+        digest = hashlib.sha256(payload).hexdigest().encode()
+        path.write_bytes(checkpoint.MAGIC + digest + b"\n" + payload)
+        fresh_and_unharmed(path, CheckpointError, "cannot be decoded|no torch archive")
+
+
+def test_things_that_could_not_be_read_back_are_not_saved(tmp_path):
+    path = saved(tmp_path)
+    old = path.read_bytes()
+    run = start()
+    for thing in (Trap(), object(), lambda: 0, np.zeros(2), {1, 2}, torch.__version__):
+        with pytest.raises(ValueError, match=r"checkpoint_dict\['thing'\]\[0\] is a"):
+            run.engine.save_checkpoint(path=path, checkpoint_dict={"thing": [thing]})
+    assert path.read_bytes() == old
+
+
+def test_everything_that_is_saved_can_be_read(tmp_path):
+    # weights_only=True reads it; the check itself would refuse it otherwise
+    path = tmp_path / "run.ckpt"
+    for optimizer in (adam, momentum):
+        run = lively(optimizer=optimizer)
+        train(run, 3)
+        run.engine.save_checkpoint(path=path)
+        assert checkpoint.read(path)["releases"] == 3
+
+
+@pytest.mark.parametrize("stage", ["write", "fsync", "replace"])
+def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypatch, other_process):
+    path = saved(tmp_path)
+    old = path.read_bytes()
+    other_process()
+    run = start(keys=False)
+    run.engine.load_checkpoint(path=path)
+    train(run, 5)
+
+    def fail(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if stage == "write":
+            patch.setattr(files.HashingWriter, "write", fail)
+        else:
+            patch.setattr(os, stage, fail)
+        with pytest.raises((OSError, RuntimeError)):
+            run.engine.save_checkpoint(path=path)
+    assert path.read_bytes() == old
+    assert {name.suffix for name in tmp_path.iterdir()} <= {".ckpt", ".journal"}
+    run.engine.save_checkpoint(path=path)
+    assert path.read_bytes() != old
+
+
+# Another run.
+
+
+def test_another_mechanism_is_refused(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    fresh_and_unharmed(path, MismatchError, "fingerprint", mech=mechanism(noise_std=0.6))
+
+
+def test_another_order_of_the_data_is_refused(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    fresh_and_unharmed(path, MismatchError, "batches in one permuted order", shuffle=False)
+
+
+def test_another_model_is_refused(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    run = start(model=torch.nn.Linear(6, 2))
+    before = weights(run.model)
+    with pytest.raises(MismatchError, match="build the model as it was"):
+        run.engine.load_checkpoint(path=path)
+    assert torch.equal(weights(run.model), before)
+
+
+def test_another_set_up_is_refused(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    fresh_and_unharmed(path, MismatchError, "optimizer=Adam was SGD", optimizer=adam)
+    other_process()
+    fresh_and_unharmed(path, MismatchError, "loss_reduction=sum was mean", reduction="sum")
+    other_process()
+    fresh_and_unharmed(path, MismatchError, "grad_sample_mode=ghost", mode="ghost")
+
+
+def test_objects_of_another_run_are_refused(tmp_path):
+    run, other = start(), start()
+    for call in (run.engine.save_checkpoint, run.engine.load_checkpoint):
+        with pytest.raises(MismatchError, match="module is not the one"):
+            call(path=tmp_path / "x", module=other.module)
+        with pytest.raises(MismatchError, match="optimizer is not the one"):
+            call(path=tmp_path / "x", optimizer=other.optimizer)
+        with pytest.raises(ValueError, match="noise_scheduler is given"):
+            call(path=tmp_path / "x", noise_scheduler=object())
+        with pytest.raises(ValueError, match="must be a file name"):
+            call(path=io.BytesIO())
+    assert os.listdir(tmp_path) == []
+
+
+# Replay.
+
+
+def test_going_back_in_one_process_is_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    run = start()
+    train(run, 3)
+    run.engine.save_checkpoint(path=path)
+    run.engine.load_checkpoint(path=path)  # nothing was released since
+    train(run, 5)
+    with pytest.raises(ReplayError, match="has made 5 releases under this key, and would go back to 3"):
+        run.engine.load_checkpoint(path=path)
+    with pytest.raises(ReplayError, match="has made 5 releases under this key"):
+        start(keys=False).engine.load_checkpoint(path=path)
+    before = weights(run.model)
+    assert run.engine.releases == 5
+    train(run)
+    assert not torch.equal(weights(run.model), before)
+
+
+def test_a_run_under_way_does_not_become_another(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    run = start(keys=False)
+    train(run, 1)
+    with pytest.raises(ReplayError, match="1 releases of its own"):
+        run.engine.load_checkpoint(path=path)
+
+
+def test_another_number_of_threads_is_refused(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        run = start(keys=False)
+        with pytest.raises(
+            ReplayError, match=rf"threads={threads + 1} was {threads}.*set_num_threads\({threads}\)"
+        ):
+            run.engine.load_checkpoint(path=path)
+    finally:
+        torch.set_num_threads(threads)
+    run.engine.load_checkpoint(path=path)
+
+
+@pytest.mark.parametrize("name", sorted(environment(torch.device("cpu"))))
+def test_whatever_changes_bits_is_compared(name):
+    here = environment(torch.device("cpu"))
+    check_replayable(here, dict(here))
+    for value in ("other", None):
+        with pytest.raises(ReplayError, match=f"{name}="):
+            check_replayable(here, {**here, name: value})
+    with pytest.raises(ReplayError, match=f"{name}="):
+        check_replayable({k: v for k, v in here.items() if k != name}, here)
+
+
+def test_kernels_that_are_not_deterministic_are_refused():
+    cuda = {
+        **environment(torch.device("cpu")),
+        "device": "cuda: some card",
+        "deterministic_algorithms": False,
+    }
+    with pytest.raises(ReplayError, match="use_deterministic_algorithms"):
+        check_replayable(cuda, dict(cuda))
+    cuda["deterministic_algorithms"] = True
+    check_replayable(cuda, dict(cuda))

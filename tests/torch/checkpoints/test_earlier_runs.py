@@ -1,0 +1,307 @@
+"""A framework's own checkpoint restores weights and optimizer, not keys and count: epsilon never forgets."""
+
+import io
+
+import pytest
+import torch
+
+import anechoic as an
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import FixedOrder, Poisson
+from anechoic.strategies import Identity
+from anechoic.torch.checkpoints.history import unstamped
+from tests.torch.setting import mechanism, network, start, step, train
+
+DELTA = 1e-5
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)  # as frameworks read it
+
+
+def framework_saves(run):
+    """What a trainer writes: weights and the optimizer's state."""
+    return through_a_file({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()})
+
+
+def fresh(saved, **options):
+    """A new process of the same script: a new engine, and the weights of the first."""
+    run = start(keys=False, **options)
+    run.model.load_state_dict(saved["model"])
+    return run
+
+
+@pytest.fixture(params=["fixed", "poisson"])
+def mech(request):
+    return mechanism(request.param, noise_std=1.5)
+
+
+def test_the_stamp_holds_no_secret(mech):
+    run = start(mech=mech)
+    train(run, 3)
+    stamp = run.optimizer.state_dict()["anechoic"]
+    assert stamp["releases"] == 3 and stamp["fingerprint"] == mech.fingerprint
+    text = repr(stamp)
+    assert run.engine._current().keys.noise.hex() not in text
+    assert run.engine._current().keys.sampling.hex() not in text
+
+
+def test_a_restored_optimizer_is_refused(mech):
+    first = start(mech=mech, keys=False)
+    train(first, 8)
+    saved = framework_saves(first)
+    second = fresh(saved, mech=mech)
+    with pytest.raises(ReplayError, match=r"8 releases of its own.*engine\.charge\(state\)"):
+        second.optimizer.load_state_dict(saved["optimizer"])
+
+
+def test_charged_releases_count(mech):
+    first = start(mech=mech, keys=False)
+    train(first, 8)
+    saved = framework_saves(first)
+    second = fresh(saved, mech=mech)
+    second.engine.charge(saved["optimizer"], releases=8)
+    second.optimizer.load_state_dict(saved["optimizer"])
+    assert second.engine.get_epsilon(DELTA) >= first.engine.get_epsilon(DELTA) > 0
+    train(second, 7)
+    block = Mechanism(mech.strategy.truncate(8), mech.sampling.truncate(8), mech.noise_std)
+    rest = Mechanism(mech.strategy.truncate(7), mech.sampling.truncate(7), mech.noise_std)
+    assert second.engine.get_epsilon(DELTA) == an.compose(block, rest).epsilon(DELTA)
+    alone = max(first.engine.get_epsilon(DELTA), mech.epsilon(DELTA, steps=7))
+    assert second.engine.get_epsilon(DELTA) > alone
+    assert second.engine.composition.runs == 2
+
+
+def test_without_a_journal_all_of_a_run_is_charged(mech):
+    # the first process may have gone on after its last file: 8 is no bound of what it released
+    first = start(mech=mech, keys=False)
+    train(first, 8)
+    saved = framework_saves(first)
+    train(first, 12)
+    second = fresh(saved, mech=mech)
+    second.engine.charge(saved["optimizer"])
+    assert second.engine.get_epsilon(DELTA) == pytest.approx(mech.epsilon(DELTA), rel=1e-6)
+    assert second.engine.get_epsilon(DELTA) >= first.engine.get_epsilon(DELTA)
+
+
+def test_a_journal_knows_what_was_released_after_the_file(mech, tmp_path):
+    first = start(mech=mech, keys=False)
+    train(first, 2)
+    first.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    train(first, 8)
+    saved = framework_saves(first)
+    train(first, 12)
+    second = fresh(saved, mech=mech)
+    second.engine.charge(saved["optimizer"])
+    assert second.engine.get_epsilon(DELTA) == pytest.approx(first.engine.get_epsilon(DELTA), rel=1e-6)
+    (earlier,) = second.engine._current().history.earlier
+    assert earlier.releases == 12
+
+
+def test_a_third_process_pays_for_both(mech, tmp_path):
+    first = start(mech=mech, keys=False)
+    train(first, 5)
+    one = framework_saves(first)
+    second = fresh(one, mech=mech)
+    second.engine.charge(one["optimizer"], releases=5)
+    second.optimizer.load_state_dict(one["optimizer"])
+    train(second, 4)
+    two = framework_saves(second)
+    third = fresh(two, mech=mech)
+    with pytest.raises(ReplayError, match="would forget them"):
+        third.optimizer.load_state_dict(two["optimizer"])
+    third.engine.charge(two["optimizer"], releases=4)
+    third.optimizer.load_state_dict(two["optimizer"])
+    assert sorted(one.releases for one in third.engine._current().history.earlier) == [4, 5]
+    # and its own checkpoint keeps them
+    third.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    fourth = start(mech=mech, keys=False)
+    fourth.engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    assert fourth.engine.get_epsilon(DELTA) == third.engine.get_epsilon(DELTA)
+
+
+def test_only_what_is_charged_is_admitted(mech):
+    first = start(mech=mech, keys=False)
+    train(first, 5)
+    early = framework_saves(first)
+    train(first, 9)
+    late = framework_saves(first)
+    second = fresh(late, mech=mech)
+    second.engine.charge(early["optimizer"], releases=5)
+    with pytest.raises(ReplayError, match="9 releases"):
+        second.optimizer.load_state_dict(late["optimizer"])
+
+
+def test_the_same_key_in_a_fresh_engine_is_refused_whatever_is_charged(mech):
+    first = start(mech=mech)
+    train(first, 5)
+    saved = framework_saves(first)
+    second = start(mech=mech)  # the same keys, at release 0
+    with pytest.raises(ReplayError, match="would use rows of noise again"):
+        second.optimizer.load_state_dict(saved["optimizer"])
+    second.engine.charge(saved["optimizer"])
+    with pytest.raises(ReplayError, match="would use rows of noise again"):
+        second.optimizer.load_state_dict(saved["optimizer"])
+
+
+def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
+    first = start(mech=mech, keys=False)
+    train(first, 8)
+    inner = through_a_file(first.optimizer.original_optimizer.state_dict())
+    assert inner["anechoic"] == first.optimizer.state_dict()["anechoic"]
+    second = start(mech=mech, keys=False)
+    for optimizer in (second.optimizer, second.optimizer.original_optimizer):
+        with pytest.raises(ReplayError, match=r"8 releases of its own"):
+            optimizer.load_state_dict(inner)
+    second.engine.charge(inner, releases=8)
+    second.optimizer.original_optimizer.load_state_dict(inner)
+    assert second.engine.get_epsilon(DELTA) > 0
+
+
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
+def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
+    def plain(parameters):
+        return rule(parameters, lr=0.01)
+
+    first = start(mech=mech, keys=False, optimizer=plain)
+    train(first, 8)
+    saved = through_a_file(first.optimizer.state_dict())
+
+    def loaded(parameters):
+        optimizer = plain(parameters)
+        optimizer.load_state_dict(saved)
+        return optimizer
+
+    with pytest.raises(ReplayError, match=r"8 releases of its own.*engine\.charge\(state\)"):
+        train(start(mech=mech, keys=False, optimizer=loaded), 1)
+    paid = start(mech=mech, keys=False, optimizer=loaded)
+    paid.engine.charge(saved, releases=8)
+    train(paid, 2)
+    assert all("anechoic" not in group for group in paid.optimizer.param_groups)
+
+
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
+def test_a_run_takes_its_own_state(mech, rule):
+    run = start(mech=mech, optimizer=lambda parameters: rule(parameters, lr=0.01))
+    train(run, 3)
+    for optimizer in (run.optimizer, run.optimizer.original_optimizer):
+        optimizer.load_state_dict(optimizer.state_dict())
+    train(run, 5)
+
+
+@pytest.mark.parametrize("stamp", [None, {}, {"run": "one"}])
+def test_statistics_in_lists_are_seen_and_a_stamp_without_entries_is_none(mech, stamp):
+    run = start(mech=mech)
+    state = {"state": {0: {"kept": [torch.zeros(2)]}}, "param_groups": [], "anechoic": stamp}
+    with pytest.raises(GuaranteeError, match="does not say what was released"):
+        run.optimizer.load_state_dict(state)
+
+
+def test_an_optimizer_that_was_let_go_of_has_no_stamp(mech):
+    run = start(mech=mech)
+    optimizer = run.optimizer.original_optimizer
+    run.optimizer.detach()
+    assert "anechoic" not in optimizer.state_dict()
+
+
+def test_a_stamp_with_another_mechanism_than_the_journal_is_refused(mech, tmp_path):
+    first = start(mech=mech, keys=False, engine={"journal": tmp_path})
+    train(first, 5)
+    saved = framework_saves(first)
+    cheap = mechanism("fixed", noise_std=1000.0)
+    saved["optimizer"]["anechoic"]["fingerprint"] = cheap.fingerprint
+    second = fresh(saved, mech=mech)
+    with pytest.raises(MismatchError, match="the state was edited"):
+        second.engine.charge(saved["optimizer"], cheap)
+    assert second.engine.get_epsilon(DELTA) == 0
+
+
+def test_a_run_may_go_back_to_its_own_state(mech):
+    run = start(mech=mech)
+    train(run, 3)
+    state = through_a_file(run.optimizer.state_dict())
+    train(run, 5)
+    run.optimizer.load_state_dict(state)
+    assert run.engine.releases == 5
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+def of_a_plain_run():
+    """The state of an optimizer that was never private, after a step."""
+    model = network()
+    optimizer = adam(model.parameters())
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_states_without_statistics_are_taken_as_they_are(mech):
+    run = start(mech=mech, keys=False)
+    plain = torch.optim.SGD(network().parameters(), lr=0.25).state_dict()
+    run.optimizer.load_state_dict(plain)
+    assert run.optimizer.param_groups[0]["lr"] == 0.25
+    assert run.engine.get_epsilon(DELTA) == 0.0
+    with pytest.raises(CheckpointError, match="not one of a private optimizer"):
+        run.engine.charge(plain)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_stamp_that_was_taken_off_does_not_reset_the_count(mech, inner):
+    first = start(mech=mech, keys=False, optimizer=adam)
+    train(first, 8)
+    saved = framework_saves(first)
+    stripped = unstamped(saved["optimizer"])
+    second = fresh(saved, mech=mech, optimizer=adam)
+    loading = second.optimizer.original_optimizer if inner else second.optimizer
+    with pytest.raises(GuaranteeError, match=r"does not say what was released.*before make_private"):
+        loading.load_state_dict(stripped)
+    second.engine.charge(mech)
+    loading.load_state_dict(stripped)
+    assert second.engine.get_epsilon(DELTA) >= mech.epsilon(DELTA)
+
+
+def test_public_statistics_are_loaded_before_the_run(mech):
+    public = of_a_plain_run()
+
+    def loaded(parameters):
+        optimizer = adam(parameters)
+        optimizer.load_state_dict(public)
+        return optimizer
+
+    run = start(mech=mech, keys=False, optimizer=loaded)
+    train(run, 2)
+    assert all(int(state["step"]) == 3 for state in run.optimizer.state.values())
+    with pytest.raises(GuaranteeError, match="was not private"):
+        start(mech=mech, keys=False, optimizer=adam).optimizer.load_state_dict(public)
+
+
+def test_a_mechanism_is_charged(mech):
+    run = start(mech=mech)
+    other = Mechanism(Identity(4), FixedOrder(40, 8, steps=4), 2.0)
+    run.engine.charge(other)
+    assert run.engine.get_epsilon(DELTA) == other.epsilon(DELTA)
+    step(run, next(iter(run.loader)))
+    assert run.engine.get_epsilon(DELTA) > other.epsilon(DELTA)
+    with pytest.raises(ValueError, match="releases=5 must lie between 0 and n=4"):
+        run.engine.charge(other, releases=5)
+    with pytest.raises(MismatchError, match="cannot be composed"):
+        run.engine.charge(Mechanism(Identity(4), Poisson(40, 8, 4), 2.0, unit="user"))
+
+
+def test_a_run_under_another_mechanism_needs_that_mechanism(mech):
+    first = start(mech=mechanism("fixed", noise_std=3.0), keys=False)
+    train(first, 5)
+    saved = framework_saves(first)
+    second = fresh(saved, mech=mech)
+    with pytest.raises(MismatchError, match="pass it too"):
+        second.engine.charge(saved["optimizer"])
+    second.engine.charge(saved["optimizer"], first.mechanism, releases=5)
+    second.optimizer.load_state_dict(saved["optimizer"])
+    assert second.engine.get_epsilon(DELTA) == pytest.approx(first.engine.get_epsilon(DELTA), rel=1e-6)

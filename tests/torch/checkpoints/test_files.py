@@ -1,0 +1,264 @@
+"""What a checkpoint file may hold, where it may lie, and files without keys."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.runs import ledger, read_journal
+from anechoic.runs.files import writing
+from anechoic.torch import PrivacyEngine, read_mechanism
+from anechoic.torch.checkpoints import checkpoint
+from anechoic.torch.checkpoints.plain import plain, unplain
+from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train
+
+
+@pytest.fixture(autouse=True)
+def other_process(monkeypatch):
+    """Forget what was released; called, it does so once more, as a new process would."""
+    made = {}
+    monkeypatch.setattr(ledger, "_MADE", made)
+    return made.clear
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.ckpt"
+
+
+def the_journal(folder):
+    (found,) = folder.glob("*.journal")
+    return found
+
+
+# What it may hold.
+
+
+def test_schedulers_with_counters_are_kept(path):
+    run = start()
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [3, 3, 5], gamma=0.1)
+    for batch in run.loader:
+        step(run, batch)
+        scheduler.step()
+        if run.engine.releases == 3:
+            break
+    run.engine.save_checkpoint(path=path, checkpoint_dict={"scheduler": scheduler.state_dict()})
+    resumed = start(keys=False)
+    other = torch.optim.lr_scheduler.MultiStepLR(resumed.optimizer, [3, 3, 5], gamma=0.1)
+    other.load_state_dict(resumed.engine.load_checkpoint(path=path)["scheduler"])
+    assert other.state_dict() == scheduler.state_dict()
+    assert type(other.state_dict()["milestones"]) is type(scheduler.state_dict()["milestones"])
+    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("rate", [np.float64(0.1), np.float32(0.1)])
+def test_numpy_numbers_stay_what_they_are(rate, path, other_process):
+    def optimizer(parameters):
+        return torch.optim.Adam(parameters, lr=rate)
+
+    run = start(optimizer=optimizer)
+    train(run, 4)
+    extra = {"loss": np.float32(0.1), "count": np.int64(3), "on": np.bool_(True), "nan": np.float16("nan")}
+    run.engine.save_checkpoint(path=path, checkpoint_dict=extra)
+    end = train(run)
+    other_process()
+    resumed = start(optimizer=optimizer, keys=False)
+    found = resumed.engine.load_checkpoint(path=path)
+    assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in extra.items()}
+    assert found["loss"] == extra["loss"] and np.isnan(found["nan"])
+    assert type(resumed.optimizer.param_groups[0]["lr"]) is type(rate)
+    assert torch.equal(train(resumed), end)
+
+
+def test_plain_values_come_back_as_they_were():
+    values = {"a": [(1, 2.5, "x", None), {"b": np.float32(1.5)}], 3: torch.ones(2), "c": torch.Size([1, 2])}
+    back = unplain(plain("it", values))
+    assert back["a"] == values["a"] and type(back["a"][0]) is tuple and type(back["a"][1]["b"]) is np.float32
+    state = nn.Linear(2, 2).state_dict()
+    assert plain("it", state)._metadata == state._metadata
+
+
+def test_a_folder_is_no_file(tmp_path):
+    run = start()
+    with pytest.raises(
+        CheckpointError, match=r"is a folder: give the name of a file in it, such as .*run\.ckpt"
+    ):
+        run.engine.save_checkpoint(path=tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run.engine.load_checkpoint(path=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_format_is_known_by_name(path):
+    mech = mechanism()
+    with writing(path, b"anechoic checkpoint 1\n") as file:
+        torch.save({"mechanism": mech.to_json(), "releases": 3}, file)
+    assert read_mechanism(path) == mech
+    run = start(mech=mech)
+    with pytest.raises(
+        CheckpointError, match=r"without journals .* engine\.charge\(anechoic\.torch\.read_mech"
+    ):
+        run.engine.load_checkpoint(path=path)
+
+
+# Without keys.
+
+
+def test_a_sealed_checkpoint_holds_no_secret_and_resumes_with_the_keys(path, other_process):
+    mech = mechanism("cyclic")
+    whole = start(mech=mech, model=network(dropout=0.3))
+    train(whole, 6)
+    whole.engine.save_checkpoint(path=path, keys=False)
+    content = checkpoint.read(path)
+    assert content["noise"] is content["noise_key"] is content["sampling_key"] is None
+    for key in (NOISE_KEY, SAMPLING_KEY):
+        assert key not in path.read_bytes() and key.hex().encode() not in path.read_bytes()
+    end = train(whole)
+    other_process()
+    resumed = start(mech=mech, model=network(dropout=0.3))
+    resumed.engine.load_checkpoint(path=path)
+    assert resumed.engine.releases == 6
+    assert torch.equal(train(resumed), end)
+
+
+def test_a_sealed_checkpoint_needs_its_keys(path):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path, keys=False)
+    with pytest.raises(MismatchError, match="sealed, and noise_key is not the one"):
+        start(keys=False).engine.load_checkpoint(path=path)
+    other = start()
+    other.engine._current().keys = PrivacyEngine(noise_key=NOISE_KEY)._keys.draw()
+    with pytest.raises(MismatchError, match="sealed, and sampling_key is not the one"):
+        other.engine.load_checkpoint(path=path)
+
+
+def test_keys_that_nobody_could_give_again_are_not_left_out(path):
+    with pytest.raises(ValueError, match="drew its keys itself"):
+        start(keys=False).engine.save_checkpoint(path=path, keys=False)
+    assert not path.exists()
+
+
+# The journal beside it.
+
+
+def test_a_run_without_checkpoints_writes_nothing_and_hashes_nothing(tmp_path, monkeypatch):
+    from anechoic.torch import release
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(release, "digest", lambda released, journal: pytest.fail("hashed"))
+    train(start(), 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_releases_from_the_first_checkpoint_on_are_recorded(path):
+    run = start()
+    train(run, 3)
+    run.engine.save_checkpoint(path=path)
+    train(run, 7)
+    record = read_journal(the_journal(path.parent))
+    assert (record.first, record.end) == (3, 7)
+
+
+def test_a_journal_of_its_own_place_holds_all_releases(tmp_path, path):
+    place = tmp_path / "journals"
+    place.mkdir()
+    run = start(engine={"journal": place})
+    train(run, 5)
+    run.engine.save_checkpoint(path=path)
+    assert (read_journal(the_journal(place)).first, read_journal(the_journal(place)).end) == (0, 5)
+    assert list(tmp_path.glob("*.journal")) == []
+
+
+def test_a_run_under_the_same_keys_is_held_to_the_journal(tmp_path, other_process):
+    first = start(engine={"journal": tmp_path / "run.journal"})
+    train(first, 5)
+    other_process()
+    second = start(engine={"journal": tmp_path / "run.journal"})
+    train(second, 3)
+    other_process()
+    third = start(engine={"journal": tmp_path / "run.journal"}, dataset=data(40, seed=1))
+    before = [p.detach().clone() for p in third.model.parameters()]
+    with pytest.raises(ReplayError, match="release 0 was made before and would now be another one"):
+        step(third, next(iter(third.loader)))
+    assert all(torch.equal(p, q) for p, q in zip(third.model.parameters(), before, strict=True))
+
+
+def test_a_refused_release_is_nowhere_to_be_read(path, other_process):
+    run = start()
+    run.engine.save_checkpoint(path=path)
+    train(run, 4)
+    other_process()
+    resumed = start(keys=False, dataset=data(40, seed=1))
+    resumed.engine.load_checkpoint(path=path)
+    before = [p.detach().clone() for p in resumed.model.parameters()]
+    raw = []
+    batch = next(iter(resumed.loader))
+    resumed.optimizer.zero_grad()
+    resumed.criterion(resumed.forward(batch[0]), batch[1]).backward()
+    raw = [None if p.grad is None else p.grad.clone() for p in resumed.model.parameters()]
+    with pytest.raises(ReplayError, match="release 0 was made before"):
+        resumed.optimizer.step()
+    for p, old, grad in zip(resumed.model.parameters(), before, raw, strict=True):
+        assert torch.equal(p, old)
+        assert (p.grad is None and grad is None) or torch.equal(p.grad, grad)
+    with pytest.raises(GuaranteeError):
+        resumed.optimizer.step()
+
+
+def test_checkpoints_in_other_folders_find_the_journal(tmp_path, other_process):
+    run = start()
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        train(run, 3 * number)
+        run.engine.save_checkpoint(path=tmp_path / str(number) / "run.ckpt")
+    end = train(run)
+    run.engine._current().recorder.journal.close()
+    for name in (tmp_path / "1").iterdir():  # trainers delete older checkpoints
+        name.unlink()
+    other_process()
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=tmp_path / "2" / "run.ckpt")
+    assert torch.equal(train(resumed), end)
+    assert read_journal(the_journal(tmp_path / "2")).end == 15
+
+
+def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path)
+    run.engine._current().recorder.journal.close()
+    the_journal(path.parent).unlink()
+    other = start(keys=False)
+    before = [p.detach().clone() for p in other.model.parameters()]
+    with pytest.raises(CheckpointError, match="is missing"):
+        other.engine.load_checkpoint(path=path)
+    assert other.engine.releases == 0
+    assert all(torch.equal(p, q) for p, q in zip(other.model.parameters(), before, strict=True))
+
+
+def test_the_journal_shows_no_key(path):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path)
+    train(run, 4)
+    content = the_journal(path.parent).read_bytes()
+    assert NOISE_KEY.hex().encode() not in content and SAMPLING_KEY.hex().encode() not in content
+    assert json.dumps(content.decode("ascii"))
+
+
+@pytest.mark.parametrize("releases", [0, 2])
+def test_weights_that_something_else_changed_are_not_saved(releases, path):
+    run = start()
+    train(run, releases)
+    with torch.no_grad():
+        run.model[0].weight.add_(1.0)
+    if not releases:  # weights may be loaded until the first batch
+        run.engine.save_checkpoint(path=path)
+        return
+    with pytest.raises(GuaranteeError, match="by something else than optimizer.step"):
+        run.engine.save_checkpoint(path=path)
+    assert not path.exists()

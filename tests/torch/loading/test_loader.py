@@ -1,0 +1,340 @@
+"""Delivery: batch t for release t, whatever the workers, however the loop is left, empty or not."""
+
+import random
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from anechoic.batches.fixed_order import InOrder
+from anechoic.batches.poisson import Sampled
+from anechoic.errors import DesynchronizedError, HorizonError
+from anechoic.runs.ledger import ReleaseLedger
+from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
+from anechoic.torch.loading.fetching import empty_like
+from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
+from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
+
+KEY = bytes(range(32))
+WORKERS = {
+    "main": {},
+    "one": {"num_workers": 1},
+    "two": {"num_workers": 2, "prefetch_factor": 3},
+    "lasting": {"num_workers": 2, "persistent_workers": True},
+}
+
+
+class Numbers(Dataset):
+    """Example i is i, with a random number next to it from each global generator."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        drawn = (torch.rand(()).item(), np.random.rand(), random.random())  # noqa: NPY002
+        return torch.tensor(index), torch.tensor(drawn, dtype=torch.float64)
+
+
+def loader_of(sampling=None, *, workers=None, most=None, dataset=None, collate_fn=None, batch_first=True):
+    sampling = sampling or FixedOrder(20, 3, epochs=2)
+    plain = DataLoader(
+        dataset or Numbers(sampling.examples), batch_size=3, collate_fn=collate_fn, **(workers or {})
+    )
+    if isinstance(sampling, FixedOrder):
+        batches = InOrder(sampling, KEY)
+    else:
+        batches = Sampled(sampling, len(plain), KEY)
+    ledger = ReleaseLedger(sampling.steps)
+    ledger.start(KEY)
+    return PrivateDataLoader(
+        plain, Feed(batches, KEY), ledger, max_physical_batch_size=most, batch_first=batch_first
+    )
+
+
+def made(loader, delivery=None):
+    """Pretend that the batch in hand was stepped."""
+    if loader.ledger.due().last:
+        with loader.ledger.releasing():
+            pass
+    else:
+        with loader.ledger.summing():
+            pass
+
+
+def passes(loader, count=2):
+    found = []
+    for _ in range(count):
+        for batch in loader:
+            found.append(batch)
+            made(loader)
+    return found
+
+
+def same(a, b):
+    return len(a) == len(b) and all(
+        torch.equal(x, y) for p, q in zip(a, b, strict=True) for x, y in zip(p, q, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["one", "two", "lasting"])
+@pytest.mark.parametrize("sampling", [None, CyclicPoisson(20, 3, 2, 14)], ids=["fixed", "cyclic"])
+def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
+    expected = passes(loader_of(sampling))
+    assert same(passes(loader_of(sampling, workers=WORKERS[name])), expected)
+    drawn = torch.cat([batch[1] for batch in expected]).flatten()
+    assert len(drawn.unique()) == len(drawn)  # nothing is drawn twice
+
+
+@pytest.mark.parametrize("name", list(WORKERS))
+def test_a_loop_that_is_left_resumes_at_the_release_count(name):
+    expected = passes(loader_of())
+    loader = loader_of(workers=WORKERS[name])
+    found = []
+    for stop in (1, 2, 5, 8, 14):
+        for batch in loader:
+            found.append(batch)
+            made(loader)
+            if loader.ledger.releases == stop:
+                break
+        if stop in (2, 8):
+            next(iter(loader))  # looked at, not stepped
+    assert same(found, expected)
+
+
+def test_length_and_passes():
+    loader = loader_of(FixedOrder(20, 3, steps=16))
+    assert len(loader) == 7
+    assert [len(list_of(loader)) for _ in range(3)] == [7, 7, 2]
+    with pytest.raises(HorizonError, match="all n=16 releases"):
+        iter(loader)
+
+
+def list_of(loader):
+    return [made(loader) for _ in loader]
+
+
+def test_the_facade_shows_the_data_set_given():
+    dataset = Numbers(20)
+    loader = loader_of(dataset=dataset)
+    assert loader.dataset is dataset
+    assert [len(indices) for indices in loader.batch_sampler] == [3] * 6 + [2]
+    assert loader.ledger.releases == 0
+    assert isinstance(loader, DataLoader)
+
+
+@pytest.mark.parametrize("name", list(WORKERS))
+def test_only_the_newest_iterator_lives(name):
+    loader = loader_of(workers=WORKERS[name])
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    with pytest.raises(DesynchronizedError, match="stale"):
+        next(old)
+    assert len(next(new)[0]) == 3
+    made(loader)
+    with pytest.raises(DesynchronizedError, match="stale"):
+        next(old)
+    next(new)
+
+
+def test_the_last_batch_of_a_pass_cannot_be_skipped_either():
+    loader = loader_of()
+    batches = iter(loader)
+    for _ in range(6):
+        next(batches)
+        made(loader)
+    next(batches)
+    with pytest.raises(DesynchronizedError, match="batch 6 was delivered"):
+        next(batches)
+
+
+@pytest.mark.parametrize("name", list(WORKERS))
+def test_the_generators_of_the_training_loop_are_not_touched(name):
+    loader = loader_of(workers=WORKERS[name])
+
+    def states():
+        numpy = np.random.get_state()  # noqa: NPY002
+        return torch.get_rng_state().tolist(), random.getstate(), numpy[1].tolist(), numpy[2:]
+
+    before = states()
+    passes(loader)
+    assert states() == before
+
+
+def test_augmentations_do_not_depend_on_the_state_of_the_training_loop():
+    torch.manual_seed(1)
+    expected = passes(loader_of())
+    torch.manual_seed(2)
+    random.seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    assert same(passes(loader_of()), expected)
+
+
+def test_data_sets_that_fetch_several_examples_at_once():
+    class Several(Numbers):
+        def __getitems__(self, indices):
+            return [(torch.tensor(i), torch.zeros(3)) for i in indices]
+
+    found = passes(loader_of(dataset=Several(20)))
+    assert sorted(torch.cat([b[0] for b in found]).tolist()) == sorted(list(range(20)) * 2)
+    assert all(bool((b[1] == 0).all()) for b in found)
+
+
+# Micro-batches.
+
+
+@pytest.mark.parametrize("count", range(12))
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 20, None])
+def test_split(count, most):
+    parts = split(list(range(count)), most)
+    assert [index for part in parts for index in part] == list(range(count))
+    sizes = [len(part) for part in parts]
+    if most is None:
+        assert len(parts) == 1
+    else:
+        assert max(sizes) <= most
+        assert len(parts) == max(1, -(-count // most))
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("name", list(WORKERS))
+def test_micro_batches_hold_the_same_examples(name):
+    whole = passes(loader_of())
+    found, step = [], []
+    loader = loader_of(workers=WORKERS[name], most=2)
+    assert len(loader) == 6 * 2 + 1
+    for _ in range(2):
+        for batch in loader:
+            delivery = loader.ledger.due()
+            assert delivery.chunks == (2 if len(whole[delivery.step][0]) == 3 else 1)
+            assert delivery.size == len(batch[0])
+            step.append(batch[0])
+            if delivery.last:
+                found.append(torch.cat(step))
+                step = []
+            made(loader)
+    assert all(torch.equal(a, b[0]) for a, b in zip(found, whole, strict=True))
+
+
+# Batches of no example.
+
+Pair = namedtuple("Pair", "x y")
+
+
+def empty_step(sampling):
+    batches = Sampled(sampling, 7, KEY)
+    return next(t for t in range(sampling.steps) if not len(batches.batch(t)))
+
+
+@pytest.mark.parametrize("name", ["main", "two"])
+def test_empty_batches_are_delivered_with_the_shapes_of_others(name):
+    sampling = Poisson(20, 1, 60)
+    first = empty_step(sampling)
+    loader = loader_of(sampling, workers=WORKERS[name])
+    sizes = []
+    while loader.ledger.releases < 60:
+        for index, drawn in loader:
+            sizes.append(len(index))
+            assert index.dtype == torch.int64
+            assert drawn.shape == (len(index), 3)
+            assert drawn.dtype == torch.float64
+            made(loader)
+    assert sizes[first] == 0
+    assert sizes.count(0) > 10
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda items: {
+            "x": default_collate([i[1] for i in items]),
+            "rest": [default_collate([i[0] for i in items])],
+        },
+        lambda items: Pair(default_collate([i[1] for i in items]), default_collate([i[0] for i in items])),
+        lambda items: (default_collate([i[1] for i in items]), [str(i) for i in items]),
+    ],
+    ids=["dict", "namedtuple", "strings"],
+)
+def test_empty_batches_keep_their_structure(collate):
+    loader = loader_of(Poisson(20, 1, 60), collate_fn=collate)
+    full = empty = None
+    for batch in loader:
+        size = loader.ledger.due().size
+        full, empty = (batch, empty) if size else (full, batch)
+        made(loader)
+    assert type(full) is type(empty)
+    assert len(full) == len(empty)
+    tensors = [
+        v for v in (empty.values() if isinstance(empty, dict) else empty) if isinstance(v, torch.Tensor)
+    ]
+    assert [tuple(v.shape) for v in tensors if v.dim() > 1] == [(0, 3)]
+
+
+def test_empty_batches_where_the_batch_comes_second():
+    batch = [torch.ones(7, 4, 2), torch.ones(4)]
+    assert [tuple(t.shape) for t in empty_like(batch, batch_first=False)] == [(7, 0, 2), (0,)]
+
+
+def test_a_batch_that_cannot_be_emptied_is_refused():
+    with pytest.raises(TypeError, match="holds a int"):
+        empty_like({"x": torch.ones(2), "count": 2})
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("forward", [True, False], ids=["forward", "step-only"])
+def test_empty_batches_are_releases(mode, forward):
+    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
+    run = start(mode, mech=mech)
+    kinds = set()
+    while run.engine.releases < 40:
+        for batch in run.loader:
+            kinds.add(min(len(batch[0]), 1))
+            before = weights(run.model)
+            if mode == "functorch" and not len(batch[0]):
+                run.optimizer.step()  # vmap does not map over nothing
+            elif len(batch[0]) or forward:
+                step(run, batch)
+            else:
+                run.optimizer.step()
+            assert torch.isfinite(weights(run.model)).all()
+            assert not torch.equal(weights(run.model), before)  # noise was added
+    assert kinds == {0, 1}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_an_empty_batch_does_not_take_gradients_of_another(mode):
+    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
+    run = start(mode, mech=mech)
+    x, y = data(3).tensors
+    while True:
+        for batch in run.loader:
+            if not len(batch[0]):
+                run.optimizer.zero_grad()
+                run.criterion(run.forward(x), y).backward()
+                with pytest.raises(DesynchronizedError, match="whose batch has 0"):
+                    run.optimizer.step()
+                return
+            step(run, batch)
+
+
+# Whole runs.
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_run_does_not_depend_on_workers(mode):
+    ends = [
+        train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))
+        for name in ("main", "two", "lasting")
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def test_random_augmentation_reaches_the_model():
+    assert isinstance(data(augmented=True), Augmented)
+    assert not torch.equal(train(start(dataset=data(40, augmented=True))), train(start()))

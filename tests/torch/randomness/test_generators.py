@@ -1,0 +1,251 @@
+"""What a training step draws is a function of the sampling key and t, and of nothing else."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch.loading.repeats import different
+from anechoic.torch.randomness import generators as randomness
+from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
+
+
+def draw():
+    """One number of each global generator."""
+    return random.random(), float(np.random.rand()), float(torch.rand(1)), float(torch.randn(1))  # noqa: NPY002
+
+
+def scramble(seed):
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def dropped(**options):
+    return start(mech=mechanism("poisson"), model=network(dropout=0.5), **options)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
+    found = []
+    for seed in (1, 2):
+        scramble(seed)
+        found.append(train(dropped(mode=mode), 6))
+    assert torch.equal(*found)
+
+
+def test_masks_depend_on_the_sampling_key():
+    first, second = dropped(), dropped()
+    run = second.engine._current()
+    run.keys = replace(run.keys, sampling=bytes(32))
+    drawn = []
+    for run in (first, second):
+        next(iter(run.loader))
+        drawn.append(draw())
+    assert all(one != other for one, other in zip(*drawn, strict=True))
+
+
+def test_evaluation_between_steps_changes_nothing():
+    one, other = dropped(), dropped()
+    train(one, 6)
+    while other.engine.releases < 6:
+        for batch in other.loader:
+            step(other, batch)
+            draw()  # an evaluation
+            if other.engine.releases == 6:
+                break
+    assert torch.equal(weights(one.model), weights(other.model))
+
+
+def test_between_two_steps_the_generators_go_on_where_they_were():
+    scramble(3)
+    expected = [draw() for _ in range(4)]
+    scramble(3)
+    run = dropped()
+    batches = iter(run.loader)
+    assert draw() == expected[0]
+    batch = next(batches)
+    draw()
+    step(run, batch)
+    assert draw() == expected[1]
+    batch = next(batches)
+    run.optimizer.abandon_batch()
+    assert draw() == expected[2]
+    next(iter(run.loader))  # left without a step
+    iter(run.loader)
+    assert draw() == expected[3]
+
+
+def test_a_batch_that_comes_again_draws_the_same():
+    run = dropped()
+    next(iter(run.loader))
+    first = draw()
+    next(iter(run.loader))
+    assert draw() == first
+
+
+def test_micro_batches_draw_apart_and_are_given_back():
+    run = start(mech=mechanism("fixed"))
+    scramble(3)
+    outside = draw()
+    scramble(3)
+    drawn = []
+    manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer)
+    with manager as batches:
+        for batch in batches:
+            drawn.append(draw())
+            step(run, batch)
+            if run.engine.releases:
+                break
+    assert len(set(drawn)) == len(drawn) == 2
+    assert draw() == outside
+
+
+def test_masks_are_not_known_from_32_bits():
+    # torch.manual_seed(s) and (s + 2**32) give one stream on the CPU; whole states do not come from a seed
+    with randomness.seeded(bytes(32)):
+        mine = torch.rand(4)
+        state = torch.get_rng_state()[24 : 24 + 624 * 8].view(torch.int64)
+    assert len(set(state.tolist())) > 600
+    torch.manual_seed(torch.initial_seed())
+    assert not torch.equal(torch.rand(4), mine)
+
+
+def test_an_unknown_layout_of_the_generator_is_refused(monkeypatch):
+    monkeypatch.setattr(randomness, "cpu_state", lambda words, number: torch.zeros(5056, dtype=torch.uint8))
+    randomness.check_layout.cache_clear()
+    with pytest.raises(GuaranteeError, match="laid out in another way"):
+        randomness.check_layout()
+    randomness.check_layout.cache_clear()
+
+
+# Data sets with generators of their own.
+
+
+class Own(Dataset):
+    """Draws augmentations as `draw` says, which belongs to the data set."""
+
+    def __init__(self, draw):
+        self.plain, self.draw = data(40), draw
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        x, y = self.plain[index]
+        return x + self.draw(index), y
+
+
+def numpy_generator():
+    source = np.random.default_rng(0)
+    return lambda index: torch.from_numpy(source.normal(size=FEATURES)).float()
+
+
+def torch_generator():
+    source = torch.Generator().manual_seed(0)
+    return lambda index: torch.rand(FEATURES, generator=source)
+
+
+def python_generator():
+    source = random.Random(0)
+    return lambda index: source.random()
+
+
+def coin():
+    source = np.random.default_rng(0)
+    return lambda index: float(source.random() < 0.5)
+
+
+@pytest.mark.parametrize("made", [numpy_generator, torch_generator, python_generator, coin])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_generators_of_the_data_set_are_refused(made, workers):
+    with pytest.raises(UnsupportedError, match=r"batch\[0\] differs.*numpy\.random\.default_rng\(torch"):
+        start(dataset=Own(made()), loader={"num_workers": workers})
+
+
+def test_a_collate_function_with_a_generator_is_refused():
+    source = torch.Generator()
+
+    def collate(examples):
+        x, y = torch.utils.data.default_collate(examples)
+        return {"x": x, "more": [y, torch.rand(3, generator=source)]}
+
+    with pytest.raises(UnsupportedError, match=r"batch\['more'\]\[1\] differs"):
+        start(loader={"collate_fn": collate})
+
+
+def from_global_generators(index):
+    source = np.random.default_rng(torch.randint(2**62, ()).item())
+    return torch.rand(FEATURES) + float(source.random()) + float(np.random.rand())  # noqa: NPY002
+
+
+@pytest.mark.parametrize("drawn", [from_global_generators, lambda i: np.random.default_rng(i).random()])
+def test_the_remedy_is_taken(drawn):
+    run = start(dataset=Own(drawn))
+    train(run, 2)
+
+
+def test_trying_changes_no_global_state():
+    scramble(4)
+    expected = draw()
+    scramble(4)
+    start(dataset=Own(from_global_generators), loader={"num_workers": 0})
+    assert draw() == expected
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_batches_of_all_kinds_are_compared():
+    nan = float("nan")
+    same = [
+        (torch.tensor([nan, 1]), torch.tensor([nan, 1])),
+        ({"a": [1, "b"]}, {"a": [1, "b"]}),
+        (Plain(np.ones(2)), Plain(np.ones(2))),
+        (nan, nan),
+        (np.array([object()]), np.array([object()])),
+    ]
+    others = [
+        (torch.tensor([0.0]), torch.tensor([-0.0]), "b"),
+        ({"a": [1, "b"]}, {"a": [1, "c"]}, "b['a'][1]"),
+        (Plain(np.ones(2)), Plain(np.zeros(2)), "b.value"),
+        ([1], [1, 2], "b"),
+        ((1,), [1], "b"),
+        ({"a": 1}, {}, "b"),
+    ]
+    assert [different(one, two, "b") for one, two in same] == [""] * len(same)
+    assert [different(one, two, "b") for one, two, _ in others] == [where for *_, where in others]
+
+
+# Keys.
+
+
+def test_keys_are_drawn_when_the_run_begins():
+    engine = PrivacyEngine()
+    made = [engine._keys.draw() for _ in range(2)]
+    assert made[0].noise != made[1].noise and made[0].sampling != made[1].sampling
+    assert not made[0].given
+
+
+def test_functions_give_keys_when_the_run_begins():
+    asked = []
+
+    def key():
+        asked.append(1)
+        return bytes(range(32))
+
+    engine = PrivacyEngine(noise_key=key, sampling_key=lambda: bytes(32))
+    assert not asked
+    keys = engine._keys.draw()
+    assert keys.noise == bytes(range(32)) and keys.given
+    with pytest.raises(ValueError, match="noise_key has 3 bytes"):
+        PrivacyEngine(noise_key=lambda: b"abc")._keys.draw()
+    with pytest.raises(ValueError, match="two different keys"):
+        PrivacyEngine(noise_key=lambda: bytes(32), sampling_key=lambda: bytes(32))._keys.draw()

@@ -1,0 +1,279 @@
+"""Training with exact sums: integers up to the release, the same whatever micro-batches and threads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.noise.grid import default_bits, spacing
+from anechoic.planning import plan
+from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
+from anechoic.torch.setup import exact_sums
+from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
+from tests.torch.units_setting import IDS, scheme, unit_mechanism
+
+BITS = 20
+
+
+def exact(**options):
+    return replace(mechanism(**options), grid_bits=BITS)
+
+
+def released(run, batches=1):
+    """Noisy gradients of the next steps, as vectors."""
+    found = []
+    for batch in run.loader:
+        step(run, batch)
+        found.append(torch.cat([p.grad.flatten() for p in run.model.parameters()]).double().numpy().copy())
+        if len(found) == batches:
+            return found
+    raise AssertionError
+
+
+def test_a_release_is_a_sum_of_integers_and_a_row_of_integers():
+    run = start(mech=exact())
+    (found,) = released(run)
+    unit = spacing(1.0, BITS) / 8
+    row = run.mechanism.stream(len(found), key=NOISE_KEY)
+    noise, _ = row.next(row.init())
+    total = found / unit - noise
+    assert np.abs(total - np.round(total)).max() < 0.26, "float32 keeps integers below 2**24 to a quarter"
+    assert 0 < np.linalg.norm(total) <= 8 * 2**BITS
+
+
+def test_with_little_noise_it_trains_as_float_sums_do():
+    floats = mechanism(noise_std=1e-9)
+    models = [
+        train(start(mech=made, keys=False, shuffle=False)) for made in (floats, replace(floats, grid_bits=25))
+    ]
+    assert float((models[0] - models[1]).abs().max()) < 1e-3
+    assert float((models[0] - weights(start(keys=False).model)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap", "vmap_loss"])
+def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
+    """A row whose gradient is not finite counts as zero, which is what zero-out adjacency makes of it."""
+    sums = []
+    for gone in (None, 0, 3):
+        run = start(mode, mech=exact(clip_norm=1e-5, steps=5), keys=False, shuffle=False)
+        for x, y in run.loader:
+            if gone is not None:
+                x[gone] = float("nan")
+            run.optimizer.zero_grad()
+            backward(run, (x, y))
+            sums.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+            run.optimizer.abandon_batch()
+            break
+    for other in sums[1:]:
+        moved = sum(int((a - b).square().sum()) for a, b in zip(sums[0], other, strict=True))
+        assert 0.99 * 4**BITS < moved < 4**BITS
+
+
+@pytest.mark.parametrize("mode", ["vmap", "vmap_loss"])
+def test_sums_of_rows_are_integers_however_many_are_taken_at_once(mode):
+    """The rows' own gradients are float32, whose last bits may go with the number of rows in a kernel."""
+    found = []
+    for memory in (1, 2**26):  # one row at a time, or all of them
+        run = start(mode, mech=exact(), keys=False, shuffle=False)
+        run.optimizer.source.memory = memory
+        for batch in run.loader:
+            run.optimizer.zero_grad()
+            backward(run, batch)
+            found.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
+            run.optimizer.abandon_batch()
+            break
+    assert all(total.dtype == torch.int64 for total in found[0])
+    assert all(int((a - b).abs().max()) <= 2 for a, b in zip(*found, strict=True))
+
+
+def test_sums_that_are_not_integers_are_refused_on_a_grid():
+    run = start(mech=exact(), keys=False)
+    for batch in run.loader:
+        run.optimizer.zero_grad()
+        backward(run, batch)
+        with pytest.raises(GuaranteeError, match="int64"):
+            run.optimizer.release.add([torch.zeros_like(p) for p in run.model.parameters()])
+        break
+
+
+def test_micro_batches_and_threads_leave_no_trace():
+    found = []
+    before = torch.get_num_threads()
+    for size, threads in ((8, 1), (3, 1), (1, 3)):
+        run = start(mech=exact(examples=40, noise_std=1e-9), keys=False, shuffle=False)
+        try:
+            torch.set_num_threads(threads)
+            with BatchMemoryManager(
+                data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
+            ) as loader:
+                made = []
+                run.optimizer.attach_step_hook(
+                    lambda o, made=made: made.append([p.grad.clone() for p in o.params])
+                )
+                for batch in loader:
+                    step(run, batch)
+                    if made:
+                        break
+        finally:
+            torch.set_num_threads(before)
+        found.append(made[0])
+    for other in found[1:]:
+        # gradients of rows may differ in the last place with the size of a physical batch
+        assert max(float((a - b).abs().max()) for a, b in zip(found[0], other, strict=True)) <= 2.0**-BITS
+
+
+def test_contributions_of_units_are_exact_too():
+    made = replace(unit_mechanism(scheme("fixed", 11, 4)), grid_bits=BITS)
+    run = start(mech=made, unit_ids=IDS, keys=False, dataset=data(40))
+    local = run.engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        local((x, y))
+        run.optimizer.step()
+        break
+    assert run.engine.releases == 1
+    assert all(p.grad.dtype == p.dtype for p in run.model.parameters())
+
+
+def test_empty_batches_are_released_as_noise():
+    made = replace(mechanism("poisson", examples=40, batch_size=1), grid_bits=BITS)
+    keys = {"noise_key": bytes([91]) * 32, "sampling_key": bytes([92]) * 32}  # of no other test
+    run = start(mech=made, keys=False, engine=keys, dataset=data(40))
+    empty = 0
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        if len(x):
+            backward(run, (x, y))
+        run.optimizer.step()
+        empty += not len(x)
+    assert empty and run.engine.releases == 15
+
+
+def planned(*, mode="hooks", model=None, strategy="identity", **options):
+    """An engine that planned its mechanism."""
+    engine, model = PrivacyEngine(), nn.Linear(6, 2) if model is None else model
+    given = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2, "max_grad_norm": 1.0, **options}
+    engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data(40), batch_size=8),
+        mechanism=strategy,
+        grad_sample_mode=mode,
+        poisson_sampling=False,
+        **given,
+    )
+    return engine
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "vmap", "vmap_loss"])
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_planned_mechanism_gets_the_default_grid(mode, asked):
+    engine = planned(mode=mode, exact_sums=asked)
+    assert engine.mechanism.grid_bits == default_bits(14)
+    assert engine.mechanism.epsilon(1e-5) <= 2.0
+    assert engine.plan.mechanism == engine.mechanism
+    assert engine.arithmetic.exact and str(engine.arithmetic).startswith("exact sums: ")
+
+
+@pytest.mark.parametrize(
+    ("why", "options"),
+    [
+        ("exact_sums=False", {"exact_sums": False}),
+        ("'ghost' never has the gradient of a single example", {"mode": "ghost"}),
+        ("parameters are float64", {"model": nn.Linear(6, 2).double()}),
+        ("room for", {"max_grad_norm": 1e-305}),
+        ("fewer grid_bits", {"target_epsilon": 1e-11, "target_delta": 1e-14}),
+        ("memory_budget=200", {"memory_budget": 200, "strategy": "banded_toeplitz"}),
+    ],
+)
+def test_without_a_grid_the_reason_is_said(why, options):
+    engine = planned(**options)
+    assert engine.mechanism.grid_bits is None and not engine.arithmetic.exact
+    assert why in str(engine.arithmetic) and str(engine.arithmetic).startswith("sums in floating point: ")
+
+
+def test_on_another_device_there_is_no_grid_by_default():
+    found = exact_sums._against("hooks", [nn.Parameter(torch.empty(2, device="meta"))])
+    assert "on the CPU" in found and not exact_sums._against("hooks", [nn.Parameter(torch.empty(2))])
+
+
+def test_of_a_given_mechanism_the_grid_is_its_own():
+    assert start(mech=exact(), keys=False).engine.arithmetic.exact
+    floats = start(keys=False).engine
+    assert "calibrate(…, grid_bits=…)" in floats.arithmetic.reason and floats.mechanism.grid_bits is None
+
+
+@pytest.mark.parametrize(("strategy", "budget"), [("banded_toeplitz", 800), ("blt", 440)])
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_budget_counts_the_bytes_that_are_used(strategy, budget, asked):
+    """14 entries: a row of bands takes 112 bytes on a grid, and one of a BLT 224."""
+    engine = planned(strategy=strategy, memory_budget=budget, exact_sums=asked)
+    stream = engine.mechanism.stream(14, backend="torch")
+    (row,) = [row for row in engine.plan.rows if row.chosen]
+    assert row.memory == stream.memory_bytes <= budget
+    assert row.history == stream.filter.rows
+    assert row.mechanism == engine.mechanism
+    assert engine.arithmetic.exact or asked is None
+    assert (stream.grid is not None) == engine.arithmetic.exact
+
+
+def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
+    def made(budget):
+        return plan(
+            examples=240,
+            batch_size=8,
+            epochs=1,
+            epsilon=2.0,
+            delta=1e-5,
+            dimension=14,
+            memory_budget=budget,
+            random_sampling=False,
+            strategy="blt",
+        )
+
+    given = {"mode": "hooks", "parameters": [nn.Parameter(torch.zeros(14))], "epsilon": 2.0}
+    found = [
+        exact_sums.planned(made, exact_sums=asked, memory_budget=budget, **given)
+        for asked, budget in ((None, None), (True, 447), (None, 447))
+    ]
+    sizes = [made.mechanism.stream(14).memory_bytes for made, _ in found]
+    assert sizes == [448, 224, 112] and [how.exact for _, how in found] == [True, True, False]
+
+
+def test_noise_that_is_too_large_is_refused_before_the_run():
+    with pytest.raises(GuaranteeError, match="fewer grid_bits"):
+        planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
+
+
+def test_a_run_without_a_grid_is_resumed_without_one(tmp_path):
+    path = str(tmp_path / "run")
+    before = planned(exact_sums=False)
+    before.save_checkpoint(path=path)
+    with pytest.raises(MismatchError, match=r"\(grid_bits=None\).*\(grid_bits=17\).*read_mechanism"):
+        planned().load_checkpoint(path=path)
+    again = planned(strategy=read_mechanism(path))
+    again.load_checkpoint(path=path)
+    assert again.mechanism.grid_bits is None
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UnsupportedError, match="single example"):
+        start("ghost", mech=exact(), keys=False)
+    with pytest.raises(MismatchError, match="grid_bits=None"):
+        start(mech=mechanism(), exact_sums=True, keys=False)
+    with pytest.raises(MismatchError, match="grid_bits=20"):
+        start(mech=exact(), exact_sums=False, keys=False)
+    with pytest.raises(ValueError, match="exact_sums"):
+        start(exact_sums="yes", keys=False)
+
+
+def test_the_state_of_the_noise_is_that_of_integers():
+    run = start(mech=exact(), keys=False)
+    train(run, 6)
+    state = run.optimizer.release.noise_state.state_dict()
+    assert state["kind"] == "Autoregressive, rounded" and state["rows"].dtype == torch.float64
+    assert torch.equal(state["rows"], state["rows"].round())

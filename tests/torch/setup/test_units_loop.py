@@ -1,0 +1,236 @@
+"""The training loop over units: micro-batches, workers, rows, contributions, checkpoints."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from anechoic.errors import DesynchronizedError, MismatchError
+from anechoic.runs import ledger
+from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
+from anechoic.torch import BatchMemoryManager
+from anechoic.units.ownership import Units
+from tests.torch.setting import data, network, start, step, train, weights
+from tests.torch.units_setting import CLIP, EXAMPLES, IDS, LR, scheme, unit_run
+
+# Micro-batches, workers, empty batches.
+
+
+@pytest.mark.parametrize("most", [4, 5, 9, 100])
+@pytest.mark.parametrize("name", ["fixed", "poisson"])
+def test_micro_batches_split_no_unit(most, name):
+    sampling = scheme(name, 11, 10)
+    whole, parts = (unit_run(ids=IDS, sampling=sampling, noise_std=0.5) for _ in range(2))
+    manager = BatchMemoryManager(
+        data_loader=parts.loader, max_physical_batch_size=most, optimizer=parts.optimizer
+    )
+    with manager as loader:
+        while parts.engine.releases < 10:
+            for batch in loader:
+                assert len(batch[0]) <= most
+                step(parts, batch)
+    assert torch.allclose(weights(parts.model), train(whole), atol=1e-5)
+
+
+def test_a_unit_larger_than_a_micro_batch_is_refused():
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
+    with pytest.raises(MismatchError, match=r"up to 4 examples to one step.*max_examples=3"):
+        BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer)
+    run = unit_run(ids=Units(IDS, max_examples=3), sampling=FixedOrder(11, 3, steps=4))
+    with BatchMemoryManager(
+        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
+    ) as loader:
+        for batch in loader:
+            assert len(batch[0]) == 3
+            step(run, batch)
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_workers_change_nothing(most):
+    runs = []
+    for workers in (0, 2):
+        run = unit_run(
+            ids=IDS, sampling=Poisson(11, 3, 6), noise_std=0.5, loader={"num_workers": workers}, dataset=None
+        )
+        loader = run.loader if most is None else run.loader.in_chunks(most)
+        while run.engine.releases < 6:
+            for batch in loader:
+                step(run, batch)
+        runs.append(weights(run.model))
+    assert torch.equal(*runs)
+
+
+def test_empty_batches_are_released():
+    run = unit_run(ids=IDS, sampling=Poisson(11, 1, 20), noise_std=0.5)
+    sizes = []
+    while run.engine.releases < 20:
+        for batch in run.loader:
+            sizes.append(len(batch[0]))
+            if sizes[-1]:
+                step(run, batch)
+            else:
+                run.optimizer.step()
+    assert 0 in sizes and max(sizes) > 0
+
+
+# Rows.
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x[:-1], lambda x: torch.cat([x, x[:1]]), lambda x: x[:0]],
+    ids=["fewer", "more", "none"],
+)
+def test_another_number_of_rows_is_refused(change):
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
+    x, y = next(iter(run.loader))
+    with pytest.raises(DesynchronizedError):
+        step(run, (change(x), change(y)))
+    assert run.engine.releases == 0
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_rows_in_another_order_are_refused(wrap):
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4), wrap_model=wrap)
+    x, y = next(iter(run.loader))
+    with pytest.raises(DesynchronizedError, match="another order"):
+        step(run, (x.flip(0), y.flip(0)))
+    assert run.engine.releases == 0
+    items = run.optimizer.ledger.in_hand.units.items
+    within = torch.from_numpy(np.lexsort((-np.arange(len(items)), items)))  # each unit's rows reversed
+    step(run, (x[within], y[within]))
+    assert run.engine.releases == 1
+    with torch.no_grad():
+        run.forward(x.flip(0))  # to look at predictions is free
+    for hook in copy.deepcopy(run.model)._forward_pre_hooks.values():
+        hook(run.model, (x.flip(0),), {})  # a copy of the model is another model
+
+
+def test_other_values_are_not_taken_for_another_order():
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
+    x, y = next(iter(run.loader))
+    step(run, (2 * x + 1, y))
+    assert run.engine.releases == 1
+
+
+def test_an_example_that_is_not_finite_silences_its_unit_alone():
+    x, y = data(EXAMPLES).tensors
+    broken = x.clone()
+    broken[0] = float("inf")
+    ids = [0, 0, *range(1, EXAMPLES - 1)]
+    found = unit_run(ids=ids, sampling=FixedOrder(39, 39, steps=1), dataset=TensorDataset(broken, y))
+    without = unit_run(
+        ids=list(range(38)), sampling=FixedOrder(38, 38, steps=1), dataset=TensorDataset(x[2:], y[2:])
+    )
+    moved = [(train(run, 1) - weights(network())) * count for run, count in ((found, 39), (without, 38))]
+    assert torch.allclose(*moved, atol=1e-5)
+
+
+# Contributions that units compute by themselves.
+
+
+def test_contributions_are_clipped_by_item():
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
+    before = weights(run.model)
+    next(iter(run.loader))
+    units = run.optimizer.ledger.in_hand.units
+    vectors = [torch.full((units.count, *p.shape), 10.0) for p in run.optimizer.params]
+    run.optimizer.contribute(vectors)
+    run.optimizer.step()
+    size = before.numel()
+    expected = before - LR * units.count * CLIP / 3 / size**0.5
+    assert torch.allclose(weights(run.model), expected, atol=1e-5)
+    assert run.engine.releases == 1
+
+
+def test_contributions_of_a_micro_batch_keep_the_sum():
+    whole, parts = (unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4)) for _ in range(2))
+    for run, most in ((whole, None), (parts, 4)):
+        loader = run.loader if most is None else run.loader.in_chunks(most)
+        for _ in loader:
+            units = run.optimizer.ledger.in_hand.units
+            value = torch.tensor([float(units.examples[units.rows_of(j)].sum()) for j in range(units.count)])
+            run.optimizer.contribute(
+                [value.reshape(-1, *(1,) * p.dim()).expand(-1, *p.shape) * 1e-4 for p in run.optimizer.params]
+            )
+            run.optimizer.step()
+    assert torch.allclose(weights(whole.model), weights(parts.model), atol=1e-6)
+
+
+def test_contributions_that_do_not_fit_are_refused():
+    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
+    batch = next(iter(run.loader))
+    units = run.optimizer.ledger.in_hand.units
+    good = [torch.zeros((units.count, *p.shape)) for p in run.optimizer.params]
+    with pytest.raises(MismatchError, match="one row for each item"):
+        run.optimizer.contribute([g[:-1] for g in good])
+    with pytest.raises(MismatchError, match="one row for each item"):
+        run.optimizer.contribute(good[:-1])
+    run.optimizer.contribute(good)
+    run.criterion(run.forward(batch[0]), batch[1]).backward()
+    with pytest.raises(DesynchronizedError, match="only one of them"):
+        run.optimizer.step()
+    run.optimizer.abandon_batch()
+    next(iter(run.loader))
+    with pytest.raises(DesynchronizedError):  # forgotten with the batch
+        run.optimizer.step()
+    assert run.engine.releases == 0
+    plain = start()
+    next(iter(plain.loader))
+    with pytest.raises(DesynchronizedError, match="no unit_ids"):
+        plain.optimizer.contribute(good)
+
+
+def test_an_empty_batch_takes_empty_contributions():
+    run = unit_run(ids=IDS, sampling=Poisson(11, 1, 20))
+    while run.engine.releases < 20:
+        for _ in run.loader:
+            count = run.optimizer.ledger.in_hand.units.count
+            run.optimizer.contribute([torch.ones((count, *p.shape)) for p in run.optimizer.params])
+            run.optimizer.step()
+
+
+# Stopping and resuming.
+
+
+@pytest.fixture
+def other_process(monkeypatch):
+    """Forget what was released; called, it does so once more, as a new process would."""
+    made = {}
+    monkeypatch.setattr(ledger, "_MADE", made)
+    return made.clear
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, other_process):
+    ids = Units(IDS, max_examples=3)
+    sampling = CyclicPoisson(11, 3, 2, 10)
+    whole = train(unit_run(ids=ids, sampling=sampling, noise_std=0.5))
+    other_process()
+    first = unit_run(ids=ids, sampling=sampling, noise_std=0.5)
+    train(first, 4)
+    first.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    other_process()
+    second = unit_run(ids=ids, sampling=sampling, noise_std=0.5, keys=False)
+    second.engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    assert torch.equal(train(second), whole)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: np.roll(IDS, 1)[np.random.default_rng(0).permutation(EXAMPLES)],
+        lambda: Units(IDS, combine="mean"),
+        lambda: Units(IDS, max_examples=2),
+    ],
+    ids=["ids", "combine", "max_examples"],
+)
+def test_other_units_are_refused_on_resuming(tmp_path, other):
+    sampling = FixedOrder(11, 3, steps=8)
+    run = unit_run(ids=IDS, sampling=sampling, noise_std=0.5)
+    train(run, 2)
+    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    changed = unit_run(ids=other(), sampling=sampling, noise_std=0.5, keys=False)
+    with pytest.raises(MismatchError, match=r"unit_ids, combine or max_examples differ: .* [0-9a-f]{12}…"):
+        changed.engine.load_checkpoint(path=tmp_path / "run.ckpt")

@@ -1,0 +1,301 @@
+"""Loaders and models that move the rows of a batch, and what make_private says of other wrong arguments."""
+
+import logging
+import random
+
+import numpy as np
+import pytest
+import torch
+from opacus.layers import DPLSTM
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.participation import MinSep
+from anechoic.sampling import BallsInBins, FixedOrder, Poisson
+from anechoic.torch import PrivacyEngine
+from anechoic.torch.loading.row_order import check_keeps_order
+from anechoic.torch.setup.fit import fitting_batch
+from anechoic.units.ownership import Units
+from tests.torch.setting import data, network
+from tests.torch.units_setting import EXAMPLES, IDS, unit_mechanism, unit_run
+
+
+class Sequences(Dataset):
+    """Sequences of 1 to 5 steps, with their label."""
+
+    def __init__(self, examples=24):
+        generator = torch.Generator().manual_seed(0)
+        self.x = [torch.randn(1 + i // 5, 3, generator=generator) for i in range(examples)]
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], i % 2
+
+
+def padded(items):
+    lengths = torch.tensor([len(x) for x, _ in items])
+    return pad_sequence([x for x, _ in items], batch_first=True), lengths, torch.tensor([y for _, y in items])
+
+
+def by_length(items):
+    return padded(sorted(items, key=lambda item: -len(item[0])))
+
+
+def reversing(items):
+    return padded(items[::-1])
+
+
+def rotating(items):
+    return padded([*items[1:], items[0]])
+
+
+def with_positions(items):
+    x, lengths, y = padded(items)
+    return {
+        "x": x,
+        "more": [lengths, {"y": y}],
+        "positions": torch.arange(len(items)),
+        "names": ["a"] * len(y),
+    }
+
+
+def augmented(items):
+    x, lengths, y = padded(items)
+    return x + torch.randn(x.shape), lengths, y
+
+
+def only_positions(items):
+    return torch.arange(len(items)), augmented(items)[0]
+
+
+def raising(items):
+    raise KeyError("no batch of five")
+
+
+def lists(items):
+    return [x for x, _ in items], [str(y) for _, y in items]
+
+
+def sorted_lists(items):
+    return [sorted((x for x, _ in items), key=len), "constant"]
+
+
+def numbers(items):
+    return np.array([len(x) for x, _ in items])
+
+
+UNITS = Units(np.arange(24) % 6)
+
+
+@pytest.mark.parametrize("collate", [by_length, reversing, rotating, sorted_lists])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_fn_that_moves_rows_is_refused(collate, workers):
+    loader = DataLoader(Sequences(), batch_size=6, collate_fn=collate, num_workers=workers)
+    with pytest.raises(UnsupportedError, match=rf"collate_fn \({collate.__name__}\) .* without sorting"):
+        check_keeps_order(loader, UNITS, True)
+    check_keeps_order(loader, Units(range(24)), True)  # each example its own unit
+
+
+@pytest.mark.parametrize(
+    "collate", [padded, with_positions, augmented, only_positions, raising, lists, numbers]
+)
+def test_a_collate_fn_that_keeps_rows_or_cannot_be_tried_is_not(collate):
+    check_keeps_order(DataLoader(Sequences(), batch_size=6, collate_fn=collate), UNITS, True)
+    check_keeps_order(DataLoader(data(2), batch_size=2), Units([0, 0]), True)
+
+
+def test_rows_in_the_second_dimension():
+    def second(items):
+        x, lengths, y = padded(items)
+        return x.transpose(0, 1), lengths, y
+
+    def second_sorted(items):
+        return second(sorted(items, key=lambda item: -len(item[0])))
+
+    check_keeps_order(DataLoader(Sequences(), collate_fn=second), UNITS, False)
+    with pytest.raises(UnsupportedError, match="second_sorted"):
+        check_keeps_order(DataLoader(Sequences(), collate_fn=second_sorted), UNITS, False)
+
+
+def test_getitems_in_ascending_order_is_refused():
+    class Ascending(Sequences):
+        def __getitems__(self, indices):  # as fancy indexing of HDF5 asks for
+            return [self[i] for i in sorted(indices)]
+
+    class Asked(Sequences):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    with pytest.raises(UnsupportedError, match=r"Ascending.__getitems__ hands out rows in another order"):
+        check_keeps_order(DataLoader(Ascending(), batch_size=6, collate_fn=padded), UNITS, True)
+    check_keeps_order(DataLoader(Asked(), batch_size=6, collate_fn=padded), UNITS, True)
+
+
+def test_make_private_tries_the_loader_and_touches_no_random_state():
+    class Noisy(Sequences):
+        def __getitem__(self, i):
+            random.random(), np.random.random(), torch.rand(1)  # noqa: NPY002
+            return super().__getitem__(i)
+
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    for workers in (0, 1):
+        check_keeps_order(DataLoader(Noisy(), collate_fn=augmented, num_workers=workers), UNITS, True)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    assert before[:2] == after[:2] and torch.equal(before[2], after[2])
+    with pytest.raises(UnsupportedError, match=r"collate_fn \(by_length\)"):
+        packed_run(by_length)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, enforce_sorted=True):
+        super().__init__()
+        self.lstm = DPLSTM(3, 4, batch_first=True)
+        self.out = nn.Linear(4, 2)
+        self.enforce_sorted = enforce_sorted
+
+    def forward(self, x, lengths=None):
+        if lengths is not None:
+            x = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=self.enforce_sorted)
+        return self.out(self.lstm(x)[1][0][0])
+
+
+def packed_run(collate=padded, ids=UNITS, dataset=None, **options):
+    dataset = Sequences() if dataset is None else dataset
+    return unit_run(
+        ids=ids,
+        sampling=FixedOrder(ids.count, ids.count, steps=2),
+        model=Recurrent(**options),
+        dataset=dataset,
+        loader={"collate_fn": collate},
+    )
+
+
+def test_packing_a_batch_of_units_is_refused_with_a_remedy_that_helps():
+    remedy = "Pad without packing and without sorting"
+    run = packed_run(enforce_sorted=False)
+    x, lengths, _ = next(iter(run.loader))
+    with pytest.raises(GuaranteeError, match=remedy):
+        run.forward(x, lengths)
+    run = packed_run()
+    x, lengths, _ = next(iter(run.loader))
+    order = lengths.argsort(descending=True)
+    with pytest.raises(GuaranteeError, match=remedy):  # sorted inside the loop
+        run.forward(2 * x[order], lengths[order].tolist())  # changed, so that OrderWatch cannot follow
+    with pytest.raises(GuaranteeError, match=f"the model was fed .*{remedy}"):  # packed outside the model
+        run.forward(pack_padded_sequence(x[order], lengths[order], batch_first=True))
+    run.forward(x)
+
+
+def test_a_packed_batch_in_the_delivered_order_passes():
+    # a sequential loader over data that are sorted by length already
+    dataset = Sequences()
+    dataset.x = dataset.x[::-1]
+    ids = Units(np.repeat(np.arange(6), 4))
+    run = unit_run(
+        ids=ids,
+        sampling=FixedOrder(6, 3, steps=2),
+        model=Recurrent(),
+        dataset=dataset,
+        loader={"collate_fn": padded},
+        shuffle=False,
+    )
+    x, lengths, _ = next(iter(run.loader))
+    run.forward(x, lengths)
+    with pytest.raises(GuaranteeError, match="Pad without packing"):
+        run.forward(x + 1, lengths)  # cannot be followed
+
+
+# What make_private says.
+
+
+def private(**options):
+    model = network()
+    made = {
+        "module": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "data_loader": DataLoader(data(EXAMPLES), batch_size=3, shuffle=True),
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "epochs": 1,
+        "poisson_sampling": False,
+        "unit_ids": IDS,
+        **options,
+    }
+    engine = PrivacyEngine()
+    engine.make_private(**made)
+    return engine
+
+
+@pytest.mark.parametrize("unit", ["", " ", 3])
+def test_a_unit_without_a_name_is_refused(unit):
+    with pytest.raises(ValueError, match="must be a word that names what is protected"):
+        private(unit=unit)
+
+
+def test_a_unit_that_is_not_named_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="anechoic"):
+        assert private().mechanism.unit == "unit"
+    assert "unit='user' for instance" in caplog.text
+    caplog.clear()
+    private(unit="user")
+    assert "unit='user' for instance" not in caplog.text
+
+
+def test_an_iterable_data_set_is_refused_by_name():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from ()
+
+    with pytest.raises(UnsupportedError, match="IterableDataset"):
+        private(data_loader=DataLoader(Stream(), batch_size=3))
+
+
+def test_a_batch_sampler_needs_a_mechanism():
+    class Own(BatchSampler):
+        pass
+
+    for kind in (BatchSampler, Own):
+        loader = DataLoader(data(EXAMPLES), batch_sampler=kind(SequentialSampler(range(EXAMPLES)), 5, False))
+        with pytest.raises(UnsupportedError, match=r"External\(participation, batch_size, steps\)"):
+            private(data_loader=loader, participation=MinSep(1, 2), unit="user")
+
+
+def test_a_batch_size_that_fits_is_named():
+    mech = unit_mechanism(BallsInBins(11, 3, steps=6))
+    plain = {"noise_multiplier": None, "max_grad_norm": None, "epochs": None, "poisson_sampling": True}
+    loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True)
+    with pytest.raises(MismatchError, match=r"3.66667 units \('user'\).*batch_size=4, drop_last=False"):
+        private(mechanism=mech, data_loader=loader, **plain)
+    private(mechanism=mech, data_loader=DataLoader(data(EXAMPLES), batch_size=4, shuffle=True), **plain)
+    mech = unit_mechanism(FixedOrder(11, 3, steps=8))
+    loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True, drop_last=True)
+    with pytest.raises(MismatchError, match="Give the loader drop_last=False"):
+        private(mechanism=mech, data_loader=loader, **plain)
+
+
+def test_fitting_batch_agrees_with_brute_force():
+    for count in range(1, 40):
+        for period in range(1, 45):
+            sizes = range(1, count + 1)
+            whole = [s for s in sizes if -(-count // s) == period]
+            cut = [s for s in sizes if count // s == period]
+            found = fitting_batch(count, period)
+            if found is None:
+                assert not whole and not cut
+            else:
+                assert found[1] == (not whole) and found[0] in (cut if found[1] else whole)
+
+
+def test_a_number_that_depends_on_the_draw_is_not_logged(caplog):
+    owners = [[i % 11, (i + 1) % 11] if i < 30 else [i % 11] for i in range(EXAMPLES)]
+    run = unit_run(ids=owners, sampling=BallsInBins(11, 11, steps=11))
+    assert run.engine.unreachable_examples > 0
+    assert "some examples can be in no batch" in caplog.text
+    assert f"{run.engine.unreachable_examples} of {EXAMPLES} examples can" not in caplog.text
+    caplog.clear()
+    assert unit_run(ids=owners, sampling=Poisson(11, 3, 4)).engine.unreachable_examples == 0
+    assert "no batch" not in caplog.text
