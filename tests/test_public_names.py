@@ -4,21 +4,22 @@ import anechoic as an
 import anechoic.torch
 
 CORE = """
-AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism Error GuaranteeError
-HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity Units
-UnsupportedError __version__ accounting calibrate check_schema compose error find_duplicates loss lower_bounds
-lp_losses noise optimize participation plan sampling sensitivity strategies upper_bounds workloads
+AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism GuaranteeError
+HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity StepErrors
+Units UnsupportedError __version__ accounting audit calibrate calibrate_endless check_schema compose error
+find_duplicates loss lower_bounds lp_losses noise optimize participation plan sampling sensitivity
+strategies upper_bounds workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
 ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MovingAverage Nested Output Recurrence
 RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure Toeplitz
-Tree TreeAggregation approximation_error circulant_root excess_bound from_factorization rational_blt
+Tree TreeAggregation approximation_error circulant_root endless excess_bound from_factorization rational_blt
 serializable without_horizon
 """
 TORCH = """
 BatchMemoryManager CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
-PrivateDataLoader PseudoGradients ReleaseLedger pseudo_gradient read_mechanism
+PrivateDataLoader PseudoGradients ReleaseLedger ReleaseRecorder audit_training pseudo_gradient read_mechanism
 """
 
 

@@ -22,7 +22,7 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream, derive
 from anechoic.noise import stream as stream_module
-from anechoic.noise.filters.base import _past_gains
+from anechoic.noise.filters.base import past_gains
 from anechoic.noise.filters.windowed import AutoregressiveFilter
 from anechoic.participation import MinSep
 from anechoic.sampling import (
@@ -167,7 +167,7 @@ def ring_off_by_one(_: Mechanism | None = None) -> Any:
         row, gain = self._recurrence.row(local), self._recurrence.gain(t)
         late = int(local >= self.rows)
         weights = np.zeros(min(local + 1, self.rows))
-        lagged = -row * (gain / _past_gains(self._recurrence, t, len(row))) / row[0]
+        lagged = -row * (gain / past_gains(self._recurrence, t, len(row))) / row[0]
         weights[(local - late - np.arange(len(row))) % self.rows] = lagged
         slot = local % self.rows
         weights[slot] = self._std * gain / row[0]

@@ -41,7 +41,7 @@ def test_the_recipe_of_the_docs_runs_and_passes(setting):
 
 
 def test_a_lack_of_noise_in_ones_own_run_is_seen(setting, monkeypatch):
-    from anechoic import mechanism
+    from anechoic.mechanism import mechanism
 
     real = mechanism.NoiseStream
 

@@ -9,8 +9,7 @@ import pytest
 from anechoic import losses, workloads
 from anechoic.algebra import toeplitz
 from anechoic.errors import PerformanceWarning
-from anechoic.losses import error, loss
-from anechoic.losses import rows as _decoder_rows
+from anechoic.losses import dispatch, error, loss, rows
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BLT,
@@ -82,9 +81,9 @@ def test_error_is_that_of_the_matrix_written_out(name):
 @pytest.mark.parametrize("name", ["scaled-dense", "normalized-root", "restarted-cut", "dense-9"])
 def test_blocks_of_columns_add_up(name, monkeypatch):
     strategy = ZOO[name]
-    monkeypatch.setattr(losses, "CHUNK", 2 * strategy.n)  # two columns at a time
+    monkeypatch.setattr(dispatch, "CHUNK", 2 * strategy.n)  # two columns at a time
     workload = workloads_of(strategy.n)["rates"]
-    squares = losses._by_columns(workload, strategy)
+    squares = dispatch._by_columns(workload, strategy)
     np.testing.assert_allclose(np.sqrt(squares), written_out(workload, strategy), rtol=1e-10)
 
 
@@ -199,7 +198,7 @@ def test_restarts_are_independent():
 
 
 def test_what_takes_long_is_announced(monkeypatch):
-    monkeypatch.setattr(losses, "SLOW_FROM", 1e4)
+    monkeypatch.setattr(dispatch, "SLOW_FROM", 1e4)
     with pytest.warns(PerformanceWarning, match="operations"):
         error(workloads.prefix_sum(100), Dense(np.tril(np.ones((100, 100)))))
     with pytest.warns(PerformanceWarning, match="operations"):
@@ -305,14 +304,14 @@ def test_restart_differences_by_pieces(monkeypatch):
     workload = workloads.restart_differences(workloads.prefix_sum(n), period=period)
     strategy = Toeplitz.square_root(workloads.prefix_sum(n))
     whole = error(workload, strategy).per_step
-    monkeypatch.setattr(_decoder_rows, "CHUNK", 3 * 14)  # three periods at a time
+    monkeypatch.setattr(rows, "CHUNK", 3 * 14)  # three periods at a time
     np.testing.assert_allclose(error(workload, strategy).per_step, whole, rtol=1e-12)
 
 
 def test_differences_of_equal_rows_are_zero():
     n, period = 10**5, 1000
     s = np.arange(n) % period + 1
-    found = _decoder_rows.restart_squares(np.full(n, 1 / 3), period)
+    found = rows.restart_squares(np.full(n, 1 / 3), period)
     np.testing.assert_allclose(found, np.where(s == period, s, s / period) / 9, rtol=1e-12)
 
 

@@ -6,7 +6,7 @@ from mpmath import mp, mpf
 
 from anechoic import optimize, strategies, workloads
 from anechoic.algebra import banded
-from anechoic.losses import _kept_digits, error, loss
+from anechoic.losses.dispatch import _kept_digits, error, loss
 from anechoic.optimize.columns.objective import BlockObjective, DenseObjective, SumsObjective, objective_of
 from anechoic.optimize.columns.search import weighted
 from anechoic.participation import Cyclic, MinSep, Single

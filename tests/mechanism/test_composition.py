@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic import composition
 from anechoic.accounting import Verified, gaussian_epsilon, poisson_epsilon, random_allocation_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.errors import MismatchError
+from anechoic.mechanism import composition
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism

@@ -18,10 +18,10 @@ from anechoic.lower_bounds.listed import listed_bound
 from anechoic.lower_bounds.one_participation import (
     ARRAYS_UP_TO,
     FFT_UP_TO,
-    _even_nuclear_norm,
-    _nuclear_bounds,
-    _row_bounds,
-    _row_sizes,
+    even_nuclear_norm,
+    nuclear_bounds,
+    row_bounds,
+    row_sizes,
 )
 from anechoic.lower_bounds.prefix_sums import (
     logarithmic_lower_bound,
@@ -76,7 +76,7 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
         return listed_bound(workload, participation, kind)
     if not once:
         return _participation_bound(workload, participation, kind)
-    found = [*_row_bounds(workload, kind), *_nuclear_bounds(workload, kind)]
+    found = [*row_bounds(workload, kind), *nuclear_bounds(workload, kind)]
     return max(found, key=lambda bound: bound.value, default=None)
 
 
@@ -99,7 +99,7 @@ def _participation_bound(workload: Workload, participation: Participation, kind:
     except UnsupportedError:
         return None
     found = [bound for bound in [cheap_bound(workload, participation, kind)] if bound is not None]
-    value = _even_nuclear_norm(workload, kind)
+    value = even_nuclear_norm(workload, kind)
     if value is not None:
         value *= math.sqrt(n / period) * (1 - MARGIN)
         found.append(Bound(value, "nuclear norm of the weighted A over sqrt(period)"))
@@ -119,7 +119,7 @@ def _largest_pattern_sum(workload: Workload, participation: Participation, perio
     count = participation.max_participations_in(n)
     if workload.is_prefix_sum:
         return count * (1 - MARGIN)
-    sizes = _row_sizes(workload, n - 1)
+    sizes = row_sizes(workload, n - 1)
     match participation:
         case MinSep(separation=separation) if n * count <= ARRAYS_UP_TO:
             value = float(best_schedule(sizes, separation, count))

@@ -17,17 +17,13 @@ from anechoic.workloads import RestartDifferences, Workload, prefix_sum
 # Steps up to which the dual is improved, singular values are computed (where there is a Toeplitz factor,
 # whose FFT takes less, and where there is none), and the FFT is run over all steps.
 REFINED = 128
-
 EXACT_TOEPLITZ = 512
-
 EXACT = 1024
-
 FFT_UP_TO = 2**20
-
 ARRAYS_UP_TO = 2**24  # steps up to which an array of n numbers may be made for a bound
 
 
-def _even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:
+def even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:
     """||W^(1/2) A||_* / sqrt(n), rounded down, or None where it is not cheap; even weights for "max"."""
     n = workload.n
     even = isinstance(kind, str) and kind != "last"
@@ -45,7 +41,7 @@ def _even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:
     return None
 
 
-def _row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
+def row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     """The error of a step times the sensitivity is at least the largest entry of its row of A.
 
     For |A[t, j]| = |<B[t], C[:, j]>| <= ||B[t]|| ||C[:, j]||. For the last step alone that is the infimum:
@@ -58,7 +54,7 @@ def _row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     if n > ARRAYS_UP_TO:
         return []
     if isinstance(kind, str) and kind == "last":
-        return [Bound(float(_row_sizes(workload, n - 1).max()) * (1 - MARGIN), theorem)]
+        return [Bound(float(row_sizes(workload, n - 1).max()) * (1 - MARGIN), theorem)]
     if workload.is_toeplitz:
         largest = np.maximum.accumulate(np.abs(workload.coefficients))
     elif n <= EXACT_TOEPLITZ:
@@ -67,7 +63,7 @@ def _row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
         rows = [n - 1]
         if isinstance(workload, RestartDifferences) and workload.period <= n:
             rows.append(n // workload.period * workload.period - 1)
-        return [Bound(max(float(_row_sizes(workload, t).max()) for t in rows) * (1 - MARGIN), theorem)]
+        return [Bound(max(float(row_sizes(workload, t).max()) for t in rows) * (1 - MARGIN), theorem)]
     else:
         return []
     if isinstance(kind, str) and kind == "max":
@@ -75,14 +71,14 @@ def _row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     return [Bound(math.sqrt(row_weights(kind, n) @ np.square(largest)) * (1 - MARGIN), theorem)]
 
 
-def _row_sizes(workload: Workload, t: int) -> Array:
+def row_sizes(workload: Workload, t: int) -> Array:
     """|A[t, :]|, shape (n,)."""
     unit = np.zeros(workload.n)
     unit[t] = 1.0
     return np.abs(workload.adjoint_multiply(unit))
 
 
-def _nuclear_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
+def nuclear_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     """Bounds by weak duality, for every kind but "last", where that of the row is the best."""
     n = workload.n
     even = isinstance(kind, str)
@@ -136,8 +132,8 @@ def _weighted_prefix_bounds(workload: RestartDifferences, kind: LossKind) -> lis
     """Restart differences of prefix sums, of one period at most: A_pre with weighted rows."""
     squares = np.square(workload.row_scales)
     if kind == "max":
-        return _scaled(_nuclear_bounds(prefix_sum(workload.n), "max"), math.sqrt(squares.min()))
-    return _scaled(_nuclear_bounds(prefix_sum(workload.n), squares), math.sqrt(squares.mean()))
+        return _scaled(nuclear_bounds(prefix_sum(workload.n), "max"), math.sqrt(squares.min()))
+    return _scaled(nuclear_bounds(prefix_sum(workload.n), squares), math.sqrt(squares.mean()))
 
 
 def _block_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
@@ -151,11 +147,11 @@ def _block_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     m, repeated = _block_size(workload)
     if isinstance(kind, str):
         share = math.sqrt((n // m * m if repeated else m) / n) if kind == "rms" else 1.0
-        return _scaled(_nuclear_bounds(workload.truncate(m), kind), share)
+        return _scaled(nuclear_bounds(workload.truncate(m), kind), share)
     weights = row_weights(kind, n)[:m]
     if not weights.any():
         return []
-    return _scaled(_nuclear_bounds(workload.truncate(m), weights), math.sqrt(weights.sum()))
+    return _scaled(nuclear_bounds(workload.truncate(m), weights), math.sqrt(weights.sum()))
 
 
 def _block_size(workload: Workload) -> tuple[int, bool]:

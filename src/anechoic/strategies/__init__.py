@@ -12,6 +12,7 @@ from anechoic.noise.recurrence import (
     StackStep,
     StateSpace,
 )
+from anechoic.strategies import endless
 from anechoic.strategies.banded import Banded
 from anechoic.strategies.banded_inverse import BandedInverse
 from anechoic.strategies.base import SquareStrategy, Strategy, Structure
@@ -67,6 +68,7 @@ __all__ = [
     "TreeAggregation",
     "approximation_error",
     "circulant_root",
+    "endless",
     "excess_bound",
     "from_factorization",
     "rational_blt",

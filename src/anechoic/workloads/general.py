@@ -183,3 +183,13 @@ class RestartDifferences(GeneralWorkload):
 
     def _flat(self, blocks: Array) -> Array:
         return blocks.reshape(-1, *blocks.shape[2:])[: self.n].copy()
+
+
+def restart_differences(workload: Workload, *, period: int) -> Workload:
+    """Lambda_tau A, whose RMS error is the restart objective of DP-MF+; see `RestartDifferences`.
+
+    Example:
+        >>> restart_differences(prefix_sum(4), period=2).multiply([1.0, 1.0, 1.0, 1.0]).round(4).tolist()
+        [0.7071, 2.0, 0.7071, 2.0]
+    """
+    return RestartDifferences(workload, period)

@@ -218,3 +218,27 @@ class Scheduled(Workload):
 
     def truncate(self, steps: int) -> Scheduled:
         return Scheduled(self.base.truncate(steps_within(self.n, steps)), self._d[:steps])
+
+
+def momentum(
+    n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
+) -> Workload:
+    """SGD with momentum, weight decay and learning rates; see `Momentum`."""
+    return Momentum(n, momentum, weight_decay, learning_rates)
+
+
+def nesterov(
+    n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
+) -> Workload:
+    """SGD with Nesterov's momentum, weight decay and learning rates; see `Nesterov`."""
+    return Nesterov(n, momentum, weight_decay, learning_rates)
+
+
+def scheduled(workload: Workload, learning_rates: ArrayLike) -> Workload:
+    """A D: `workload` with a learning rate for every step, shape (n,), all > 0; see `Scheduled`.
+
+    Example:
+        >>> scheduled(prefix_sum(3), [1.0, 0.5, 0.25]).multiply([1.0, 1.0, 1.0]).tolist()
+        [1.0, 1.5, 1.75]
+    """
+    return Scheduled(workload, learning_rates)

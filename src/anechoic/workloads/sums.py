@@ -186,3 +186,37 @@ class ToeplitzWorkload(Workload):
     def truncate(self, steps: int) -> ToeplitzWorkload:
         steps = steps_within(self.n, steps)
         return ToeplitzWorkload(steps, self._a[:steps])
+
+
+def prefix_sum(n: int) -> Workload:
+    """A_pre with n steps; takes no memory before its entries are asked for.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+    """
+    return PrefixSum(n)
+
+
+def exponential_decay(n: int, decay: float) -> Workload:
+    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`."""
+    return ExponentialDecay(n, decay)
+
+
+def sliding_window(n: int, width: int) -> Workload:
+    """Sums of the last `width` gradients; see `SlidingWindow`."""
+    return SlidingWindow(n, width)
+
+
+def from_coefficients(coefficients: ArrayLike, n: int | None = None) -> Workload:
+    """The Toeplitz workload with these weights a_0 > 0, a_1, …, by the age of a gradient.
+
+    Args:
+        coefficients: at most n of them; zeros follow.
+        n: steps; None for one per coefficient.
+
+    Raises:
+        ValueError: if there are more than n, or a_0 is not > 0.
+    """
+    if n is None:
+        n = len(finite_array("coefficients", coefficients))
+    return ToeplitzWorkload(n, coefficients)
