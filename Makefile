@@ -20,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check format bench bench-peer tables figures clean distclean
+.PHONY: help demo test test-all doctest check format bench bench-peer tables figures clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: $(READY) ## the tests, without the slow ones
 
 test-all: $(READY) ## all tests, the slow ones too
 	$(PYTEST) $(ARGS)
+
+doctest: $(READY) ## the examples in docstrings
+	$(BIN)/python -m pytest -q --doctest-modules src/anechoic $(ARGS)
 
 check: $(DEV) ## lint, format and types
 	$(BIN)/ruff check .
@@ -57,7 +60,7 @@ figures: $(READY) ## the monograph's figures, drawn again into docs/images/monog
 
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove .venv too
 	rm -rf $(VENV) $(PEER)

@@ -9,8 +9,6 @@
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
 """
 
-from importlib.metadata import version
-
 from anechoic import (
     accounting,
     audit,
@@ -45,7 +43,7 @@ from anechoic.sensitivity import Sensitivity, sensitivity
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
-__version__ = version("anechoic")
+__version__ = "0.1.0"
 
 __all__ = [
     "AnechoicError",

@@ -7,6 +7,7 @@ such matrices are those of the power series. Series longer than `FFT_FROM` go th
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from scipy import fft
 
 from anechoic._validate import Array
@@ -30,12 +31,10 @@ def product(a: Array, b: Array, n: int) -> Array:
 
 def multiply(c: Array, x: Array) -> Array:
     """C x for the Toeplitz matrix C with first column `c` (padded with zeros), along axis 0."""
-    from scipy.signal import lfilter
-
     n = len(x)
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
-        return np.asarray(lfilter(c, [1.0], x, axis=0))
+        return np.asarray(scipy.signal.lfilter(c, [1.0], x, axis=0))
     size = fft.next_fast_len(n + len(c) - 1, real=True)
     spectrum = fft.rfft(c, size).reshape((-1,) + (1,) * (x.ndim - 1))
     return np.asarray(fft.irfft(spectrum * fft.rfft(x, size, axis=0), size, axis=0)[:n])
@@ -43,24 +42,20 @@ def multiply(c: Array, x: Array) -> Array:
 
 def solve(c: Array, z: Array) -> Array:
     """C^-1 z for the Toeplitz matrix C with first column `c` (padded with zeros), along axis 0."""
-    from scipy.signal import lfilter
-
     n = len(z)
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
-        return np.asarray(lfilter([1.0], c, z, axis=0))
+        return np.asarray(scipy.signal.lfilter([1.0], c, z, axis=0))
     return multiply(inverse(c, n), z)
 
 
 def inverse(c: Array, n: int) -> Array:
     """First n coefficients of 1 / c(x), c_0 != 0, by Newton's iteration (short c: by recursion)."""
-    from scipy.signal import lfilter
-
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
         impulse = np.zeros(n)
         impulse[0] = 1.0
-        return np.asarray(lfilter([1.0], c, impulse))
+        return np.asarray(scipy.signal.lfilter([1.0], c, impulse))
     length = FFT_FROM // 2
     result = inverse(c[:length], length)
     while length < n:
@@ -104,8 +99,6 @@ def accurate_inverse(a: Array, c: Array, tolerance: float) -> tuple[Array, float
 
 def _refined(a: Array, c: Array, tolerance: float) -> tuple[Array, float]:
     """`accurate_inverse` by iterative refinement of c = high + low."""
-    from scipy.signal import lfilter
-
     high, low, before = c.copy(), np.zeros_like(c), np.inf
     # errors of compensated sums of 2 terms + 2 numbers (Ogita, Rump and Oishi, 2005)
     unit = (1.01 * (2 * len(a) + 4) * UNIT) ** 2
@@ -120,7 +113,7 @@ def _refined(a: Array, c: Array, tolerance: float) -> tuple[Array, float]:
                 # bounds that stay large are of no use, and beyond 1 they say nothing
                 return high, bound / (1.0 - bound) if bound < 1.0 else np.inf
             before = bound if bound < 1e300 else before
-            change = low - np.asarray(lfilter([1.0], a, e))
+            change = low - np.asarray(scipy.signal.lfilter([1.0], a, e))
             high, low = _sum(high, change)
 
 

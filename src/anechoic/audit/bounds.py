@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from anechoic._validate import Array, finite_array, fraction
@@ -51,7 +50,7 @@ def lower_proportion(successes: ArrayLike, trials: int, failure: float) -> Array
         failure: in (0, 1).
     """
     counts = np.asarray(successes, dtype=np.float64)
-    found = stats.beta.ppf(failure, np.maximum(counts, 1.0), trials - counts + 1.0)
+    found = scipy.stats.beta.ppf(failure, np.maximum(counts, 1.0), trials - counts + 1.0)
     return np.where(counts > 0, found, 0.0)
 
 
@@ -186,14 +185,14 @@ def noncentrality_bound(t: float, freedom: int, confidence: float) -> float:
         return tail - math.log(target)
 
     reach = 10.0 + 10.0 * abs(t) / math.sqrt(freedom)
-    return float(brentq(excess, t - reach, t + reach, xtol=1e-9))
+    return float(scipy.optimize.brentq(excess, t - reach, t + reach, xtol=1e-9))
 
 
 @lru_cache(maxsize=256)
 def _deviations(freedom: int) -> Array:
     """Sample standard deviations at 4,000 equally likely points."""
     points = (np.arange(4000) + 0.5) / 4000
-    return np.asarray(np.sqrt(stats.chi2.ppf(points, freedom) / freedom))
+    return np.asarray(np.sqrt(scipy.stats.chi2.ppf(points, freedom) / freedom))
 
 
 def _checked(without: ArrayLike, with_canary: ArrayLike) -> tuple[Array, Array]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import fft, stats
+from scipy import fft
 from scipy.special import log_ndtr
 
 from anechoic._validate import Array, positive_float
@@ -73,7 +74,7 @@ def covariance_test(strategy: Strategy, noise: ArrayLike, noise_std: float) -> C
         "scale": float(_two_sided_chi2(squares.sum(), n * m)),
         "row scale": _least(_two_sided_chi2(squares, m)),
         "mean": _least(_two_sided(np.array([white.sum() / np.sqrt(n * m)]))),
-        "shape": float(stats.kstest(white.ravel(), "norm").pvalue),
+        "shape": float(scipy.stats.kstest(white.ravel(), "norm").pvalue),
     }
     if n > 1:
         found["row lag"] = _lags(white)
@@ -96,7 +97,9 @@ def _two_sided(z: Array) -> Array:
 
 
 def _two_sided_chi2(value: ArrayLike, freedom: int) -> Array:
-    return np.asarray(2.0 * np.minimum(stats.chi2.sf(value, freedom), stats.chi2.cdf(value, freedom)))
+    return np.asarray(
+        2.0 * np.minimum(scipy.stats.chi2.sf(value, freedom), scipy.stats.chi2.cdf(value, freedom))
+    )
 
 
 def _lags(white: Array) -> float:
@@ -123,7 +126,7 @@ def _bartlett(white: Array) -> float:
     lower = np.asarray(np.linalg.qr(white.T, mode="r")).T
     n = len(white)
     inside = lower[np.tril_indices(n, -1)]
-    return float(stats.chi2.sf(np.square(inside).sum(), n * (n - 1) // 2))
+    return float(scipy.stats.chi2.sf(np.square(inside).sum(), n * (n - 1) // 2))
 
 
 def _units(white: Array) -> Array:

@@ -25,8 +25,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
@@ -147,7 +147,7 @@ def _batches(sampling: Sampling, part: Mask, allowed: Mask) -> _Count:
 def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: float) -> Array:
     """p-values of counts: twice the smaller tail, at most 1."""
     k, n = np.asarray(counts, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    tails = np.minimum(stats.binom.cdf(k, n, rate), stats.binom.sf(k - 1, n, rate))
+    tails = np.minimum(scipy.stats.binom.cdf(k, n, rate), scipy.stats.binom.sf(k - 1, n, rate))
     return np.asarray(np.minimum(1.0, 2.0 * tails))
 
 
@@ -158,11 +158,11 @@ def _sizes(law: Hazards, part: Mask, rng: np.random.Generator) -> tuple[float, s
     trials, sizes, rates = trials[drawn], sizes[drawn], law.rates[drawn]
     if not len(sizes):
         return 1.0, "no size is random"
-    below = stats.binom.cdf(sizes - 1, trials, rates)
-    uniform = below + rng.random(len(sizes)) * stats.binom.pmf(sizes, trials, rates)
+    below = scipy.stats.binom.cdf(sizes - 1, trials, rates)
+    uniform = below + rng.random(len(sizes)) * scipy.stats.binom.pmf(sizes, trials, rates)
     squares = float(np.square(ndtri(np.clip(uniform, 1e-300, 1.0 - 1e-16))).sum())
     freedom = len(sizes)
-    tails = stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom)
+    tails = scipy.stats.chi2.cdf(squares, freedom), scipy.stats.chi2.sf(squares, freedom)
     return (
         min(1.0, 2.0 * float(min(tails))),
         f"sizes of batches vary {math.sqrt(squares / freedom):.3g} times as much as promised",

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
+import scipy
 from scipy.special import ndtr, ndtri
 
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
@@ -63,8 +62,8 @@ def threshold_power(mu: float, claimed: float, canaries: int, *, confidence: flo
     limit = ndtri(upper_proportion(false, half, failure)) + claimed
     # for each count of false alarms, the least count of hits that shows a violation
     least = np.searchsorted(reach, limit, side="right")
-    hits = np.append(stats.binom.sf(true - 1, half, rates[0]), 0.0)
-    return float(np.clip((stats.binom.pmf(false, half, rates[1]) * hits[least]).sum(), 0.0, 1.0))
+    hits = np.append(scipy.stats.binom.sf(true - 1, half, rates[0]), 0.0)
+    return float(np.clip((scipy.stats.binom.pmf(false, half, rates[1]) * hits[least]).sum(), 0.0, 1.0))
 
 
 def canaries_needed(
@@ -101,8 +100,8 @@ def scale_power(entries: int, *, factor: float = 1.2, failure: float = 0.05) -> 
     """
     entries, scale = positive_int("entries", entries), _factor(factor) ** 2
     failure = fraction("failure", failure)
-    low, high = stats.chi2.ppf(failure / 2, entries), stats.chi2.isf(failure / 2, entries)
-    return float(stats.chi2.cdf(low * scale, entries) + stats.chi2.sf(high * scale, entries))
+    low, high = scipy.stats.chi2.ppf(failure / 2, entries), scipy.stats.chi2.isf(failure / 2, entries)
+    return float(scipy.stats.chi2.cdf(low * scale, entries) + scipy.stats.chi2.sf(high * scale, entries))
 
 
 def entries_needed(*, factor: float = 1.2, failure: float = 0.05, power: float = 0.95) -> int | None:
@@ -173,12 +172,16 @@ def _critical(shift: float, freedom: int, confidence: float) -> float:
     failure = 1.0 - confidence
     while noncentral_tail(shift + reach, freedom, shift) > failure:
         reach *= 2.0
-    return float(brentq(lambda t: noncentral_tail(t, freedom, shift) - failure, shift - reach, shift + reach))
+    return float(
+        scipy.optimize.brentq(
+            lambda t: noncentral_tail(t, freedom, shift) - failure, shift - reach, shift + reach
+        )
+    )
 
 
 def _likely(rate: float, trials: int) -> Array:
     """Counts that occur with more than negligible probability."""
-    low, high = stats.binom.ppf([1e-9, 1 - 1e-9], trials, rate)
+    low, high = scipy.stats.binom.ppf([1e-9, 1 - 1e-9], trials, rate)
     return np.arange(max(0.0, low - 1), min(trials, high + 1) + 1)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 
 from anechoic._validate import Array
 from anechoic.algebra.exponentials import inverse_poles
@@ -110,8 +111,6 @@ def _driven(left: Array, right: Array, drive: Array) -> Array:
 
     `left` (K, K) and `right` (d, d) are upper triangular, so that every entry is a scalar recursion over t.
     """
-    from scipy.signal import lfilter
-
     states = np.zeros_like(drive, dtype=np.result_type(left, right, drive))
     for k in reversed(range(len(left))):
         for i in reversed(range(len(right))):
@@ -122,7 +121,7 @@ def _driven(left: Array, right: Array, drive: Array) -> Array:
                     if (row, column) != (k, i) and factor:
                         total += factor * states[row, column]
             pole = left[k, k] * right[i, i]
-            states[k, i, 1:] = lfilter([1.0], [1.0, -pole], total)[:-1]
+            states[k, i, 1:] = scipy.signal.lfilter([1.0], [1.0, -pole], total)[:-1]
     return states
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from anechoic._validate import Array
 
@@ -46,7 +46,7 @@ def cyclic_bound(n: int, period: int, *, growing: bool = False) -> float:
     growths = GROWTHS if growing else GROWTHS[:1]
 
     def lowest(growth: float) -> float:
-        found = minimize_scalar(
+        found = scipy.optimize.minimize_scalar(
             lambda blend: -_value(n, period, growth, blend),
             bounds=(0.0, 0.99),
             method="bounded",

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from anechoic._validate import Array
 
@@ -281,7 +281,9 @@ class ParticipationDual:
         if done(self.at(begin), self.evaluations):
             return self.at(begin)
         options = {"maxiter": rounds, "maxcor": 30, "gtol": 1e-12, "ftol": 1e-15, "maxfun": 4 * rounds}
-        result = minimize(self, begin, jac=True, method="L-BFGS-B", callback=callback, options=options)
+        result = scipy.optimize.minimize(
+            self, begin, jac=True, method="L-BFGS-B", callback=callback, options=options
+        )
         return self.at(result.x)
 
 

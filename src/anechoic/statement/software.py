@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-from importlib import metadata
 
 #: Imported by every computation, and by some.
 ALWAYS = ("anechoic", "numpy", "scipy", "dp-accounting")
@@ -19,6 +18,8 @@ def software() -> dict[str, str]:
 
 
 def _version(name: str) -> str:
+    from importlib import metadata  # a tenth of a second
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
@@ -244,8 +245,6 @@ class BandedInverse(SquareStrategy):
 
 def leading_coefficients(inverse: Array, n: int) -> Array:
     """Coefficients of 1/inverse(x) below x^n, up to where the rest is negligible; infinite if they grow."""
-    from scipy.signal import lfilter
-
     order = len(inverse) - 1
     if order == 0:
         return np.array([1.0 / inverse[0]])
@@ -255,7 +254,7 @@ def leading_coefficients(inverse: Array, n: int) -> Array:
         length = min(length, n - done)
         impulse = np.zeros(length)
         impulse[0] = 1.0 if done == 0 else 0.0
-        piece, past = lfilter([1.0], inverse, impulse, zi=past)
+        piece, past = scipy.signal.lfilter([1.0], inverse, impulse, zi=past)
         pieces.append(piece)
         largest = max(largest, float(np.abs(piece).max()))
         # the rest solves the same recursion from the last `order` numbers, so it is at most `order` times the

@@ -189,6 +189,7 @@ def restart_differences(workload: Workload, *, period: int) -> Workload:
     """Lambda_tau A, whose RMS error is the restart objective of DP-MF+; see `RestartDifferences`.
 
     Example:
+        >>> from anechoic.workloads import prefix_sum
         >>> restart_differences(prefix_sum(4), period=2).multiply([1.0, 1.0, 1.0, 1.0]).round(4).tolist()
         [0.7071, 2.0, 0.7071, 2.0]
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
@@ -141,11 +142,9 @@ class Nesterov(_WithMomentum):
         return decaying_sums(self._kept, moves)
 
     def _undo(self, x: Array) -> Array:
-        from scipy.signal import lfilter
-
         moves = decaying_differences(self._kept, x)
         beta = self.momentum
-        return np.asarray(lfilter([1.0, -beta], [1.0 + beta, -beta], moves, axis=0))
+        return np.asarray(scipy.signal.lfilter([1.0, -beta], [1.0 + beta, -beta], moves, axis=0))
 
 
 @serializable
@@ -238,6 +237,7 @@ def scheduled(workload: Workload, learning_rates: ArrayLike) -> Workload:
     """A D: `workload` with a learning rate for every step, shape (n,), all > 0; see `Scheduled`.
 
     Example:
+        >>> from anechoic.workloads import prefix_sum
         >>> scheduled(prefix_sum(3), [1.0, 0.5, 0.25]).multiply([1.0, 1.0, 1.0]).tolist()
         [1.0, 1.5, 1.75]
     """

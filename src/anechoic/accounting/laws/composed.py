@@ -22,8 +22,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import minimize_scalar
 
 from anechoic._validate import Array
 
@@ -109,7 +109,7 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
 
     best = int(np.argmin([chernoff(tilt) for tilt in _TILTS]))
     around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
-    nearest = minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
+    nearest = scipy.optimize.minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
     tilts = [math.exp(nearest.x)]
     top = sum(n * float(one.losses[-1]) for one, n in parts)
     if tilts[0] * top > _STEEPEST:  # epsilon may lie close below the largest loss: there a tilt is too steep

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from scipy.linalg import norm
-from scipy.signal import lfilter
 from scipy.special import log_ndtr, ndtr
 
 from anechoic._validate import Array
@@ -315,7 +315,7 @@ def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
 
 def _decayed(values: Array, width: float) -> Array:
     """sum over j <= i of values[j] exp(-width (i - j))."""
-    return np.asarray(lfilter([1.0], [1.0, -math.exp(-width)], values))
+    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -math.exp(-width)], values))
 
 
 def _between(z: Array) -> Array:

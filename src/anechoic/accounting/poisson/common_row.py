@@ -19,9 +19,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.signal import correlate
+import scipy
 from scipy.special import expit, ndtri
-from scipy.stats import binom
 
 from anechoic._validate import Array
 from anechoic.accounting.poisson.conditional import Composed, composed_rows, worse_epsilon
@@ -60,12 +59,12 @@ class CommonRow:
         mass, lost, lowest = np.ones(1), 0.0, 0
         for level, count in zip(*np.unique(self.levels, return_counts=True), strict=True):
             k = np.arange(
-                int(binom.ppf(LOST / (2 * _LEVELS), count, self.rate)),
-                int(binom.isf(LOST / (2 * _LEVELS), count, self.rate)) + 1,
+                int(scipy.stats.binom.ppf(LOST / (2 * _LEVELS), count, self.rate)),
+                int(scipy.stats.binom.isf(LOST / (2 * _LEVELS), count, self.rate)) + 1,
             )
-            chance = binom.pmf(k, count, self.rate)
-            chance[0] += binom.cdf(k[0] - 1, count, self.rate)  # fewer count as k[0]
-            lost += float(binom.sf(k[-1], count, self.rate))
+            chance = scipy.stats.binom.pmf(k, count, self.rate)
+            chance[0] += scipy.stats.binom.cdf(k[0] - 1, count, self.rate)  # fewer count as k[0]
+            lost += float(scipy.stats.binom.sf(k[-1], count, self.rate))
             step, before = int(level), mass
             lowest += int(k[0]) * step
             mass = np.zeros(len(before) + step * (len(k) - 1))
@@ -142,7 +141,7 @@ def _products(strategy: Strategy, groups: int) -> tuple[Array, Array]:
         # the columns of another group are those of group 0 in fewer rows
         c = np.abs(strategy.coefficients[: min(n, strategy.structure.bands)])
         if n > MOST_DENSE:
-            products = correlate(c, c, method="fft")[len(c) - 1 :: groups]
+            products = scipy.signal.correlate(c, c, method="fft")[len(c) - 1 :: groups]
             top = float(products[1:].max(initial=0.0)) + 1e-12 * float(c @ c)
             return np.full(size, top * (1 + _ROUNDING)), np.full(size, float(c @ c))
         rows = n - groups * np.arange(size)  # that column l has

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from anechoic._validate import Array
 from anechoic.accounting.gaussian import gaussian_delta
@@ -95,7 +95,7 @@ def counted_of(strategy: Strategy, groups: int, rate: float) -> Counted | None:
     lengths = [sensitivity(strategy, MinSep(groups, int(count))).value for count in counts]
     return Counted(
         -math.expm1(steps * math.log1p(-rate)),
-        np.asarray(binom.pmf(counts, steps, rate)) * (1 + 1e-10),
-        float(binom.sf(counts[-1], steps, rate)) * (1 + 1e-10),
+        np.asarray(scipy.stats.binom.pmf(counts, steps, rate)) * (1 + 1e-10),
+        float(scipy.stats.binom.sf(counts[-1], steps, rate)) * (1 + 1e-10),
         np.maximum.accumulate(np.array(lengths)),
     )

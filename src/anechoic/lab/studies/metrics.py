@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
 
 
 def auc(scores: ArrayLike, positive: ArrayLike) -> float:
@@ -32,7 +32,7 @@ def auc(scores: ArrayLike, positive: ArrayLike) -> float:
     zeros = len(labels) - ones
     if not ones or not zeros:
         raise ValueError(f"{ones} positive and {zeros} negative examples: an AUC needs both.")
-    ranks = rankdata(np.nan_to_num(values))
+    ranks = scipy.stats.rankdata(np.nan_to_num(values))
     return float((ranks[labels].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 

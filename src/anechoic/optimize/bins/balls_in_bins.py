@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.accounting.balls_in_bins.bound import bins_gram
@@ -103,7 +103,9 @@ def balls_in_bins(
         for turn in range(rounds):
             search = _Search(objective, chosen, n, bins, epsilon, delta, samples, (seed, place, turn), x)
             search.progress, search.evaluations = progress, evaluations
-            found = minimize(search, x, jac=True, method="L-BFGS-B", bounds=chosen.bounds, options=_OPTIONS)
+            found = scipy.optimize.minimize(
+                search, x, jac=True, method="L-BFGS-B", bounds=chosen.bounds, options=_OPTIONS
+            )
             x, evaluations = np.asarray(found.x), search.evaluations
         made.append(chosen.strategy(x))
     made += [ColumnNormalized(strategy) for strategy in made]

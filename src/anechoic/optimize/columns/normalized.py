@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra import banded as algebra
@@ -126,7 +126,7 @@ def _bands(
         else:
             largest = float(objective.squares(normalized(column, n)).max())
             mean = Smooth(np.full(n, 1.0 / n), sharpness / largest, 0.0)
-        result = minimize(
+        result = scipy.optimize.minimize(
             lambda c, mean=mean: errors(c, mean), column, jac=True, method="L-BFGS-B", options=OPTIONS
         )
         column = np.asarray(result.x / np.sqrt(np.square(result.x).sum()))
@@ -215,7 +215,7 @@ def _buffers(
     begin = np.log(np.concatenate([scale, -np.log(decay)]))
     bounds = [(-40.0, 5.0)] * len(begin)
     options = {**OPTIONS, "maxfun": 200 * len(begin), "finite_diff_rel_step": None, "eps": DIFFERENCE}
-    result = minimize(value, begin, method="L-BFGS-B", bounds=bounds, options=options)
+    result = scipy.optimize.minimize(value, begin, method="L-BFGS-B", bounds=bounds, options=options)
     found: list[Strategy] = [ColumnNormalized(plain.strategy)]
     if np.isfinite(result.fun) and result.fun < 1e9:
         found.append(made(np.asarray(result.x)))

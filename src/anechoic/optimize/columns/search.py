@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
+import scipy
 
 from anechoic._validate import Array
 from anechoic.lower_bounds.result import Bound
@@ -201,7 +201,7 @@ class Search:
         if bounded:
             lowest = np.full(len(start), -np.inf)
             lowest[-bounded:] = 0.0
-            bounds = Bounds(lowest)
+            bounds = scipy.optimize.Bounds(lowest)
         options = {
             "maxiter": iterations,
             "maxfun": 2 * iterations,
@@ -209,7 +209,7 @@ class Search:
             "ftol": 0.0,
             "maxcor": MEMORY,
         }
-        found = minimize(
+        found = scipy.optimize.minimize(
             function, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=after, options=options
         )
         return np.asarray(found.x)

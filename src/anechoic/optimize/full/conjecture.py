@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
@@ -106,7 +106,7 @@ def _maximal(participation: Participation, n: int) -> Array:
 def _consistent(incidence: Array) -> bool:
     """Whether some d > 0 has the sum 1 on every pattern: linear programming for the largest least entry."""
     patterns, n = incidence.shape
-    answer = linprog(
+    answer = scipy.optimize.linprog(
         np.append(np.zeros(n), -1.0),
         A_ub=np.hstack([-np.eye(n), np.ones((n, 1))]),
         b_ub=np.zeros(n),

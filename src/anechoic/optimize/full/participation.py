@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from anechoic._validate import Array, positive_float
 from anechoic.algebra import banded
@@ -178,7 +178,7 @@ def _full_batch(workload: Workload, weights: Array | None, gap: float) -> tuple[
     even = np.zeros(workload.n)
     if error(best[0]) > (1 + 1e-12) * highest[0] and not reached(even):
         options = {"maxiter": 5000, "maxfun": 20000, "maxcor": 30, "ftol": 0.0, "gtol": 0.0}
-        minimize(value, even, jac=True, method="L-BFGS-B", callback=callback, options=options)
+        scipy.optimize.minimize(value, even, jac=True, method="L-BFGS-B", callback=callback, options=options)
     slack = 1 - 4 * (workload.n + 8) * EPS
     return np.diag(best[0]), Bound(max(bound.value, highest[0] * slack), bound.theorem, EVERY), calls[0]
 

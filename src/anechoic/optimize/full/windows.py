@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
@@ -170,5 +170,7 @@ def windows_strategy(
         objective.power = power
         options = {"maxiter": rounds // len(stages), "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}
         options["maxfun"] = 2 * rounds
-        minimize(objective, best[0][1], jac=True, method="L-BFGS-B", callback=callback, options=options)
+        scipy.optimize.minimize(
+            objective, best[0][1], jac=True, method="L-BFGS-B", callback=callback, options=options
+        )
     return objective.strategy(best[0][1]), objective.evaluations

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from scipy.linalg import cholesky, solve_triangular
-from scipy.optimize import minimize, minimize_scalar
 
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.errors import UnsupportedError
@@ -117,7 +117,9 @@ def _best_power(
     if bands == 1:
         return 0.5, np.ones(1)
     options = {"xatol": tolerance}
-    found = minimize_scalar(value, bounds=(1e-6, 1.0 - 1e-9), method="bounded", options=options)
+    found = scipy.optimize.minimize_scalar(
+        value, bounds=(1e-6, 1.0 - 1e-9), method="bounded", options=options
+    )
     return float(found.x), power_coefficients(design, -float(found.x), bands)
 
 
@@ -130,7 +132,9 @@ def _best_decay(objective: BandedInverseObjective, bands: int) -> Array:
     def value(decay: float) -> float:
         return objective(padded(decay))[0]
 
-    found = minimize_scalar(value, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-3})
+    found = scipy.optimize.minimize_scalar(
+        value, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-3}
+    )
     return padded(float(found.x))
 
 
@@ -150,11 +154,14 @@ def _by_sums(objective: BandedInverseObjective, start: Array) -> Array:
 
     def by_logarithm(logs: Array) -> tuple[float, Array]:
         value, gradient = objective(coefficients(logs))
-        return value, (gradient[1:] - np.append(gradient[2:], 0.0)) * np.exp(logs)
+        with np.errstate(invalid="ignore"):  # both are infinite where the search turns back
+            return value, (gradient[1:] - np.append(gradient[2:], 0.0)) * np.exp(logs)
 
     logs = np.log(np.maximum(np.cumsum(start)[1:], SMALLEST))
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(logs)
-    found = minimize(by_logarithm, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS)
+    found = scipy.optimize.minimize(
+        by_logarithm, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS
+    )
     return coefficients(np.asarray(found.x))
 
 
@@ -171,7 +178,9 @@ def _by_error(objective: BandedInverseObjective, start: Array) -> Array:
         value, gradient = objective(coefficients(x))
         return value, solve_triangular(factor, gradient[1:], lower=True)
 
-    found = minimize(by_error, factor.T @ start[1:], jac=True, method="L-BFGS-B", options=OPTIONS)
+    found = scipy.optimize.minimize(
+        by_error, factor.T @ start[1:], jac=True, method="L-BFGS-B", options=OPTIONS
+    )
     return coefficients(np.asarray(found.x))
 
 

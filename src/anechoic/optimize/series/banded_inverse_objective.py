@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from scipy import fft
-from scipy.signal import lfilter
 
 from anechoic._validate import Array
 from anechoic.losses import LossKind, row_weights
@@ -63,7 +63,7 @@ class BandedInverseObjective:
         self.evaluations += 1
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             c = leading_coefficients(inverse, self.n)
-            h = np.asarray(lfilter([1.0], inverse, c))
+            h = np.asarray(scipy.signal.lfilter([1.0], inverse, c))
             sensitivity, by_c = self._sensitivity(c)
             by_error = self.form @ inverse
             error = float(inverse @ by_error)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.errors import UnsupportedError
@@ -188,7 +188,9 @@ def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
     bounds = [(np.log(SMALLEST), np.log(LARGEST))] * len(gaps)
     options = {"maxiter": 2000, "maxfun": 2000, "gtol": 1e-8, "ftol": 1e-14, "maxcor": 30}
     start = np.log(np.clip(gaps, SMALLEST, LARGEST))
-    found = minimize(by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    found = scipy.optimize.minimize(
+        by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
     return _Point(float(found.fun), np.exp(found.x))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 
 from anechoic._validate import Array
 from anechoic.algebra.systems import System, chained, power_sums, realisation
@@ -102,15 +103,13 @@ class MaterialisedError:
         self._a, self._v = coefficients, weights
 
     def __call__(self, gaps: Array) -> tuple[float, Array]:
-        from scipy.signal import lfilter
-
         poles = np.exp(-np.cumsum(gaps))
         b = self._a
         for pole, zero in zip(poles[1::2], poles[0::2], strict=True):
-            b = lfilter([1.0, -zero], [1.0, -pole], b)
+            b = scipy.signal.lfilter([1.0, -zero], [1.0, -pole], b)
         weighted = self._v * b
         # the derivative of b by a pole p of b is x / (1 - p x) b, that by a zero its negative
-        by_pole = [weighted[1:] @ lfilter([1.0], [1.0, -p], b[:-1]) for p in poles]
+        by_pole = [weighted[1:] @ scipy.signal.lfilter([1.0], [1.0, -p], b[:-1]) for p in poles]
         by_point = 2.0 * np.array(by_pole) * poles
         by_point[1::2] *= -1.0
         return float(weighted @ b), np.cumsum(by_point[::-1])[::-1]

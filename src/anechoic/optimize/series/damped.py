@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from anechoic._validate import positive_int
 from anechoic.losses import LossKind
@@ -168,7 +168,7 @@ class _Search:
         losses = [self.loss(block, damping) for damping in grid]
         i = int(np.argmin(losses))
         low, high = grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]
-        refined = minimize_scalar(
+        refined = scipy.optimize.minimize_scalar(
             lambda x: self.loss(block, math.exp(x)),
             bounds=(math.log(low), math.log(high)),
             method="bounded",

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import scipy
 from scipy import fft
-from scipy.signal import lfilter
 
 from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
@@ -184,8 +184,8 @@ def _divide_twice(a: Array, c: Array) -> tuple[Array, Array]:
     """a/c and a/c^2 as power series of the length of a."""
     n = len(a)
     if len(c) < FFT_FROM:
-        b = np.asarray(lfilter([1.0], c, a))
-        return b, np.asarray(lfilter([1.0], c, b))
+        b = np.asarray(scipy.signal.lfilter([1.0], c, a))
+        return b, np.asarray(scipy.signal.lfilter([1.0], c, b))
     inverse = toeplitz.inverse(c, n)
     b = toeplitz.product(a, inverse, n)
     return b, toeplitz.product(b, inverse, n)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from anechoic._validate import Array
 from anechoic.lower_bounds.result import Bound
@@ -87,7 +87,7 @@ def _best(found: list[Found]) -> Array:
 
 
 def _minimised(objective: ToeplitzObjective, start: Array) -> Found:
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=OPTIONS)
+    found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=OPTIONS)
     return float(found.fun), np.asarray(found.x)
 
 
@@ -95,7 +95,9 @@ def _nonnegative(objective: ToeplitzObjective, start: Array) -> Array:
     """Coefficients >= 0, which may rise."""
     bounds = [(0.0, None)] * len(start)
     options = {**OPTIONS, "maxfun": LONGER}
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    found = scipy.optimize.minimize(
+        objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
     return np.asarray(found.x)
 
 
@@ -110,7 +112,9 @@ def _falling(objective: ToeplitzObjective, start: Array) -> Found:
         return value, units * np.cumsum(gradient)
 
     bounds = [(0.0, None)] * len(drops)
-    found = minimize(by_drops, drops / units, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS)
+    found = scipy.optimize.minimize(
+        by_drops, drops / units, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS
+    )
     return float(found.fun), _from_drops(units * found.x)
 
 
