@@ -1,0 +1,39 @@
+"""Statistics of a live stream, released step after step with correlated noise, each step once.
+
+    flights = streaming.Count(epsilon=1.0, delta=1e-6, horizon=8760, state="flights.db")
+    flights.update(batch)          # adds to the open step; no noise
+    release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
+
+Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`. `Dashboard` releases several of one stream
+together.
+"""
+
+from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.estimators import Count, Dashboard, Histogram, Mean, Sum
+from anechoic.streaming.mechanisms import planned_mechanism
+from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.statistic import Records, Statistic
+from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+
+__all__ = [
+    "Count",
+    "CountOf",
+    "Dashboard",
+    "Decayed",
+    "Estimate",
+    "Estimator",
+    "Histogram",
+    "HistogramOf",
+    "Mean",
+    "MeanOf",
+    "Over",
+    "Records",
+    "Release",
+    "Running",
+    "SlidingWindow",
+    "Statistic",
+    "Sum",
+    "SumOf",
+    "planned_mechanism",
+]

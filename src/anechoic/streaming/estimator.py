@@ -1,0 +1,546 @@
+"""The estimator: update adds to the open step, release publishes its running statistics, once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import fraction, positive_float, positive_int
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.mechanism import Mechanism
+from anechoic.noise.keys import checked_key, derive, new_key
+from anechoic.participation import Participation, Single
+from anechoic.streaming.ledger import Ledger
+from anechoic.streaming.mechanisms import (
+    ACCURATE_TO,
+    Deviations,
+    NoiseRows,
+    Spent,
+    checked_mechanism,
+    planned_mechanism,
+)
+from anechoic.streaming.over import Over, Running
+from anechoic.streaming.release import Release
+from anechoic.streaming.state import InMemory, Snapshot, State
+from anechoic.streaming.statistic import Integers, Records, Statistic
+from anechoic.streaming.store import Store
+
+Key = bytes | Callable[[], bytes] | None
+
+
+class Estimator:
+    """Running statistics of a stream of records about people, with a privacy guarantee.
+
+    `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
+    noise is added to the sums of the step, and what has been released of all steps is added up (`over`).
+
+    Guarantee: all releases together are (epsilon, delta)-DP, also where later records depend on earlier
+    releases, for one privacy unit whose records are there or not (adjacency "zero_out") or are others
+    ("replace_one"). Without `participation` the unit is a record ("event"). With it, units are told by
+    `unit_ids`, and records beyond the participation are left out, whatever the caller feeds: nothing is
+    promised. Which steps there are, and when they end, is not protected. See docs/proofs/streaming.md.
+
+    Args:
+        statistics: by name; they share one release (see `weights`).
+        epsilon, delta: of all releases together. Not with `mechanism`.
+        mechanism: a finished one, with `sampling=External(participation, 1, steps=n)`.
+        horizon: number of steps n, after which nothing is released; None for 2**40 of them.
+        participation: which steps one unit may touch: Single, MinSep(separation, most) or FullBatch. None for
+            records that are units themselves.
+        per_step: records of one unit that count in one step, the first ones; with `participation`.
+        over: Running() (default), SlidingWindow(width) or Decayed(factor).
+        weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
+            over the bound of one record, are in inverse proportion to them. All 1 by default.
+        adjacency: "zero_out" or "replace_one".
+        unit: what is protected, for statements; "event", or "unit" with `participation`.
+        level: of the intervals, in (0, 1).
+        accurate_to: without horizon, the releases for which running sums are near the best possible.
+        state: path of a state file, by which the stream outlives this process; see `store.Store`.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file.
+        counter: path of a file, kept elsewhere, by which an older state file is recognised.
+        adopt: take a state file that was moved or copied.
+
+    Raises:
+        ValueError: for an argument out of range or missing.
+        UnsupportedError, MismatchError: where no theorem covers the combination.
+        CheckpointError, GuaranteeError: as `store.Store`, for a state file that cannot be continued.
+
+    Example:
+        >>> from anechoic import streaming
+        >>> visits = streaming.Count(epsilon=1.0, delta=1e-6, horizon=24)
+        >>> visits.update(["ann", "bob", "cyd"])
+        True
+        >>> release = visits.release()
+        >>> release.step, release.standard_error < 20, release is visits.get()
+        (0, True, True)
+    """
+
+    def __init__(
+        self,
+        statistics: Mapping[str, Statistic],
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-6,
+        mechanism: Mechanism | None = None,
+        horizon: int | None = None,
+        participation: Participation | None = None,
+        per_step: int = 1,
+        over: Over | None = None,
+        weights: Mapping[str, float] | None = None,
+        adjacency: str = "zero_out",
+        unit: str | None = None,
+        level: float = 0.95,
+        accurate_to: int = ACCURATE_TO,
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+    ) -> None:
+        self._statistics = _checked_statistics(statistics)
+        self.level = fraction("level", level)
+        self.over = Running() if over is None else over
+        if not isinstance(self.over, Over):
+            raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
+        if per_step != 1 and participation is None:
+            raise ValueError(
+                f"per_step={per_step} without participation: every record is a unit of its own. Give"
+                " participation=Single() or MinSep(…), and unit_ids to update."
+            )
+        self.per_step = positive_int("per_step", per_step)
+        self._parts = _parts(self._statistics)
+        self.dimension = sum(statistic.dimension for statistic in self._statistics.values())
+        self.participation: Participation = Single() if participation is None else participation
+        self._by_unit = participation is not None
+        if mechanism is None:
+            if epsilon is None:
+                raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
+            mechanism = planned_mechanism(
+                over=self.over,
+                horizon=horizon,
+                participation=self.participation,
+                epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+                delta=fraction("delta", delta),
+                dimension=self.dimension,
+                adjacency=adjacency,
+                unit=unit or ("unit" if self._by_unit else "event"),
+                accurate_to=accurate_to,
+            )
+        elif epsilon is not None or horizon is not None:
+            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
+        else:
+            self.participation = checked_mechanism(mechanism, participation).participation
+            if not self._by_unit and self.participation != Single():
+                raise ValueError(
+                    f"the mechanism is for {self.participation!r}: give the same participation, so that units are"
+                    " held to it."
+                )
+        self.mechanism = mechanism
+        self.weights = _checked_weights(weights, self._statistics)
+        self._deviations, self._spent = Deviations(mechanism, self.over), Spent(mechanism)
+        self._start(state, key, counter, adopt)
+
+    def _start(
+        self,
+        state: str | os.PathLike[str] | None,
+        key: Key,
+        counter: str | os.PathLike[str] | None,
+        adopt: bool,
+    ) -> None:
+        secret = key() if callable(key) else key
+        if state is None:
+            if counter is not None:
+                raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
+            self._state: State = InMemory()
+            secret = new_key() if secret is None else checked_key(secret)
+        else:
+            store = Store(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
+            self._state, secret = store, store.key
+        self._process = os.getpid()
+        # the key of the state file is for this stream alone; noise has a key of its own
+        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
+        self._units = {name: self._unit_of(name) for name in self._statistics}
+        self._ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
+        self._open: Integers = np.zeros(self.dimension, np.int64)
+        self._total: NDArray[Any] = np.zeros(self.dimension, np.int64)
+        self._counts: Counter[str] = Counter()
+        self._step, self._time = 0, None
+        self._last: Release | None = None
+        saved = self._state.load()
+        if saved is not None:
+            self._resume(saved)
+
+    def _resume(self, saved: Snapshot) -> None:
+        self._step, self._time = saved.step, saved.time
+        self._open = np.frombuffer(saved.open, "<i8").astype(np.int64)
+        self._total = np.frombuffer(saved.total, saved.total_dtype).copy()
+        self._counts = Counter(saved.counts)
+        self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
+        if self._step:
+            self._last = self._state.release(self._step - 1)
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Releases made, which is the index of the open step."""
+        return self._step
+
+    @property
+    def contribution(self) -> float:
+        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
+        squares = sum(
+            (self._units[name] * statistic.bound) ** 2 for name, statistic in self._statistics.items()
+        )
+        return self.per_step * math.sqrt(squares) / 2.0**self._noise.bits
+
+    def standard_deviations(self, step: int) -> dict[str, float]:
+        """Standard deviation of the noise in each raw number of each statistic at a step, known in advance."""
+        noise = self._deviations.at(step) * 2.0**self._noise.bits
+        return {name: noise / unit for name, unit in self._units.items()}
+
+    def diagnostics(self) -> dict[str, int]:
+        """Records so far that were left out, clipped or changed, by reason. Private: for the operator alone."""
+        return dict(self._counts)
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
+        """Add records to the open step. No noise is used, and nothing is published.
+
+        Args:
+            batch: records, as the statistics read them; a mapping of columns where they name columns.
+            unit_ids: one a record, with `participation`: integers, text or bytes.
+            batch_id: a name for the batch. One that was added before is not added again.
+
+        Returns:
+            Whether it was added: False for a batch id that is known.
+
+        Raises:
+            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            HorizonError: if all steps were released.
+            GuaranteeError: in a fork, or after a failure that left the state file behind.
+        """
+        self._check_own()
+        addition = self._read(batch, unit_ids)
+        if batch_id is not None and self._state.seen(_checked_id(batch_id)) is not None:
+            return False
+        with self._state.transaction():
+            self._add(addition, batch_id)
+            self._save()
+        return True
+
+    def release(self, time: str | float | None = None) -> Release:
+        """End the open step and publish: one row of noise, used here and never again.
+
+        Args:
+            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number, not
+                below that of the release before.
+
+        Raises:
+            HorizonError: if all steps were released.
+            ValueError: if time goes backwards.
+            GuaranteeError: as `update`.
+        """
+        self._check_own()
+        self._check_time(self._time, time)
+        with self._state.transaction():
+            made = self._publish(time)
+            self._save()
+        self._last = made
+        return made
+
+    def steps(
+        self,
+        batches: Iterable[Any],
+        *,
+        unit_ids: Iterable[Any] | None = None,
+        times: Iterable[str | float | None] | None = None,
+        batch_ids: Iterable[str] | None = None,
+    ) -> list[Release]:
+        """One update and one release for each batch, kept in one commit; returned when all are on disk.
+
+        A batch whose id was released before gives the release that it went into, and uses no noise.
+
+        Args:
+            batches: one a step.
+            unit_ids, times, batch_ids: one a batch.
+
+        Raises:
+            ValueError: as `update`, before anything is changed; also if the numbers differ.
+            HorizonError, GuaranteeError: as `release`.
+        """
+        self._check_own()
+        listed = list(batches)
+        ids = [None] * len(listed) if unit_ids is None else list(unit_ids)
+        when = [None] * len(listed) if times is None else list(times)
+        names = [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+        if not len(listed) == len(ids) == len(when) == len(names):
+            raise ValueError(
+                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)} batch_ids: one"
+                " of each belongs to a step."
+            )
+        places = self._places(names)
+        new = [place for place, known in enumerate(places) if known is None]
+        additions = {place: self._read(listed[place], ids[place]) for place in new}
+        before = self._time
+        for place in new:
+            self._check_time(before, when[place])
+            before = when[place] if when[place] is not None else before
+        if self._step + len(new) > self.mechanism.steps:
+            raise HorizonError(self._over_horizon(f"{len(new)} more steps"))
+        made: dict[int, Release] = {}
+        if new:
+            with self._state.transaction():
+                for place in new:
+                    self._add(additions[place], names[place])
+                    made[place] = self._publish(when[place])
+                self._save()
+            self._last = made[new[-1]]
+        return [
+            made[place] if known is None else self._stored(known, names[place])
+            for place, known in enumerate(places)
+        ]
+
+    def _places(self, names: list[str | None]) -> list[int | None]:
+        """For each batch the step that it is part of already, or None."""
+        known = [None if name is None else self._state.seen(name) for name in names]
+        fresh = [name for name, step in zip(names, known, strict=True) if name is not None and step is None]
+        if len(set(fresh)) < len(fresh):
+            raise ValueError("batch_ids name a batch twice: each is one step.")
+        return known
+
+    def _stored(self, step: int, name: str | None) -> Release:
+        if step >= self._step:
+            raise ValueError(
+                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either update"
+                " and release, or steps, for one batch."
+            )
+        return self._state.release(step)
+
+    def get(self) -> Release | None:
+        """The last release, or None before the first. Free: what is published can be read at will."""
+        return self._last
+
+    def releases(self) -> Iterator[Release]:
+        """All releases so far, as they were published."""
+        return self._state.releases()
+
+    def close(self) -> None:
+        """Give the state file back; it can be opened again."""
+        self._state.close()
+        self._process = -1
+
+    def __enter__(self) -> Estimator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _read(self, batch: Any, unit_ids: Any) -> _Addition:
+        if self._step >= self.mechanism.steps:
+            raise HorizonError(self._over_horizon("another step"))
+        records: dict[str, Records] = {}
+        for name, statistic in self._statistics.items():
+            records[name] = statistic.read(_column(batch, name, statistic.column))
+        counts = {read.count for read in records.values()}
+        if len(counts) > 1:
+            raise ValueError(
+                f"the columns of a batch differ in length: {sorted(counts)} records. Give one entry a record."
+            )
+        if not self._by_unit:
+            if unit_ids is not None:
+                raise ValueError(
+                    "unit_ids were given, but every record is a unit of its own here. To protect units with several"
+                    " records, or to leave out repeated ones, give the stream participation=Single() or MinSep(…)."
+                )
+            return _Addition(records, None)
+        if unit_ids is None:
+            raise ValueError(
+                f"unit_ids=None, but each unit is held to {self.participation!r}: give one id a record."
+            )
+        units = self._ledger.digests(unit_ids)
+        if len(units) != counts.copy().pop():
+            raise ValueError(f"{len(units)} unit_ids for {counts.pop()} records: give one id a record.")
+        return _Addition(records, units)
+
+    def _add(self, addition: _Addition, batch_id: str | None) -> None:
+        kept, changed = None, None
+        remarks: Counter[str] = Counter()
+        if addition.units is not None:
+            kept, refused, changed = self._ledger.admit(addition.units, self._step)
+            remarks.update(refused)
+        sums = np.concatenate(
+            [
+                statistic.total(addition.records[name], kept, self._units[name])
+                for name, statistic in self._statistics.items()
+            ]
+        )
+        for name, read in addition.records.items():
+            remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
+        if changed:
+            self._ledger.keep(changed)
+        if batch_id is not None:
+            self._state.mark(batch_id, self._step)
+        self._open = self._open + sums
+        self._counts += remarks
+
+    def _publish(self, time: str | float | None) -> Release:
+        if self._step >= self.mechanism.steps:
+            raise HorizonError(self._over_horizon("another step"))
+        step = self._step
+        row = self._open + self._noise.next()
+        total = self.over.advance(self._total, row, step, self._row)
+        deviations = self.standard_deviations(step)
+        estimates = {}
+        for name, statistic in self._statistics.items():
+            noisy = total[self._parts[name]].astype(np.float64) / self._units[name]
+            estimates[name] = statistic.decode(noisy, deviations[name], self.level)
+        made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
+        self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
+        self._total, self._open = total, np.zeros(self.dimension, np.int64)
+        self._step = step + 1
+        self._time = self._time if time is None else time
+        return made
+
+    def _save(self) -> None:
+        if self._state.volatile:
+            return
+        _, dtype, shape, noise = self._noise.saved()
+        total = np.ascontiguousarray(self._total)
+        self._state.save(
+            Snapshot(
+                self._step,
+                np.ascontiguousarray(self._open, "<i8").tobytes(),
+                total.dtype.str,
+                total.tobytes(),
+                dtype,
+                shape,
+                noise,
+                dict(self._counts),
+                self._time,
+            )
+        )
+
+    def _row(self, step: int) -> Integers:
+        return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
+
+    def _unit_of(self, name: str) -> int:
+        """Integers that stand for 1 in a statistic: all of them share the clip norm by their weights."""
+        share = sum(weight**2 for weight in self.weights.values())
+        statistic = self._statistics[name]
+        part = self.weights[name] / math.sqrt(share) / (statistic.bound * self.per_step)
+        unit = math.floor(part * 2.0**self._noise.bits * (1 - 2.0**-40))
+        if not 1 <= unit <= 2**45:
+            raise ValueError(
+                f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self._noise.bits}"
+                " bits cannot hold beside the others: bring bounds and weights nearer to 1."
+            )
+        return unit
+
+    def _identity(self) -> str:
+        """What must be the same whenever a state file is opened."""
+        return json.dumps(
+            {
+                "mechanism": self.mechanism.fingerprint,
+                "over": [type(self.over).__name__, vars(self.over)],
+                "statistics": {name: s.describe() for name, s in self._statistics.items()},
+                "weights": dict(self.weights),
+                "per_step": self.per_step,
+                "by_unit": self._by_unit,
+                "level": self.level,
+            },
+            sort_keys=True,
+        )
+
+    def _check_own(self) -> None:
+        if self._process == os.getpid():
+            return
+        if self._process == -1:
+            raise GuaranteeError("this stream is closed: open its state file again.")
+        raise GuaranteeError(
+            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of it: both would"
+            " use the same rows of noise. Make the stream in the process that uses it."
+        )
+
+    def _check_time(self, before: str | float | None, time: str | float | None) -> None:
+        if time is None or before is None:
+            return
+        if isinstance(time, str) != isinstance(before, str):
+            raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
+        if not time >= before:  # type: ignore[operator]
+            raise ValueError(f"time={time!r} lies before {before!r}, that of the last release: time went back.")
+
+    def _over_horizon(self, what: str) -> str:
+        return (
+            f"all {self.mechanism.steps} steps of this stream are planned for, {self._step} are released, and"
+            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost adds to this"
+            " one's; without horizon there is no last step."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a stream cannot be copied or pickled: its noise would be used twice. Give it a state.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._statistics)}; step {self._step}, {self.over.describe()})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Addition:
+    """A batch that was read: by statistic, and the digests of its units."""
+
+    records: Mapping[str, Records]
+    units: list[bytes] | None
+
+
+def _checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
+    if not isinstance(statistics, Mapping) or not statistics:
+        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
+    for name, statistic in statistics.items():
+        if not isinstance(name, str) or not isinstance(statistic, Statistic):
+            raise ValueError(f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf().")
+    return dict(statistics)
+
+
+def _checked_weights(
+    weights: Mapping[str, float] | None, statistics: Mapping[str, Statistic]
+) -> dict[str, float]:
+    given = dict.fromkeys(statistics, 1.0) if weights is None else dict(weights)
+    if given.keys() != statistics.keys():
+        raise ValueError(f"weights name {sorted(given)}, the statistics are {sorted(statistics)}: name each.")
+    return {name: positive_float(f"weights[{name!r}]", given[name]) for name in statistics}
+
+
+def _parts(statistics: Mapping[str, Statistic]) -> dict[str, slice]:
+    """Which numbers of a release belong to which statistic."""
+    parts, start = {}, 0
+    for name, statistic in statistics.items():
+        parts[name] = slice(start, start + statistic.dimension)
+        start += statistic.dimension
+    return parts
+
+
+def _column(batch: Any, name: str, column: str | None) -> Any:
+    if column is None:
+        return batch
+    try:
+        return batch[column]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error
+
+
+def _checked_id(batch_id: Any) -> str:
+    if not isinstance(batch_id, str) or not batch_id:
+        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
+    return batch_id
+
+

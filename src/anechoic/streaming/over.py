@@ -1,0 +1,106 @@
+"""Over which steps a statistic adds up: all so far, the last few, or all with fading weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic import workloads
+from anechoic._serialize import serializable
+from anechoic._validate import Array, fraction, positive_int
+from anechoic.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Over(ABC):
+    """The weights of earlier steps in what is released at a step. Subclasses are final."""
+
+    @abstractmethod
+    def workload(self, n: int) -> Workload:
+        """A, for n steps."""
+
+    @abstractmethod
+    def advance(
+        self, total: NDArray[np.int64] | Array, row: NDArray[np.int64], step: int, row_of: Callable[[int], Array]
+    ) -> NDArray[np.int64] | Array:
+        """Row `step` of A Y, from the one before it.
+
+        Args:
+            total: row step - 1 of A Y, zeros at step 0; shape (m,).
+            row: row `step` of Y.
+            step: >= 0.
+            row_of: gives earlier rows of Y.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """For statements."""
+
+
+@serializable
+@dataclass(frozen=True)
+class Running(Over):
+    """All steps so far: prefix sums."""
+
+    def workload(self, n: int) -> Workload:
+        return workloads.prefix_sum(n)
+
+    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
+        return total + row
+
+    def describe(self) -> str:
+        return "all steps so far"
+
+
+@serializable
+@dataclass(frozen=True)
+class SlidingWindow(Over):
+    """The last `width` steps, this one among them.
+
+    Args:
+        width: >= 1.
+    """
+
+    width: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", positive_int("width", self.width))
+
+    def workload(self, n: int) -> Workload:
+        return workloads.sliding_window(n, min(self.width, n))
+
+    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
+        # integers: what leaves the window is taken off without a trace
+        return total + row if step < self.width else total + row - row_of(step - self.width)
+
+    def describe(self) -> str:
+        return f"the last {self.width} steps"
+
+
+@serializable
+@dataclass(frozen=True)
+class Decayed(Over):
+    """All steps so far, one of age a with weight factor**a.
+
+    Args:
+        factor: strictly between 0 and 1.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        remedy = "Without decay take Running()."
+        object.__setattr__(self, "factor", fraction("factor", self.factor, remedy=remedy))
+
+    def workload(self, n: int) -> Workload:
+        return workloads.exponential_decay(n, self.factor)
+
+    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
+        return self.factor * total + row
+
+    def describe(self) -> str:
+        return f"all steps so far, each counting {self.factor:g} times as much as the next"
