@@ -109,13 +109,18 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
 
     Guarantee: no row of integers has 2-norm above unit * bound.
     """
-    norms = np.sqrt(np.square(rows).sum(axis=1))
     limit = bound * (1 - _SPARE)
-    over = norms > limit
-    scaled = rows * float(unit)
+    peaks = np.abs(rows).max(axis=1, initial=0.0)
+    over = peaks > limit
+    near = ~over
+    over[near] = np.sqrt(np.square(rows[near]).sum(axis=1)) > limit
+    scaled = np.array(rows, dtype=np.float64)
     if over.any():
-        # rows within rounding of the bound are touched too, by a part of 2**-30
-        scaled[over] *= (limit / norms[over])[:, None]
+        # over the largest entry first, so that no square leaves the range of float64
+        shares = scaled[over] / peaks[over][:, None]
+        norms = np.sqrt(np.square(shares).sum(axis=1))
+        scaled[over] = shares * (limit / norms)[:, None]
+    scaled *= float(unit)
     return scaled.astype(np.int64)
 
 

@@ -83,7 +83,8 @@ class SumOf(Rows):
                 f" dimension={self._dimension}."
             )
         usable = np.isfinite(values).all(axis=1)
-        clipped = np.square(values[usable] / self._bound).sum(axis=1) > 1
+        with np.errstate(over="ignore"):
+            clipped = np.square(values[usable] / self._bound).sum(axis=1) > 1
         return Records(
             len(values),
             values,
