@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.mechanism import Mechanism
 from anechoic.noise.keys import checked_key, derive, new_key
 from anechoic.participation import Participation, Single
+from anechoic.streaming.bands import Factors
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import (
     ACCURATE_TO,
@@ -28,9 +29,9 @@ from anechoic.streaming.mechanisms import (
     planned_mechanism,
 )
 from anechoic.streaming.over import Over, Running
-from anechoic.streaming.release import Release
+from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.state import InMemory, Snapshot, State
-from anechoic.streaming.statistic import Integers, Records, Statistic
+from anechoic.streaming.statistic import Integers, Records, Statistic, quantile
 from anechoic.streaming.store import Store
 
 Key = bytes | Callable[[], bytes] | None
@@ -106,6 +107,7 @@ class Estimator:
     ) -> None:
         self._statistics = _checked_statistics(statistics)
         self.level = fraction("level", level)
+        self._z = quantile(self.level)
         self.over = Running() if over is None else over
         if not isinstance(self.over, Over):
             raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
@@ -325,6 +327,30 @@ class Estimator:
             )
         return self._state.release(step)
 
+    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
+        """All releases so far with intervals that hold together, for every step and every raw number.
+
+        With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
+        for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
+        published, and on the noise's known covariance.
+
+        Args:
+            level: probability that all intervals hold, in (0, 1); None for the stream's own.
+            simultaneous: False for pointwise intervals of that level.
+
+        Returns:
+            Releases with new `low` and `high`; nothing else differs from `releases()`.
+        """
+        level = self.level if level is None else fraction("level", level)
+        factors = Factors(self.mechanism, self.over, level, self.dimension)
+        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
+        found = []
+        for made in self.releases():
+            total = self.over.advance(total, self._row(made.step), made.step, self._row)
+            z = factors.at(made.step) if simultaneous else quantile(level)
+            found.append(replace(made, estimates=self._decoded(total, made.step, z)))
+        return found
+
     def get(self) -> Release | None:
         """The last release, or None before the first. Free: what is published can be read at will."""
         return self._last
@@ -400,17 +426,22 @@ class Estimator:
         step = self._step
         row = self._open + self._noise.next()
         total = self.over.advance(self._total, row, step, self._row)
-        deviations = self.standard_deviations(step)
-        estimates = {}
-        for name, statistic in self._statistics.items():
-            noisy = total[self._parts[name]].astype(np.float64) / self._units[name]
-            estimates[name] = statistic.decode(noisy, deviations[name], self.level)
+        estimates = self._decoded(total, step, self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
         self._total, self._open = total, np.zeros(self.dimension, np.int64)
         self._step = step + 1
         self._time = self._time if time is None else time
         return made
+
+    def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
+        deviations = self.standard_deviations(step)
+        return {
+            name: statistic.decode(
+                total[self._parts[name]].astype(np.float64) / self._units[name], deviations[name], z
+            )
+            for name, statistic in self._statistics.items()
+        }
 
     def _save(self) -> None:
         if self._state.volatile:

@@ -77,13 +77,13 @@ class Statistic(ABC):
         """
 
     @abstractmethod
-    def decode(self, totals: Array, deviation: float, level: float) -> Estimate:
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         """The estimate from noisy sums of encoded records.
 
         Args:
             totals: shape (dimension,), in the units of the statistic.
             deviation: standard deviation of the noise in each of them, independent between them.
-            level: of the intervals.
+            z: intervals are that many standard deviations of the noise to either side.
         """
 
     @abstractmethod
@@ -151,10 +151,9 @@ def quantile(level: float) -> float:
     return float(ndtri((1 + level) / 2))
 
 
-def linear_estimate(value: Array, error: Array | float, level: float, raw: Array) -> Estimate:
+def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
     """Value plus or minus z standard errors."""
     errors = np.broadcast_to(np.asarray(error, dtype=np.float64), np.shape(value))
-    z = quantile(level)
     return Estimate(value, errors, value - z * errors, value + z * errors, raw)
 
 

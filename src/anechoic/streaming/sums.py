@@ -19,7 +19,6 @@ from anechoic.streaming.statistic import (
     checked_interval,
     linear_estimate,
     numbers,
-    quantile,
 )
 
 
@@ -44,8 +43,8 @@ class CountOf(Statistic):
         count = records.count if kept is None else int(np.count_nonzero(kept))
         return np.array([count * unit], np.int64)
 
-    def decode(self, totals: Array, deviation: float, level: float) -> Estimate:
-        return linear_estimate(totals[0], deviation, level, totals)
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals[0], deviation, z, totals)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "count", "column": self.column}
@@ -95,8 +94,8 @@ class SumOf(Rows):
     def rows(self, values: Array) -> Array:
         return values
 
-    def decode(self, totals: Array, deviation: float, level: float) -> Estimate:
-        return linear_estimate(totals[0] if self._dimension == 1 else totals, deviation, level, totals)
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals[0] if self._dimension == 1 else totals, deviation, z, totals)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -147,9 +146,9 @@ class MeanOf(Rows):
         centred = np.clip(values, self._low, self._high) - self._centre
         return np.stack([centred, np.full(len(centred), self._half)], axis=1)
 
-    def decode(self, totals: Array, deviation: float, level: float) -> Estimate:
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         count = totals[1] / self._half
-        low, high = fieller(totals[0], count, deviation, deviation / self._half, quantile(level))
+        low, high = fieller(totals[0], count, deviation, deviation / self._half, z)
         mean = totals[0] / count if count > 0 else 0.0
         mean = min(max(mean, -self._half), self._half)
         error = np.hypot(1.0, mean / self._half) * deviation / count if count > 0 else np.inf
@@ -223,8 +222,8 @@ class HistogramOf(Statistic):
         chosen = both(records.usable, kept)
         return np.bincount(records.values[chosen], minlength=self.dimension).astype(np.int64) * unit
 
-    def decode(self, totals: Array, deviation: float, level: float) -> Estimate:
-        return linear_estimate(totals, deviation, level, totals)
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals, deviation, z, totals)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "histogram", "categories": self.categories, "column": self.column}
