@@ -4,12 +4,13 @@
     flights.update(batch)          # adds to the open step; no noise
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
-Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`. `Dashboard` releases several of one stream
-together.
+Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`. `Dashboard`
+releases several of one stream together.
 """
 
+from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
-from anechoic.streaming.estimators import Count, Dashboard, Histogram, Mean, Sum
+from anechoic.streaming.estimators import Count, Dashboard, Distribution, Histogram, Mean, Quantiles, Sum
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 from anechoic.streaming.release import Estimate, Release
@@ -21,6 +22,8 @@ __all__ = [
     "CountOf",
     "Dashboard",
     "Decayed",
+    "Distribution",
+    "DistributionOf",
     "Estimate",
     "Estimator",
     "Histogram",
@@ -28,6 +31,8 @@ __all__ = [
     "Mean",
     "MeanOf",
     "Over",
+    "Quantiles",
+    "QuantilesOf",
     "Records",
     "Release",
     "Running",

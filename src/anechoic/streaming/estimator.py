@@ -471,6 +471,7 @@ class Estimator:
         statistic = self._statistics[name]
         part = self.weights[name] / math.sqrt(share) / (statistic.bound * self.per_step)
         unit = math.floor(part * 2.0**self._noise.bits * (1 - 2.0**-40))
+        unit -= unit % statistic.quantum
         if not 1 <= unit <= 2**45:
             raise ValueError(
                 f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self._noise.bits}"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
+
+from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -36,6 +39,27 @@ class Histogram(Estimator):
 
     def __init__(self, categories: Sequence[Any], **promise: Any) -> None:
         super().__init__({"histogram": HistogramOf(categories)}, **promise)
+
+
+class Distribution(Estimator):
+    """How many records lie below each edge; see `DistributionOf` and `Estimator`."""
+
+    def __init__(self, edges: ArrayLike, *, noise: str = "auto", **promise: Any) -> None:
+        super().__init__({"distribution": DistributionOf(edges, noise=noise)}, **promise)
+
+
+class Quantiles(Estimator):
+    """Quantiles of numbers, from their distribution over `edges`; see `QuantilesOf` and `Estimator`."""
+
+    def __init__(
+        self,
+        edges: ArrayLike,
+        probabilities: Sequence[float] = (0.25, 0.5, 0.75),
+        *,
+        noise: str = "auto",
+        **promise: Any,
+    ) -> None:
+        super().__init__({"quantiles": QuantilesOf(edges, probabilities, noise=noise)}, **promise)
 
 
 class Dashboard(Estimator):

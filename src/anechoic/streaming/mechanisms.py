@@ -24,8 +24,8 @@ from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 FOR_EVER = 2**40
 #: Releases for which its strategy is near the best; beyond, the error grows like their square root.
 ACCURATE_TO = 10**6
-#: Fewest bits below the clip norm: what truncation takes off one contribution is below a millionth of it.
-_BITS = 20
+#: Fewest bits below the clip norm: what truncation takes off one contribution is below 1e-8 of it.
+_BITS = 28
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Longest horizon at which columns are normalised: errors then take O(n bands).

@@ -47,9 +47,11 @@ class Statistic(ABC):
 
     Attributes:
         column: name of the column of a batch that it reads; None for the batch itself.
+        quantum: what `unit` has to be a multiple of.
     """
 
     column: str | None = None
+    quantum: int = 1
 
     @property
     @abstractmethod
