@@ -19,7 +19,7 @@ N = 25
 
 
 def noise_of(stream, steps):
-    """Errors of the sum of empty batches, shape (steps, runs): each number of a vector is a run of its own."""
+    """Errors of the sum of empty batches, shape (steps, runs): each number is a run of its own."""
     empty = np.zeros((0, stream.dimension))
     return np.array([r.estimate for r in stream.steps([empty] * steps)])
 
@@ -64,7 +64,7 @@ def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
     ratios = np.square(errors).mean(axis=1) / stated**2
     assert low < ratios.min() and ratios.max() < high
     assert abs(math.sqrt(ratios.mean()) - 1) < 0.02
-    inside = np.array([(r.only.low <= 0) & (0 <= r.only.high) for r in releases])
+    inside = np.array([(r.only.low <= 0) & (r.only.high >= 0) for r in releases])
     assert 0.94 < inside.mean() < 0.96
 
 

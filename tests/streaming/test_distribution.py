@@ -37,7 +37,7 @@ def test_quantiles_without_noise(noise):
     stream.update(np.arange(0, 100, 0.01))
     found = stream.release().only
     assert np.allclose(found.value, [10, 50, 90], atol=0.1)
-    assert (found.low <= [10, 50, 90]).all() and ([10, 50, 90] <= found.high).all()
+    assert (found.low <= [10, 50, 90]).all() and (found.high >= [10, 50, 90]).all()
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 30])
@@ -99,7 +99,9 @@ def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
     )
     rng = np.random.default_rng(2)
     found = [
-        change(make, [(t, u, rng.normal(4, 5)) for t in range(6) for u in ("greedy", "greedy", "v")], "greedy")
+        change(
+            make, [(t, u, rng.normal(4, 5)) for t in range(6) for u in ("greedy", "greedy", "v")], "greedy"
+        )
         for _ in range(10)
     ]
     assert all(moved <= allowed for moved, allowed in found)
@@ -122,7 +124,7 @@ def test_standard_errors_and_quantile_intervals_are_as_stated(noise):
         smoothed.append(estimate.value - cumulative)
         assert (np.diff(estimate.value) >= 0).all() and estimate.value[0] >= 0
         of = quantiles.decode(totals, 20.0, 1.959964)
-        covered.append((of.low <= [1.5, 2.7, 2.7]) & ([1.5, 2.7, 2.7] <= of.high))
+        covered.append((of.low <= [1.5, 2.7, 2.7]) & (of.high >= [1.5, 2.7, 2.7]))
     ratio = np.sqrt(np.square(found).mean(axis=0)) / estimate.standard_error
     assert np.abs(ratio - 1).max() < 0.06 and abs(ratio.mean() - 1) < 0.03
     assert np.square(smoothed).sum() < np.square(found).sum()  # post-processing helps

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.streaming.statistic import integer_rows
 from anechoic.participation import FullBatch, MinSep, Single
+from anechoic.streaming.statistic import integer_rows
 from tests.streaming.test_estimator import NoNoise
 
 STEPS = 6
@@ -63,6 +63,18 @@ SETTINGS = [
     ("sum", lambda: {"s": streaming.SumOf(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
     ("mean", lambda: {"m": streaming.MeanOf(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
     ("histogram", lambda: {"h": streaming.HistogramOf([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
+    (
+        "moments",
+        lambda: {"m": streaming.MomentsOf(2.0, 2, [1.0, 0.0])},
+        np.zeros((0, 2)),
+        lambda rng: rng.normal(0, 3, 2),
+    ),
+    (
+        "regression",
+        lambda: {"r": streaming.LinearRegressionOf(2, 1.5, 2.0)},
+        np.zeros((0, 3)),
+        lambda rng: rng.normal(0, 3, 3),
+    ),
     (
         "several",
         lambda: {"n": streaming.CountOf(), "m": streaming.MeanOf(0, 1), "s": streaming.SumOf(9.0)},

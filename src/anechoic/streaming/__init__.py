@@ -4,14 +4,25 @@
     flights.update(batch)          # adds to the open step; no noise
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
-Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`. `Dashboard`
-releases several of one stream together.
+Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`,
+`Moments`, `LinearRegression`. `Dashboard` releases several of one stream together.
 """
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
-from anechoic.streaming.estimators import Count, Dashboard, Distribution, Histogram, Mean, Quantiles, Sum
+from anechoic.streaming.estimators import (
+    Count,
+    Dashboard,
+    Distribution,
+    Histogram,
+    LinearRegression,
+    Mean,
+    Moments,
+    Quantiles,
+    Sum,
+)
 from anechoic.streaming.mechanisms import planned_mechanism
+from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.statistic import Records, Statistic
@@ -28,8 +39,12 @@ __all__ = [
     "Estimator",
     "Histogram",
     "HistogramOf",
+    "LinearRegression",
+    "LinearRegressionOf",
     "Mean",
     "MeanOf",
+    "Moments",
+    "MomentsOf",
     "Over",
     "Quantiles",
     "QuantilesOf",

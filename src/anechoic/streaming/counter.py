@@ -9,9 +9,10 @@ from anechoic.errors import CheckpointError, GuaranteeError
 
 
 class Counter:
-    """One line of fixed length: whose commits, and how many. Written after a commit, before its release is seen.
+    """One line of fixed length: whose commits, and how many.
 
-    So it never stands above the newest version of the state file, and one commit below it at most.
+    It is written after a commit, before its release is seen. So it never stands above the newest version of
+    the state file, and one commit below it at most.
 
     Args:
         path: file name; its folder exists. It should lie where backups of the state file do not reach it.
@@ -52,6 +53,7 @@ class Counter:
                 os.close(handle)
         except OSError as error:
             raise GuaranteeError(
-                f"counter {self.path} cannot be written ({error}): the release is in the state file and was not"
+                f"counter {self.path} cannot be written ({error}): the release is in the state file"
+                f" and was not"
                 " returned. Make the counter writable, and open the stream again."
             ) from error

@@ -1,9 +1,9 @@
 """Distribution functions and quantiles: noise correlated over the buckets as well as over time.
 
-A record in bucket j adds column j of a matrix D to the step, and the noise of the step is correlated over time
-by C, independently in each entry. Undone, D^-1 correlates that noise over the buckets. Together this is the
-Kronecker product of C and D, and as the columns of D have norm at most 1, its sensitivity is that of C: see
-docs/proofs/streaming.md. Errors multiply too, so that each of the two is chosen by itself.
+A record in bucket j adds column j of a matrix D to the step, and the noise of the step is correlated over
+time by C, independently in each entry. Undone, D^-1 correlates that noise over the buckets. Together this is
+the Kronecker product of C and D, and as the columns of D have norm at most 1, its sensitivity is that of C:
+see docs/proofs/streaming.md. Errors multiply too, so that each of the two is chosen by itself.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class DistributionOf(Statistic):
 
     @cached_property
     def _row_norms(self) -> Array:
-        return np.sqrt(np.square(self.decoder).sum(axis=1))
+        return np.asarray(np.sqrt(np.square(self.decoder).sum(axis=1)))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -188,8 +188,8 @@ class QuantilesOf(DistributionOf):
         """Norms of the rows of A D^-1 less p times the last."""
         if self.noise == "buckets":
             own = np.arange(1.0, self.dimension + 1)
-            return np.sqrt(own * (1 - p) ** 2 + (self.dimension - own) * p**2)
-        return np.sqrt(np.square(self.decoder - p * self.decoder[-1]).sum(axis=1))
+            return np.asarray(np.sqrt(own * (1 - p) ** 2 + (self.dimension - own) * p**2))
+        return np.asarray(np.sqrt(np.square(self.decoder - p * self.decoder[-1]).sum(axis=1)))
 
     @property
     def _middle(self) -> float:
@@ -227,8 +227,8 @@ _ENCODERS: dict[int, Array] = {}
 def range_encoder(buckets: int) -> Array:
     """The lower-triangular D with columns of norm at most 1 that has the least `range_error`; shape (E, E).
 
-    All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular root
-    is found with a certificate by `optimize.dense`.
+    All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular
+    root is found with a certificate by `optimize.dense`.
     """
     if buckets not in _ENCODERS:
         ones = np.tril(np.ones((buckets, buckets)))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from anechoic.mechanism import Mechanism
 from anechoic.noise.keys import checked_key, derive, new_key
 from anechoic.participation import Participation, Single
 from anechoic.streaming.bands import Factors
+from anechoic.streaming.intake import Addition, Intake
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import (
     ACCURATE_TO,
@@ -26,12 +26,14 @@ from anechoic.streaming.mechanisms import (
     NoiseRows,
     Spent,
     checked_mechanism,
+    grid_bits,
     planned_mechanism,
 )
 from anechoic.streaming.over import Over, Running
 from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
 from anechoic.streaming.state import InMemory, Snapshot, State
-from anechoic.streaming.statistic import Integers, Records, Statistic, quantile
+from anechoic.streaming.statistic import Integers, Statistic, quantile
 from anechoic.streaming.store import Store
 
 Key = bytes | Callable[[], bytes] | None
@@ -105,7 +107,7 @@ class Estimator:
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
-        self._statistics = _checked_statistics(statistics)
+        checked_statistics(statistics)
         self.level = fraction("level", level)
         self._z = quantile(self.level)
         self.over = Running() if over is None else over
@@ -117,8 +119,7 @@ class Estimator:
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
         self.per_step = positive_int("per_step", per_step)
-        self._parts = _parts(self._statistics)
-        self.dimension = sum(statistic.dimension for statistic in self._statistics.values())
+        self.dimension = dimension_of(statistics)
         self.participation: Participation = Single() if participation is None else participation
         self._by_unit = participation is not None
         if mechanism is None:
@@ -141,11 +142,13 @@ class Estimator:
             self.participation = checked_mechanism(mechanism, participation).participation
             if not self._by_unit and self.participation != Single():
                 raise ValueError(
-                    f"the mechanism is for {self.participation!r}: give the same participation, so that units are"
+                    f"the mechanism is for {self.participation!r}: give the same participation, so"
+                    f" that units are"
                     " held to it."
                 )
         self.mechanism = mechanism
-        self.weights = _checked_weights(weights, self._statistics)
+        bits = grid_bits(mechanism, self.dimension)
+        self._shared = SharedRelease(statistics, weights, self.per_step, bits)
         self._deviations, self._spent = Deviations(mechanism, self.over), Spent(mechanism)
         self._start(state, key, counter, adopt)
 
@@ -168,12 +171,13 @@ class Estimator:
         self._process = os.getpid()
         # the key of the state file is for this stream alone; noise has a key of its own
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
-        self._units = {name: self._unit_of(name) for name in self._statistics}
-        self._ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
+        ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
+        self._intake = Intake(self._shared, ledger if self._by_unit else None)
         self._open: Integers = np.zeros(self.dimension, np.int64)
         self._total: NDArray[Any] = np.zeros(self.dimension, np.int64)
         self._counts: Counter[str] = Counter()
-        self._step, self._time = 0, None
+        self._step = 0
+        self._time: str | float | None = None
         self._last: Release | None = None
         saved = self._state.load()
         if saved is not None:
@@ -198,18 +202,14 @@ class Estimator:
     @property
     def contribution(self) -> float:
         """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
-        squares = sum(
-            (self._units[name] * statistic.bound) ** 2 for name, statistic in self._statistics.items()
-        )
-        return self.per_step * math.sqrt(squares) / 2.0**self._noise.bits
+        return self._shared.contribution
 
     def standard_deviations(self, step: int) -> dict[str, float]:
-        """Standard deviation of the noise in each raw number of each statistic at a step, known in advance."""
-        noise = self._deviations.at(step) * 2.0**self._noise.bits
-        return {name: noise / unit for name, unit in self._units.items()}
+        """Standard deviation of the noise in each raw number of each statistic, known in advance."""
+        return self._shared.deviations(self._deviations.at(step))
 
     def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out, clipped or changed, by reason. Private: for the operator alone."""
+        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
         return dict(self._counts)
 
     # -- the stream ------------------------------------------------------------------------------
@@ -243,8 +243,8 @@ class Estimator:
         """End the open step and publish: one row of noise, used here and never again.
 
         Args:
-            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number, not
-                below that of the release before.
+            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number,
+                not below that of the release before.
 
         Raises:
             HorizonError: if all steps were released.
@@ -281,12 +281,15 @@ class Estimator:
         """
         self._check_own()
         listed = list(batches)
-        ids = [None] * len(listed) if unit_ids is None else list(unit_ids)
-        when = [None] * len(listed) if times is None else list(times)
-        names = [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+        ids: list[Any] = [None] * len(listed) if unit_ids is None else list(unit_ids)
+        when: list[Any] = [None] * len(listed) if times is None else list(times)
+        names: list[str | None] = (
+            [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+        )
         if not len(listed) == len(ids) == len(when) == len(names):
             raise ValueError(
-                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)} batch_ids: one"
+                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)}"
+                f" batch_ids: one"
                 " of each belongs to a step."
             )
         places = self._places(names)
@@ -322,7 +325,8 @@ class Estimator:
     def _stored(self, step: int, name: str | None) -> Release:
         if step >= self._step:
             raise ValueError(
-                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either update"
+                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use"
+                f" either update"
                 " and release, or steps, for one batch."
             )
         return self._state.release(step)
@@ -372,49 +376,15 @@ class Estimator:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _read(self, batch: Any, unit_ids: Any) -> _Addition:
+    def _read(self, batch: Any, unit_ids: Any) -> Addition:
         if self._step >= self.mechanism.steps:
             raise HorizonError(self._over_horizon("another step"))
-        records: dict[str, Records] = {}
-        for name, statistic in self._statistics.items():
-            records[name] = statistic.read(_column(batch, name, statistic.column))
-        counts = {read.count for read in records.values()}
-        if len(counts) > 1:
-            raise ValueError(
-                f"the columns of a batch differ in length: {sorted(counts)} records. Give one entry a record."
-            )
-        if not self._by_unit:
-            if unit_ids is not None:
-                raise ValueError(
-                    "unit_ids were given, but every record is a unit of its own here. To protect units with several"
-                    " records, or to leave out repeated ones, give the stream participation=Single() or MinSep(…)."
-                )
-            return _Addition(records, None)
-        if unit_ids is None:
-            raise ValueError(
-                f"unit_ids=None, but each unit is held to {self.participation!r}: give one id a record."
-            )
-        units = self._ledger.digests(unit_ids)
-        if len(units) != counts.copy().pop():
-            raise ValueError(f"{len(units)} unit_ids for {counts.pop()} records: give one id a record.")
-        return _Addition(records, units)
+        return self._intake.read(batch, unit_ids)
 
-    def _add(self, addition: _Addition, batch_id: str | None) -> None:
-        kept, changed = None, None
-        remarks: Counter[str] = Counter()
-        if addition.units is not None:
-            kept, refused, changed = self._ledger.admit(addition.units, self._step)
-            remarks.update(refused)
-        sums = np.concatenate(
-            [
-                statistic.total(addition.records[name], kept, self._units[name])
-                for name, statistic in self._statistics.items()
-            ]
-        )
-        for name, read in addition.records.items():
-            remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
+    def _add(self, addition: Addition, batch_id: str | None) -> None:
+        sums, remarks, changed = self._intake.sums(addition, self._step)
         if changed:
-            self._ledger.keep(changed)
+            self._state.accounts.keep(changed)
         if batch_id is not None:
             self._state.mark(batch_id, self._step)
         self._open = self._open + sums
@@ -435,13 +405,7 @@ class Estimator:
         return made
 
     def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
-        deviations = self.standard_deviations(step)
-        return {
-            name: statistic.decode(
-                total[self._parts[name]].astype(np.float64) / self._units[name], deviations[name], z
-            )
-            for name, statistic in self._statistics.items()
-        }
+        return self._shared.decode(total, self._deviations.at(step), z)
 
     def _save(self) -> None:
         if self._state.volatile:
@@ -465,29 +429,13 @@ class Estimator:
     def _row(self, step: int) -> Integers:
         return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
 
-    def _unit_of(self, name: str) -> int:
-        """Integers that stand for 1 in a statistic: all of them share the clip norm by their weights."""
-        share = sum(weight**2 for weight in self.weights.values())
-        statistic = self._statistics[name]
-        part = self.weights[name] / math.sqrt(share) / (statistic.bound * self.per_step)
-        unit = math.floor(part * 2.0**self._noise.bits * (1 - 2.0**-40))
-        unit -= unit % statistic.quantum
-        if not 1 <= unit <= 2**45:
-            raise ValueError(
-                f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self._noise.bits}"
-                " bits cannot hold beside the others: bring bounds and weights nearer to 1."
-            )
-        return unit
-
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
         return json.dumps(
             {
                 "mechanism": self.mechanism.fingerprint,
                 "over": [type(self.over).__name__, vars(self.over)],
-                "statistics": {name: s.describe() for name, s in self._statistics.items()},
-                "weights": dict(self.weights),
-                "per_step": self.per_step,
+                **self._shared.describe(),
                 "by_unit": self._by_unit,
                 "level": self.level,
             },
@@ -500,7 +448,8 @@ class Estimator:
         if self._process == -1:
             raise GuaranteeError("this stream is closed: open its state file again.")
         raise GuaranteeError(
-            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of it: both would"
+            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of"
+            f" it: both would"
             " use the same rows of noise. Make the stream in the process that uses it."
         )
 
@@ -510,69 +459,31 @@ class Estimator:
         if isinstance(time, str) != isinstance(before, str):
             raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
         if not time >= before:  # type: ignore[operator]
-            raise ValueError(f"time={time!r} lies before {before!r}, that of the last release: time went back.")
+            raise ValueError(
+                f"time={time!r} lies before {before!r}, that of the last release: time went back."
+            )
 
     def _over_horizon(self, what: str) -> str:
         return (
             f"all {self.mechanism.steps} steps of this stream are planned for, {self._step} are released, and"
-            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost adds to this"
+            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
+            f" adds to this"
             " one's; without horizon there is no last step."
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("a stream cannot be copied or pickled: its noise would be used twice. Give it a state.")
+        raise TypeError(
+            "a stream cannot be copied or pickled: its noise would be used twice. Give it a state."
+        )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._statistics)}; step {self._step}, {self.over.describe()})"
-
-
-@dataclass(frozen=True, eq=False)
-class _Addition:
-    """A batch that was read: by statistic, and the digests of its units."""
-
-    records: Mapping[str, Records]
-    units: list[bytes] | None
-
-
-def _checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    if not isinstance(statistics, Mapping) or not statistics:
-        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
-    for name, statistic in statistics.items():
-        if not isinstance(name, str) or not isinstance(statistic, Statistic):
-            raise ValueError(f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf().")
-    return dict(statistics)
-
-
-def _checked_weights(
-    weights: Mapping[str, float] | None, statistics: Mapping[str, Statistic]
-) -> dict[str, float]:
-    given = dict.fromkeys(statistics, 1.0) if weights is None else dict(weights)
-    if given.keys() != statistics.keys():
-        raise ValueError(f"weights name {sorted(given)}, the statistics are {sorted(statistics)}: name each.")
-    return {name: positive_float(f"weights[{name!r}]", given[name]) for name in statistics}
-
-
-def _parts(statistics: Mapping[str, Statistic]) -> dict[str, slice]:
-    """Which numbers of a release belong to which statistic."""
-    parts, start = {}, 0
-    for name, statistic in statistics.items():
-        parts[name] = slice(start, start + statistic.dimension)
-        start += statistic.dimension
-    return parts
-
-
-def _column(batch: Any, name: str, column: str | None) -> Any:
-    if column is None:
-        return batch
-    try:
-        return batch[column]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error
+        return (
+            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self._step},"
+            f" {self.over.describe()})"
+        )
 
 
 def _checked_id(batch_id: Any) -> str:
     if not isinstance(batch_id, str) or not batch_id:
         raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
     return batch_id
-
-

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
 
@@ -62,11 +63,25 @@ class Quantiles(Estimator):
         super().__init__({"quantiles": QuantilesOf(edges, probabilities, noise=noise)}, **promise)
 
 
+class Moments(Estimator):
+    """Mean and covariance of vectors clipped to `bound` around `centre`; see `MomentsOf` and `Estimator`."""
+
+    def __init__(self, *, bound: float, dimension: int = 1, centre: Any = None, **promise: Any) -> None:
+        super().__init__({"moments": MomentsOf(bound, dimension, centre)}, **promise)
+
+
+class LinearRegression(Estimator):
+    """Coefficients of a linear model, ridge-stabilised; see `LinearRegressionOf` and `Estimator`."""
+
+    def __init__(self, features: int, *, bound: float, target_bound: float, **promise: Any) -> None:
+        super().__init__({"coefficients": LinearRegressionOf(features, bound, target_bound)}, **promise)
+
+
 class Dashboard(Estimator):
     """Several statistics of one stream in one release, under one sensitivity.
 
-    The vectors of all statistics are concatenated with weights, so that one record has norm at most 1. Each of
-    K statistics with equal weights then has sqrt(K) times the standard error that it would have alone;
+    The vectors of all statistics are concatenated with weights, so that one record has norm at most 1. Each
+    of K statistics with equal weights then has sqrt(K) times the standard error that it would have alone;
     splitting epsilon would cost nearly K times.
 
     Args:
@@ -75,10 +90,9 @@ class Dashboard(Estimator):
 
     Example:
         >>> from anechoic import streaming
-        >>> board = streaming.Dashboard(
-        ...     dict(flights=streaming.CountOf("carrier"), carriers=streaming.HistogramOf(["AA", "UA"], "carrier")),
-        ...     epsilon=1.0, horizon=24,
-        ... )
+        >>> carriers = streaming.HistogramOf(["AA", "UA"], "carrier")
+        >>> statistics = dict(flights=streaming.CountOf("carrier"), carriers=carriers)
+        >>> board = streaming.Dashboard(statistics, epsilon=1.0, horizon=24)
         >>> board.update({"carrier": ["AA", "UA", "AA"]})
         True
         >>> board.release()["carriers"].value.shape

@@ -75,6 +75,7 @@ class Ledger:
     """
 
     def __init__(self, participation: Participation, per_step: int, key: bytes, accounts: Accounts) -> None:
+        self.participation = participation
         self._separation, self._most = limits_of(participation)
         self._per_step = positive_int("per_step", per_step)
         self._secret = derive(key, "units", size=64)
@@ -120,17 +121,14 @@ class Ledger:
             refused[reason] += 1
         return kept, dict(refused), changed
 
-    def keep(self, changed: dict[bytes, Account]) -> None:
-        """Write accounts that `admit` returned."""
-        self._accounts.keep(changed)
-
     def digest(self, unit: Any) -> bytes:
         """The keyed digest under which a unit is kept; 7 and "7" are two units."""
         if isinstance(unit, np.generic):
             unit = unit.item()
         if isinstance(unit, bool) or not isinstance(unit, int | str | bytes):
             raise ValueError(
-                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing ids could not"
+                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing"
+                f" ids could not"
                 " be told apart. Leave such records out, or give them an id."
             )
         text = unit if isinstance(unit, bytes) else str(unit).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cached_property, singledispatch
 
@@ -14,10 +15,10 @@ from anechoic.losses import error
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.noise import NoiseStream
-from anechoic.noise.grid import MOST, default_bits
+from anechoic.noise.grid import MOST, Integers, default_bits
 from anechoic.participation import Participation
 from anechoic.sampling import External
-from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
@@ -151,7 +152,7 @@ def _(over: SlidingWindow, accurate_to: int) -> Strategy:
 def _(over: Decayed, accurate_to: int) -> Strategy:
     settled = min(2**20, max(64, math.ceil(20 / -math.log(over.factor))))
     found = optimize.blt(over.workload(settled), buffers=_buffers(settled), loss="max").strategy
-    return BLT(FOR_EVER, found.scale, found.decay)
+    return dataclasses.replace(found, n=FOR_EVER)
 
 
 def _window(width: int, n: int) -> Strategy:
@@ -188,13 +189,13 @@ def checked_mechanism(mechanism: Mechanism, participation: Participation | None)
         )
     if not isinstance(mechanism.sampling, External):
         raise MismatchError(
-            f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random. Give"
-            " sampling=External(participation, 1, steps=n)."
+            f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random."
+            " Give sampling=External(participation, 1, steps=n)."
         )
     if mechanism.sampling.batch_size != 1:
         raise MismatchError(
-            f"mechanism.sampling.batch_size={mechanism.sampling.batch_size}: a stream releases sums, which are"
-            " divided by nothing. Give External(participation, 1, steps=n)."
+            f"mechanism.sampling.batch_size={mechanism.sampling.batch_size}: a stream releases sums, which"
+            " are divided by nothing. Give External(participation, 1, steps=n)."
         )
     if participation is not None and participation != mechanism.participation:
         raise MismatchError(
@@ -238,6 +239,12 @@ class Spent:
         return self._known[steps]
 
 
+def grid_bits(mechanism: Mechanism, dimension: int) -> int:
+    """Bits below the clip norm on which sums are added up: the mechanism's, or enough."""
+    given = mechanism.grid_bits
+    return min(MOST, max(_BITS, default_bits(dimension))) if given is None else given
+
+
 class NoiseRows:
     """Rows of noise as integers, in units of clip_norm * 2**-bits.
 
@@ -248,11 +255,7 @@ class NoiseRows:
 
     def __init__(self, mechanism: Mechanism, dimension: int, key: bytes) -> None:
         self.exact = mechanism.grid_bits is not None
-        self.bits = (
-            mechanism.grid_bits
-            if mechanism.grid_bits is not None
-            else min(MOST, max(_BITS, default_bits(dimension)))
-        )
+        self.bits = grid_bits(mechanism, dimension)
         self._spacing = mechanism.clip_norm * 2.0**-self.bits
         options = {} if self.exact else {"dtype": np.float64}
         self._stream: NoiseStream = mechanism.stream(dimension, key=key, **options)
@@ -262,9 +265,10 @@ class NoiseRows:
     def identity(self) -> dict[str, object]:
         return self._stream.identity
 
-    def next(self) -> Array:
+    def next(self) -> Integers:
         row, self.state = self._stream.next(self.state)
-        return row if self.exact else np.rint(row / self._spacing).astype(np.int64)
+        found: Integers = row if self.exact else np.rint(row / self._spacing).astype(np.int64)
+        return found
 
     def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
         """(step, dtype, shape, bytes) of the state."""

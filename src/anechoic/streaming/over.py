@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic import workloads
-from anechoic._serialize import serializable
-from anechoic._validate import Array, fraction, positive_int
+from anechoic._validate import fraction, positive_int
 from anechoic.workloads import Workload
 
 
@@ -25,8 +25,12 @@ class Over(ABC):
 
     @abstractmethod
     def advance(
-        self, total: NDArray[np.int64] | Array, row: NDArray[np.int64], step: int, row_of: Callable[[int], Array]
-    ) -> NDArray[np.int64] | Array:
+        self,
+        total: NDArray[Any],
+        row: NDArray[np.int64],
+        step: int,
+        row_of: Callable[[int], NDArray[np.int64]],
+    ) -> NDArray[Any]:
         """Row `step` of A Y, from the one before it.
 
         Args:
@@ -41,7 +45,6 @@ class Over(ABC):
         """For statements."""
 
 
-@serializable
 @dataclass(frozen=True)
 class Running(Over):
     """All steps so far: prefix sums."""
@@ -49,14 +52,19 @@ class Running(Over):
     def workload(self, n: int) -> Workload:
         return workloads.prefix_sum(n)
 
-    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
-        return total + row
+    def advance(
+        self,
+        total: NDArray[Any],
+        row: NDArray[np.int64],
+        step: int,
+        row_of: Callable[[int], NDArray[np.int64]],
+    ) -> NDArray[Any]:
+        return np.asarray(total + row)
 
     def describe(self) -> str:
         return "all steps so far"
 
 
-@serializable
 @dataclass(frozen=True)
 class SlidingWindow(Over):
     """The last `width` steps, this one among them.
@@ -73,15 +81,21 @@ class SlidingWindow(Over):
     def workload(self, n: int) -> Workload:
         return workloads.sliding_window(n, min(self.width, n))
 
-    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
+    def advance(
+        self,
+        total: NDArray[Any],
+        row: NDArray[np.int64],
+        step: int,
+        row_of: Callable[[int], NDArray[np.int64]],
+    ) -> NDArray[Any]:
         # integers: what leaves the window is taken off without a trace
-        return total + row if step < self.width else total + row - row_of(step - self.width)
+        left = 0 if step < self.width else row_of(step - self.width)
+        return np.asarray(total + row - left)
 
     def describe(self) -> str:
         return f"the last {self.width} steps"
 
 
-@serializable
 @dataclass(frozen=True)
 class Decayed(Over):
     """All steps so far, one of age a with weight factor**a.
@@ -99,8 +113,14 @@ class Decayed(Over):
     def workload(self, n: int) -> Workload:
         return workloads.exponential_decay(n, self.factor)
 
-    def advance(self, total, row, step, row_of):  # type: ignore[no-untyped-def]
-        return self.factor * total + row
+    def advance(
+        self,
+        total: NDArray[Any],
+        row: NDArray[np.int64],
+        step: int,
+        row_of: Callable[[int], NDArray[np.int64]],
+    ) -> NDArray[Any]:
+        return np.asarray(self.factor * total + row)
 
     def describe(self) -> str:
         return f"all steps so far, each counting {self.factor:g} times as much as the next"

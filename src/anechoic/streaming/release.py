@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,10 @@ class Estimate:
         raw: the noisy sums before post-processing, shape (dimension of the statistic,); unbiased.
     """
 
-    value: Array
-    standard_error: Array
-    low: Array
-    high: Array
+    value: Any
+    standard_error: Any
+    low: Any
+    high: Any
     raw: Array
 
     def __post_init__(self) -> None:
@@ -76,8 +77,8 @@ class Release:
         """
         if len(self.estimates) != 1:
             raise ValueError(
-                f"this release has {len(self.estimates)} statistics ({', '.join(self.estimates)}): name one, as"
-                f" release[{next(iter(self.estimates))!r}]."
+                f"this release has {len(self.estimates)} statistics ({', '.join(self.estimates)}): name one,"
+                f" as release[{next(iter(self.estimates))!r}]."
             )
         return next(iter(self.estimates.values()))
 
@@ -132,7 +133,8 @@ class Release:
                 for _part in _PARTS:
                     parts.append(numbers[place : place + size].reshape(shape))
                     place += size
-                estimates[name] = Estimate(*parts, raw=numbers[place : place + form["raw"]])
+                parts.append(numbers[place : place + form["raw"]])
+                estimates[name] = Estimate(*parts)
                 place += form["raw"]
             if place != len(numbers):
                 raise ValueError(f"{len(numbers)} numbers instead of {place}")
@@ -141,5 +143,5 @@ class Release:
             raise CheckpointError(f"this is not a stored release, or it is damaged: {error}.") from error
 
 
-def _plain(array: Array) -> float | Array:
+def _plain(array: Any) -> float | Array:
     return float(array) if array.ndim == 0 else array

@@ -103,7 +103,7 @@ class Rows(Statistic):
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = both(records.usable, kept)
         values = records.values if chosen is None else records.values[chosen]
-        return integer_rows(self.rows(values), self.bound, unit).sum(axis=0, dtype=np.int64)
+        return np.asarray(integer_rows(self.rows(values), self.bound, unit).sum(axis=0, dtype=np.int64))
 
 
 def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
@@ -148,6 +148,27 @@ def numbers(batch: Any, *, what: str) -> Array:
         raise ValueError(f"{what} must be an array of real numbers, not {batch!r:.60}.") from error
 
 
+def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Records:
+    """Vectors that are to be clipped to a ball.
+
+    Raises:
+        ValueError: for another shape.
+    """
+    values = numbers(batch, what="batch")
+    values = values[:, None] if values.ndim == 1 and dimension == 1 else values
+    if values.ndim != 2 or values.shape[1] != dimension:
+        raise ValueError(f"batch has shape {values.shape}; (records, {dimension}) is needed.")
+    usable = np.asarray(np.isfinite(values).all(axis=1))
+    with np.errstate(over="ignore"):
+        beyond = np.square((values[usable] - centre) / bound).sum(axis=1) > 1
+    return Records(
+        len(values),
+        values,
+        usable,
+        {"not finite": int((~usable).sum()), "clipped to the bound": int(beyond.sum())},
+    )
+
+
 def quantile(level: float) -> float:
     """z with a two-sided normal interval of that level: 1.96 for 0.95."""
     return float(ndtri((1 + level) / 2))
@@ -171,7 +192,8 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
         pair = math.nan, math.nan
     if not (math.isfinite(pair[0]) and math.isfinite(pair[1]) and pair[0] < pair[1]):
         raise ValueError(
-            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second: without bounds"
+            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second:"
+            f" without bounds"
             " one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair

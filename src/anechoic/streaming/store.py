@@ -129,7 +129,9 @@ class Store:
             self.commits, self._head = int(meta["commits"]), bytes(meta["head"])
             written = str(meta["identity"])
         except KeyError as error:
-            raise CheckpointError(f"state file {self.path} is none of a stream: it has no {error}.") from error
+            raise CheckpointError(
+                f"state file {self.path} is none of a stream: it has no {error}."
+            ) from error
         if version != FORMAT:
             raise MismatchError(f"state file {self.path} has format {version}; this version reads {FORMAT}.")
         if written != identity:
@@ -186,7 +188,8 @@ class Store:
             link = _link(link, published, row)
             if step != expected or link != stored:
                 raise CheckpointError(
-                    f"release {expected} in state file {self.path} is damaged or missing, so what was released"
+                    f"release {expected} in state file {self.path} is damaged or missing, so what was"
+                    f" released"
                     f" cannot be told. {_NEW_RUN}"
                 )
             expected += 1
@@ -207,7 +210,8 @@ class Store:
             )
         if outside is None and self.made:
             raise ReplayError(
-                f"counter {self._counter.path} is missing although {self.made} releases were made: without it an"
+                f"counter {self._counter.path} is missing although {self.made} releases were made:"
+                f" without it an"
                 " older version of the state file could not be told from the newest. Put it back, or open the"
                 " file without counter on your own word."
             )
@@ -263,16 +267,15 @@ class Store:
     def _check_own(self) -> None:
         if os.getpid() != self._process:
             raise GuaranteeError(
-                f"state file {self.path} was opened by process {self._process}, and process {os.getpid()} is a"
+                f"state file {self.path} was opened by process {self._process}, and process"
+                f" {os.getpid()} is a"
                 " fork of it: open it in the process that uses it."
             )
         if self._fault:
             raise GuaranteeError(self._fault)
 
     def _meta(self, name: str) -> str:
-        return str(
-            self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
-        )
+        return str(self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0])
 
     def _set(self, name: str, value: str | bytes) -> None:
         self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
@@ -343,9 +346,7 @@ class Store:
         return Release.from_bytes(self._database.execute(query, (step,)).fetchone()[0])
 
     def row(self, step: int) -> bytes:
-        return bytes(
-            self._database.execute("SELECT row FROM releases WHERE step = ?", (step,)).fetchone()[0]
-        )
+        return bytes(self._database.execute("SELECT row FROM releases WHERE step = ?", (step,)).fetchone()[0])
 
     def releases(self) -> Iterator[Release]:
         for (published,) in self._database.execute("SELECT published FROM releases ORDER BY step"):

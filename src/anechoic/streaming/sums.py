@@ -19,6 +19,7 @@ from anechoic.streaming.statistic import (
     checked_interval,
     linear_estimate,
     numbers,
+    read_vectors,
 )
 
 
@@ -74,22 +75,7 @@ class SumOf(Rows):
         return self._bound
 
     def read(self, batch: Any) -> Records:
-        values = numbers(batch, what="batch")
-        values = values[:, None] if values.ndim == 1 and self._dimension == 1 else values
-        if values.ndim != 2 or values.shape[1] != self._dimension:
-            raise ValueError(
-                f"batch has shape {values.shape}; (records, {self._dimension}) is needed for vectors of"
-                f" dimension={self._dimension}."
-            )
-        usable = np.isfinite(values).all(axis=1)
-        with np.errstate(over="ignore"):
-            clipped = np.square(values[usable] / self._bound).sum(axis=1) > 1
-        return Records(
-            len(values),
-            values,
-            usable,
-            {"not finite": int((~usable).sum()), "clipped to the bound": int(clipped.sum())},
-        )
+        return read_vectors(batch, self._dimension, np.zeros(self._dimension), self._bound)
 
     def rows(self, values: Array) -> Array:
         return values
