@@ -283,13 +283,14 @@ def test_bad_statistics_are_refused(make, words):
         (streaming.HistogramOf([1]), [[1]], "one category"),
         (streaming.CountOf(), 1.5, "or their number"),
         (streaming.CountOf(), -1, "batch=-1"),
+        (streaming.CountOf(), 2**40, "are added up"),
     ],
 )
 def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
     stream = streaming.Estimator({"s": statistic}, epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match=words):
         stream.update(batch)
-    assert not stream._open.any() and stream.release().step == 0
+    assert not stream._standing.open.any() and stream.release().step == 0
 
 
 def test_a_mechanism_of_ones_own():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic._validate import fraction, positive_float, positive_int
+from anechoic._validate import fraction, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.mechanism import Mechanism
 from anechoic.noise.keys import checked_key, derive, new_key
-from anechoic.participation import Participation, Single
+from anechoic.participation import Participation
 from anechoic.streaming.bands import Factors
 from anechoic.streaming.intake import Addition, Intake
 from anechoic.streaming.ledger import Ledger
@@ -25,14 +24,14 @@ from anechoic.streaming.mechanisms import (
     Deviations,
     NoiseRows,
     Spent,
-    checked_mechanism,
     grid_bits,
-    planned_mechanism,
+    mechanism_of,
 )
 from anechoic.streaming.over import Over, Running
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
-from anechoic.streaming.state import InMemory, Snapshot, State
+from anechoic.streaming.standing import Standing, check_time
+from anechoic.streaming.state import InMemory, State
 from anechoic.streaming.statistic import Integers, Statistic, quantile
 from anechoic.streaming.store import Store
 
@@ -120,36 +119,23 @@ class Estimator:
             )
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self.participation: Participation = Single() if participation is None else participation
         self._by_unit = participation is not None
-        if mechanism is None:
-            if epsilon is None:
-                raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
-            mechanism = planned_mechanism(
-                over=self.over,
-                horizon=horizon,
-                participation=self.participation,
-                epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
-                delta=fraction("delta", delta),
-                dimension=self.dimension,
-                adjacency=adjacency,
-                unit=unit or ("unit" if self._by_unit else "event"),
-                accurate_to=accurate_to,
-            )
-        elif epsilon is not None or horizon is not None:
-            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
-        else:
-            self.participation = checked_mechanism(mechanism, participation).participation
-            if not self._by_unit and self.participation != Single():
-                raise ValueError(
-                    f"the mechanism is for {self.participation!r}: give the same participation, so"
-                    f" that units are"
-                    " held to it."
-                )
-        self.mechanism = mechanism
-        bits = grid_bits(mechanism, self.dimension)
+        self.mechanism = mechanism_of(
+            mechanism,
+            participation,
+            over=self.over,
+            horizon=horizon,
+            epsilon=epsilon,
+            delta=delta,
+            dimension=self.dimension,
+            adjacency=adjacency,
+            unit=unit,
+            accurate_to=accurate_to,
+        )
+        self.participation = self.mechanism.participation
+        bits = grid_bits(self.mechanism, self.dimension)
         self._shared = SharedRelease(statistics, weights, self.per_step, bits)
-        self._deviations, self._spent = Deviations(mechanism, self.over), Spent(mechanism)
+        self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
         self._start(state, key, counter, adopt)
 
     def _start(
@@ -173,31 +159,21 @@ class Estimator:
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
         ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
         self._intake = Intake(self._shared, ledger if self._by_unit else None)
-        self._open: Integers = np.zeros(self.dimension, np.int64)
-        self._total: NDArray[Any] = np.zeros(self.dimension, np.int64)
-        self._counts: Counter[str] = Counter()
-        self._step = 0
-        self._time: str | float | None = None
+        self._standing = Standing.first(self.dimension)
         self._last: Release | None = None
         saved = self._state.load()
         if saved is not None:
-            self._resume(saved)
-
-    def _resume(self, saved: Snapshot) -> None:
-        self._step, self._time = saved.step, saved.time
-        self._open = np.frombuffer(saved.open, "<i8").astype(np.int64)
-        self._total = np.frombuffer(saved.total, saved.total_dtype).copy()
-        self._counts = Counter(saved.counts)
-        self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
-        if self._step:
-            self._last = self._state.release(self._step - 1)
+            self._standing = Standing.of(saved)
+            self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
+            if self.step:
+                self._last = self._state.release(self.step - 1)
 
     # -- what it is ------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
         """Releases made, which is the index of the open step."""
-        return self._step
+        return self._standing.step
 
     @property
     def contribution(self) -> float:
@@ -210,7 +186,7 @@ class Estimator:
 
     def diagnostics(self) -> dict[str, int]:
         """Records so far that were left out or changed, by reason. Private: for the operator alone."""
-        return dict(self._counts)
+        return dict(self._standing.counts)
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -252,7 +228,7 @@ class Estimator:
             GuaranteeError: as `update`.
         """
         self._check_own()
-        self._check_time(self._time, time)
+        check_time(self._standing.time, time)
         with self._state.transaction():
             made = self._publish(time)
             self._save()
@@ -295,11 +271,11 @@ class Estimator:
         places = self._places(names)
         new = [place for place, known in enumerate(places) if known is None]
         additions = {place: self._read(listed[place], ids[place]) for place in new}
-        before = self._time
+        before = self._standing.time
         for place in new:
-            self._check_time(before, when[place])
+            check_time(before, when[place])
             before = when[place] if when[place] is not None else before
-        if self._step + len(new) > self.mechanism.steps:
+        if self.step + len(new) > self.mechanism.steps:
             raise HorizonError(self._over_horizon(f"{len(new)} more steps"))
         made: dict[int, Release] = {}
         if new:
@@ -323,7 +299,7 @@ class Estimator:
         return known
 
     def _stored(self, step: int, name: str | None) -> Release:
-        if step >= self._step:
+        if step >= self.step:
             raise ValueError(
                 f"batch {name!r} was added to step {step}, which is open: release() ends it. Use"
                 f" either update"
@@ -377,54 +353,35 @@ class Estimator:
     # -- inside ----------------------------------------------------------------------------------
 
     def _read(self, batch: Any, unit_ids: Any) -> Addition:
-        if self._step >= self.mechanism.steps:
+        if self.step >= self.mechanism.steps:
             raise HorizonError(self._over_horizon("another step"))
         return self._intake.read(batch, unit_ids)
 
     def _add(self, addition: Addition, batch_id: str | None) -> None:
-        sums, remarks, changed = self._intake.sums(addition, self._step)
+        sums, remarks, changed = self._intake.sums(addition, self.step)
         if changed:
             self._state.accounts.keep(changed)
         if batch_id is not None:
-            self._state.mark(batch_id, self._step)
-        self._open = self._open + sums
-        self._counts += remarks
+            self._state.mark(batch_id, self.step)
+        self._standing.open = self._standing.open + sums
+        self._standing.counts += remarks
 
     def _publish(self, time: str | float | None) -> Release:
-        if self._step >= self.mechanism.steps:
+        if self.step >= self.mechanism.steps:
             raise HorizonError(self._over_horizon("another step"))
-        step = self._step
-        row = self._open + self._noise.next()
-        total = self.over.advance(self._total, row, step, self._row)
-        estimates = self._decoded(total, step, self._z)
+        step = self.step
+        row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
+        estimates = self._decoded(self._standing.total, step, self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
-        self._total, self._open = total, np.zeros(self.dimension, np.int64)
-        self._step = step + 1
-        self._time = self._time if time is None else time
         return made
 
     def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
         return self._shared.decode(total, self._deviations.at(step), z)
 
     def _save(self) -> None:
-        if self._state.volatile:
-            return
-        _, dtype, shape, noise = self._noise.saved()
-        total = np.ascontiguousarray(self._total)
-        self._state.save(
-            Snapshot(
-                self._step,
-                np.ascontiguousarray(self._open, "<i8").tobytes(),
-                total.dtype.str,
-                total.tobytes(),
-                dtype,
-                shape,
-                noise,
-                dict(self._counts),
-                self._time,
-            )
-        )
+        if not self._state.volatile:
+            self._state.save(self._standing.snapshot(self._noise))
 
     def _row(self, step: int) -> Integers:
         return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
@@ -453,19 +410,9 @@ class Estimator:
             " use the same rows of noise. Make the stream in the process that uses it."
         )
 
-    def _check_time(self, before: str | float | None, time: str | float | None) -> None:
-        if time is None or before is None:
-            return
-        if isinstance(time, str) != isinstance(before, str):
-            raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
-        if not time >= before:  # type: ignore[operator]
-            raise ValueError(
-                f"time={time!r} lies before {before!r}, that of the last release: time went back."
-            )
-
     def _over_horizon(self, what: str) -> str:
         return (
-            f"all {self.mechanism.steps} steps of this stream are planned for, {self._step} are released, and"
+            f"all {self.mechanism.steps} steps of this stream are planned for, {self.step} are released, and"
             f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
             f" adds to this"
             " one's; without horizon there is no last step."
@@ -478,7 +425,7 @@ class Estimator:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self._step},"
+            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
 

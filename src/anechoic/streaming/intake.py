@@ -58,7 +58,8 @@ class Intake:
 
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
         """What it adds, what was left out or changed by reason, and the accounts to be kept."""
-        kept, changed = None, {}
+        kept = None
+        changed: dict[bytes, Account] = {}
         remarks: Counter[str] = Counter()
         if self._ledger is not None and addition.units is not None:
             kept, refused, changed = self._ledger.admit(addition.units, step)

@@ -9,14 +9,14 @@ from functools import cached_property, singledispatch
 import numpy as np
 
 from anechoic import optimize
-from anechoic._validate import Array, one_of, positive_int
+from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.losses import error
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import MOST, Integers, default_bits
-from anechoic.participation import Participation
+from anechoic.participation import Participation, Single
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
@@ -203,6 +203,49 @@ def checked_mechanism(mechanism: Mechanism, participation: Participation | None)
             f" {mechanism.participation!r}: leave the argument out, or calibrate for it."
         )
     return mechanism
+
+
+def mechanism_of(
+    mechanism: Mechanism | None,
+    participation: Participation | None,
+    *,
+    over: Over,
+    horizon: int | None,
+    epsilon: float | None,
+    delta: float,
+    dimension: int,
+    adjacency: str,
+    unit: str | None,
+    accurate_to: int,
+) -> Mechanism:
+    """The mechanism that is given, or the planned one; without participation, for units of one record.
+
+    Raises:
+        ValueError, MismatchError, UnsupportedError: as `checked_mechanism` and `planned_mechanism`.
+    """
+    if mechanism is not None:
+        if epsilon is not None or horizon is not None:
+            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
+        checked = checked_mechanism(mechanism, participation)
+        if participation is None and checked.participation != Single():
+            raise ValueError(
+                f"the mechanism is for {checked.participation!r}: give the same participation, so that units"
+                " are held to it."
+            )
+        return checked
+    if epsilon is None:
+        raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
+    return planned_mechanism(
+        over=over,
+        horizon=horizon,
+        participation=Single() if participation is None else participation,
+        epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+        delta=fraction("delta", delta),
+        dimension=dimension,
+        adjacency=adjacency,
+        unit=unit or ("event" if participation is None else "unit"),
+        accurate_to=accurate_to,
+    )
 
 
 class Deviations:

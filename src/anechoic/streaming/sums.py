@@ -22,6 +22,9 @@ from anechoic.streaming.statistic import (
     read_vectors,
 )
 
+#: Records of one update: their sum stays far below 2**63.
+MOST_RECORDS = 2**31
+
 
 class CountOf(Statistic):
     """How many records."""
@@ -34,6 +37,8 @@ class CountOf(Statistic):
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
+            if batch > MOST_RECORDS:
+                raise ValueError(f"batch={batch} records in one update: at most {MOST_RECORDS} are added up.")
             return Records(positive_int("batch", int(batch), minimum=0), None)
         try:
             return Records(len(batch), None)
