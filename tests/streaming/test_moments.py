@@ -33,6 +33,16 @@ def test_moments_without_noise():
     assert np.allclose(value[1:], np.cov(x.T, bias=True), atol=0.02)
 
 
+def test_moments_of_vectors_beyond_the_bound_are_those_of_clipped_ones():
+    statistic = streaming.MomentsOf(5.0, 2, centre=[1.0, 0.0])
+    read = statistic.read([[1.0 + 30.0, 40.0], [1.0 - 3.0, 4.0], [1.0, 0.0], [np.nan, 0.0]])
+    assert dict(read.remarks) == {"not finite": 1, "clipped to the bound": 1}
+    value = statistic.decode(statistic.total(read, None, 2**28) / 2**28, 1e-6, 1.96).value
+    x = np.array([[4.0, 4.0], [-2.0, 4.0], [1.0, 0.0]])
+    assert np.allclose(value[0], x.mean(axis=0), atol=1e-5)
+    assert np.allclose(value[1:], np.cov(x.T, bias=True), atol=1e-5)
+
+
 def test_regression_without_noise_is_that_with_its_ridge():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (3000, 2))

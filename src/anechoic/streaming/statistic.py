@@ -48,10 +48,12 @@ class Statistic(ABC):
     Attributes:
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
+        wants_numbers: whether its column holds numbers; None where anything will do.
     """
 
     column: str | None = None
     quantum: int = 1
+    wants_numbers: bool | None = True
 
     @property
     @abstractmethod

@@ -34,6 +34,7 @@ class CountOf(Statistic):
 
     dimension = 1
     bound = 1.0
+    wants_numbers = None
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -181,6 +182,7 @@ class HistogramOf(Statistic):
     """
 
     bound = 1.0
+    wants_numbers = False
 
     def __init__(self, categories: Sequence[Any], column: str | None = None) -> None:
         self.categories = [c.item() if isinstance(c, np.generic) else c for c in categories]
