@@ -6,6 +6,7 @@ python benchmarks/streaming.py [--quick]
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import tempfile
 import time
@@ -20,6 +21,10 @@ TIMES = (1, 10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9)
 EXACT = 2**20  # coefficients of the log-perturbed root that are computed; beyond, their asymptotics
 
 
+#: What --json writes.
+FOUND: dict[str, float] = {}
+
+
 def finite_loss(n: int) -> float:
     """Max loss of the best BLT planned for n steps: what knowing the horizon is worth."""
     return float(an.optimize.blt(an.workloads.prefix_sum(n), buffers=6 if n > 64 else 3, loss="max").loss)
@@ -27,9 +32,7 @@ def finite_loss(n: int) -> float:
 
 def horizon_free(accurate_to: int, buffers: int) -> list[float]:
     strategy = an.strategies.rational_blt(None, buffers, accurate_to=accurate_to)
-    return [
-        strategy.limiting_norm * an.error(an.workloads.prefix_sum(t), strategy.at(t)).last for t in TIMES
-    ]
+    return [strategy.limiting_norm * an.error(an.workloads.prefix_sum(t), strategy.at(t)).last for t in TIMES]
 
 
 def doubling() -> list[float]:
@@ -103,7 +106,9 @@ def print_tree() -> None:
         tree = an.strategies.Tree(n)
         honaker = an.loss(an.workloads.prefix_sum(n), tree, an.participation.Single(), "max")
         ours = finite_loss(n)
-        print(f"| {n:,} | {binary:.2f} | {honaker:.2f} | {ours:.2f} | {binary / ours:.2f} | {honaker / ours:.2f} |")
+        print(
+            f"| {n:,} | {binary:.2f} | {honaker:.2f} | {ours:.2f} | {binary / ours:.2f} | {honaker / ours:.2f} |"
+        )
 
 
 def seconds_of(count: int, make: object, batch: object, group: int) -> float:
@@ -143,15 +148,19 @@ def print_speed(quick: bool) -> None:
         for name, (count, make, batch, group) in cases.items():
             each = seconds_of(count, make, batch, group)
             print(f"| {name} | {each:.2e} | {1 / each:,.0f} |")
+            FOUND[f"seconds of a release: {name}"] = each
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     options = parser.parse_args()
     print_horizons()
     print_tree()
     print_speed(options.quick)
+    if options.json:
+        options.json.write_text(json.dumps(FOUND, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
