@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | train | plan | explain | audit."""
+"""The command line: anechoic demo | train | plan | stream | explain | audit."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    if options.streaming:
+        from anechoic.streaming.demo import streaming_demo
+
+        streaming_demo(options.out)
+        return
     _need("torch", "opacus", "rich", "matplotlib")
     from anechoic.lab.studies.demo import demo
 
@@ -160,6 +165,12 @@ def _audit(options: argparse.Namespace) -> int:
     return int(report.violated)
 
 
+def _stream(options: argparse.Namespace) -> None:
+    from anechoic.streaming.command import stream_file
+
+    stream_file(options)
+
+
 def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
@@ -179,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_train(commands)
     _add_plan(commands)
+    _add_stream(commands)
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
@@ -194,6 +206,7 @@ def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="private training on 327,346 flights, with a report")
     _add_running(demo, Path("demo-report"))
     demo.add_argument("--seeds", type=_count, help="seeds of each arm (default: 5)")
+    demo.add_argument("--streaming", action="store_true", help="releases of every hour instead of training")
     demo.set_defaults(run=_demo)
 
 
@@ -263,6 +276,39 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.set_defaults(run=_plan)
+
+
+def _add_stream(commands: Any) -> None:
+    stream = commands.add_parser("stream", help="release running statistics of a file, step by step")
+    stream.add_argument("--input", required=True, metavar="FILE", help=".csv, .jsonl, .parquet, or - for CSV")
+    stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
+    stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
+    stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
+    stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
+    stream.add_argument("--timezone", default="UTC", metavar="ZONE", help="of times without offset")
+    stream.add_argument("--count", action="store_true", help="how many records")
+    for name, form in (
+        ("sum", "COLUMN:BOUND"),
+        ("mean", "COLUMN:LOW:HIGH"),
+        ("histogram", "COLUMN:CATEGORY,…"),
+        ("quantiles", "COLUMN:LOW:HIGH:WIDTH"),
+        ("distribution", "COLUMN:LOW:HIGH:WIDTH"),
+    ):
+        stream.add_argument(f"--{name}", action="append", default=[], metavar=form)
+    stream.add_argument("--epsilon", type=float, required=True)
+    stream.add_argument("--delta", type=float, default=1e-6, help="default: 1e-6")
+    stream.add_argument("--horizon", type=_count, metavar="STEPS", help="default: none")
+    stream.add_argument("--unit", metavar="COLUMN", help="ids of what is protected (default: each record)")
+    stream.add_argument("--max-participations", type=_count, help="of one unit, with --unit (default: 1)")
+    stream.add_argument("--min-sep", type=_count, metavar="STEPS", help="between two of them (default: 1)")
+    stream.add_argument("--per-step", type=_count, default=1, help="records of a unit in a step (default: 1)")
+    stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped; secret")
+    stream.add_argument("--counter", type=Path, metavar="FILE", help="shows an older state put back")
+    stream.add_argument("--key-env", metavar="NAME", help="environment variable with the key, 64 hex digits")
+    stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
+    stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
+    stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
+    stream.set_defaults(run=_stream)
 
 
 def _add_audit(commands: Any) -> None:
