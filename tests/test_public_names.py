@@ -11,9 +11,9 @@ lp_losses noise optimize participation plan sampling sensitivity strategies uppe
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
-ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MovingAverage Nested Output Recurrence
-RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure Toeplitz
-Tree TreeAggregation approximation_error circulant_root excess_bound from_factorization rational_blt
+ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MixtureRoot MovingAverage Nested Output
+Recurrence RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure
+Toeplitz Tree TreeAggregation approximation_error circulant_root excess_bound from_factorization rational_blt
 serializable without_horizon
 """
 TORCH = """

@@ -11,6 +11,7 @@ from anechoic.strategies.generating import approximation_error, excess_bound
 from anechoic.strategies.horizon_free import HorizonFree, without_horizon
 from anechoic.strategies.intervals import IntervalStrategy
 from anechoic.strategies.lq import from_factorization
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.recurrence import (
     Autoregressive,
@@ -46,6 +47,7 @@ __all__ = [
     "HorizonFree",
     "Identity",
     "IntervalStrategy",
+    "MixtureRoot",
     "MovingAverage",
     "Nested",
     "Output",

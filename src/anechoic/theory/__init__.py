@@ -1,4 +1,8 @@
-"""What is known of learning with correlated noise: rates and bounds, as functions."""
+"""What correlated noise does to learning: exact suboptimality, optimal noise, rates and bounds.
+
+A learning problem (`LinearRegression`, `MeanEstimation`) has modes; noise meets them by frequency. The room
+reads strategies, noise and mechanisms, and nothing reads it.
+"""
 
 from anechoic.theory.learning import (
     convex_risk,
@@ -8,8 +12,43 @@ from anechoic.theory.learning import (
     realizable_convex_risk,
     smallest_toeplitz_risk,
 )
+from anechoic.theory.optimal import (
+    OptimizedNoise,
+    anti_pgd_noise,
+    asymptotic_loss,
+    banded_inverse_noise,
+    banded_noise,
+    blt_noise,
+    damped_noise,
+    independent_noise,
+    optimal_noise,
+)
+from anechoic.theory.problems import LearningProblem, LinearRegression, MeanEstimation
+from anechoic.theory.spectra import Spectrum, spectrum
+from anechoic.theory.suboptimality import Suboptimality, asymptotic_suboptimality, trajectory
 
 __all__ = [
+    # problems
+    "LearningProblem",
+    "LinearRegression",
+    "MeanEstimation",
+    # exact
+    "Spectrum",
+    "Suboptimality",
+    "asymptotic_loss",
+    "asymptotic_suboptimality",
+    "spectrum",
+    "trajectory",
+    # the best noise
+    "OptimizedNoise",
+    "anti_pgd_noise",
+    "banded_inverse_noise",
+    "banded_noise",
+    "blt_noise",
+    "damped_noise",
+    "independent_noise",
+    "optimal_noise",
+    # orders
     "convex_risk",
     "damped_toeplitz_risk",
     "effective_dimension",
