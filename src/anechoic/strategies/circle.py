@@ -56,7 +56,7 @@ def circle(functions: Callable[[Array], Array], finest: float, *, widest: float 
     """Points on which the means of all rows of functions(angles) are found to about 1e-12.
 
     Args:
-        functions: takes angles of shape (k,) and gives values >= 0 of shape (rows, k).
+        functions: takes angles of shape (k,) and gives values of shape (rows, k).
         finest: > 0, angle below which the functions are smooth; a guess, as panels are halved as needed.
         widest: largest width of a panel at the start, for functions that oscillate.
 

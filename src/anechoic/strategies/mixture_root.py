@@ -46,7 +46,7 @@ class MixtureRoot(HorizonFree):
         if decay.min() <= 0 or decay.max() >= 1 or len(np.unique(decay)) < len(decay):
             raise ValueError(
                 f"decay={np.array2string(decay, threshold=6)} must be distinct numbers strictly between 0"
-                " and 1: add the weights of equal ones, and damp a decay of 1, for which C is not square-summable."
+                " and 1: add the weights of equal ones; with a decay of 1, C is not square-summable."
             )
         if weight.min() <= 0:
             j = int(np.argmin(weight))

@@ -24,7 +24,23 @@ from anechoic.theory.optimal import (
     optimal_noise,
 )
 from anechoic.theory.problems import LearningProblem, LinearRegression, MeanEstimation
+from anechoic.theory.regression import (
+    RegressionBounds,
+    TheoremD13,
+    clipping_probability,
+    finite_time_bound,
+    finite_time_rates,
+    regression_bounds,
+    theorem_d13,
+)
 from anechoic.theory.spectra import Spectrum, spectrum
+from anechoic.theory.strongly_convex import (
+    OptimizedBound,
+    StronglyConvex,
+    StronglyConvexBound,
+    optimized_strongly_convex_bound,
+    strongly_convex_bound,
+)
 from anechoic.theory.suboptimality import Suboptimality, asymptotic_suboptimality, trajectory
 
 __all__ = [
@@ -32,6 +48,7 @@ __all__ = [
     "LearningProblem",
     "LinearRegression",
     "MeanEstimation",
+    "StronglyConvex",
     # exact
     "Spectrum",
     "Suboptimality",
@@ -48,7 +65,19 @@ __all__ = [
     "damped_noise",
     "independent_noise",
     "optimal_noise",
+    # bounds
+    "OptimizedBound",
+    "RegressionBounds",
+    "StronglyConvexBound",
+    "TheoremD13",
+    "clipping_probability",
+    "finite_time_bound",
+    "optimized_strongly_convex_bound",
+    "regression_bounds",
+    "strongly_convex_bound",
+    "theorem_d13",
     # orders
+    "finite_time_rates",
     "convex_risk",
     "damped_toeplitz_risk",
     "effective_dimension",

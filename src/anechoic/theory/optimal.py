@@ -25,7 +25,7 @@ from anechoic.strategies import (
     Toeplitz,
     without_horizon,
 )
-from anechoic.strategies.circle import gap_power
+from anechoic.strategies.circle import Circle, gap_power
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import Spectrum, poisson_means, spectrum
 from anechoic.theory.trigonometric import best_power, spectral_factor
@@ -118,12 +118,24 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
         ValueError: if `buffers` is out of range.
     """
     started = time.perf_counter()
-    buffers = positive_int("buffers", buffers)
-    if buffers > 20:
-        raise ValueError(f"buffers={buffers} must be at most 20: more than about 8 gain nothing in float64.")
     points = problem.points()
+    slowest = float(np.minimum(problem.gaps, 2.0 - problem.gaps).min())
+    strategy, evaluations = best_blt(points, problem.density(points.half_sines), slowest, buffers)
+    return _finish(problem, strategy, evaluations, started)
+
+
+def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[HorizonFree, int]:
+    """The BLT of least mean(density |B|^2) mean(1 / |B|^2) that L-BFGS finds, and its evaluations.
+
+    Args:
+        points: of the circle.
+        density: > 0 at the points.
+        slowest: > 0, the angle below which `density` is flat.
+        buffers: 1 to 20.
+    """
+    if positive_int("buffers", buffers) > 20:
+        raise ValueError(f"buffers={buffers} must be at most 20: more than about 8 gain nothing in float64.")
     weights, half = points.weights, points.half_sines
-    density = problem.density(half)
     evaluations = 0
 
     def objective(theta: Array) -> tuple[float, Array]:
@@ -140,7 +152,6 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
         by_rate = signs * (slopes @ (error / error.sum() - norm / norm.sum()))
         return value, np.cumsum(by_rate[::-1])[::-1] * np.exp(theta)
 
-    slowest = float(np.minimum(problem.gaps, 2.0 - problem.gaps).min())
     best = None
     for low, high in ((0.3, 2.0), (1.0, 1.0), (0.3, 5.0)):
         rates = np.geomspace(low * slowest, max(high, 2 * low * slowest), 2 * buffers)
@@ -158,8 +169,7 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
             best = found
     assert best is not None
     decay = np.exp(-np.cumsum(np.exp(best.x)))
-    strategy = without_horizon(BLT.from_poles(1, decay[::2], decay[1::2]))
-    return _finish(problem, strategy, evaluations, started)
+    return without_horizon(BLT.from_poles(1, decay[::2], decay[1::2])), evaluations
 
 
 def banded_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:

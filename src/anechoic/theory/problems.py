@@ -2,7 +2,7 @@
 
 theta_{t+1} = theta_t - eta (g_t + w_t), w = s C^-1 Z, with g_t the mean gradient of a batch of fresh
 examples, and nothing clipped (Noisy-FTRL of paper 000). Along each eigenvector of the Hessian the distance to
-the minimiser is a mode that keeps a share a_j = 1 - gap_j of itself each step. The stationary suboptimality is
+the minimiser is a mode that keeps a share a_j = 1 - gap_j of itself each step. In the limit
 
     F_inf = floor + s^2 sum_j weight_j q(a_j),     q(a) = sum_k a^|k| r_k,
 

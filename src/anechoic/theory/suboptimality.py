@@ -72,7 +72,7 @@ def asymptotic_suboptimality(
         Closed form of this library; orders in paper 000, Theorems 2.1 and 2.2.
     """
     found = spectrum(noise)
-    std = _std(noise, problem, found.gamma, rho, clip_norm)
+    std = noise_std(noise, problem, found.gamma, rho, clip_norm)
     per_mode = std**2 * problem.weights * found.exposure(problem.gaps)
     return Suboptimality(problem.floor, float(per_mode.sum()), per_mode)
 
@@ -106,15 +106,29 @@ def trajectory(
     Raises:
         ValueError: for bad arguments.
     """
+    squares = trajectory_squares(
+        problem, noise, steps=steps, displacement=displacement, rho=rho, clip_norm=clip_norm
+    )
+    return np.array([problem.suboptimality(row) for row in squares])
+
+
+def trajectory_squares(
+    problem: LearningProblem,
+    noise: Any,
+    *,
+    steps: int | None = None,
+    displacement: ArrayLike | None = None,
+    rho: float | None = None,
+    clip_norm: float = 1.0,
+) -> Array:
+    """E of squared displacements along each mode at t = 0 … steps, shape (steps + 1, d): see `trajectory`."""
     strategy = leading(noise, steps)
-    std = _std(noise, problem, strategy.largest_column_norm(), rho, clip_norm)
-    squares = problem.start(displacement)
-    out = [problem.suboptimality(squares)]
+    std = noise_std(noise, problem, strategy.largest_column_norm(), rho, clip_norm)
+    out = [problem.start(displacement)]
     unit = (problem.rate * std) ** 2
     make = _toeplitz_noise if strategy.structure.toeplitz else _general_noise
     for added in make(strategy, 1.0 - problem.gaps):
-        squares = problem.advance(squares, unit * added)
-        out.append(problem.suboptimality(squares))
+        out.append(problem.advance(out[-1], unit * added))
     return np.array(out)
 
 
@@ -188,7 +202,9 @@ def _(noise: Mechanism) -> tuple[float, float]:
     return noise.noise_std * noise.clip_norm, noise.expected_batch_size
 
 
-def _std(noise: Any, problem: LearningProblem, gamma: float, rho: float | None, clip_norm: float) -> float:
+def noise_std(
+    noise: Any, problem: LearningProblem, gamma: float, rho: float | None, clip_norm: float
+) -> float:
     """s: the std of an entry of Z in units of the mean gradient."""
     known = _injected(noise)
     if known is None:
