@@ -4,6 +4,14 @@ A learning problem (`LinearRegression`, `MeanEstimation`) has modes; noise meets
 reads strategies, noise and mechanisms, and nothing reads it.
 """
 
+from anechoic.theory.gradient_descent import (
+    RestartTerms,
+    convex_bound,
+    gradient_norms,
+    named_factorizations,
+    nonconvex_bound,
+    restart_terms,
+)
 from anechoic.theory.learning import (
     convex_risk,
     damped_toeplitz_risk,
@@ -76,6 +84,13 @@ __all__ = [
     "regression_bounds",
     "strongly_convex_bound",
     "theorem_d13",
+    # gradient descent with any factorisation
+    "RestartTerms",
+    "convex_bound",
+    "gradient_norms",
+    "named_factorizations",
+    "nonconvex_bound",
+    "restart_terms",
     # orders
     "finite_time_rates",
     "convex_risk",
