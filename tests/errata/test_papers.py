@@ -120,6 +120,16 @@ def test_p10_the_gradient_is_that_of_half_the_square():
         assert (np.abs(slope - printed).max() < 1e-6) == matches
 
 
+def test_p11_learning_rates_near_one_gain_nothing():
+    """Theorem 2.1: at eta = 1 the iterate is z + w, of variance r_0 gamma^2 >= 1; the order printed is 0."""
+    for eta in (0.99, 0.999999):
+        problem = theory.MeanEstimation(eta)
+        best = problem.smallest_loss**2
+        printed = eta**2 * math.log(1 / eta) ** 2
+        assert best == pytest.approx(theory.independent_noise(problem).loss ** 2, rel=1e-3)
+        assert printed < 1e-3 * best
+
+
 def test_p6_directions_of_balls_in_bins():
     """arXiv 2410.06266, Lemma 3.2, exchanges them: taking an example out compares the mixture with N(0, 1).
 

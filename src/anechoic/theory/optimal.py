@@ -214,7 +214,8 @@ def _moving_average(
     ones = np.ones(len(density))
     direct, reciprocal = (density, ones) if inverse else (ones, density)
     power, evaluations = best_power(bands, points, direct, reciprocal)
-    return _finish(problem, make(spectral_factor(power)), evaluations, started)
+    factor = spectral_factor(power)
+    return _finish(problem, make(factor / factor[0]), evaluations, started)
 
 
 def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree]) -> OptimizedNoise:
