@@ -218,7 +218,7 @@ class LinearRegression(LearningProblem):
 
     Example:
         >>> round(LinearRegression([1.0, 0.5], learning_rate=0.1, residual_std=1.0).floor, 6)
-        0.089888
+        0.044586
     """
 
     eigenvalues: ArrayLike

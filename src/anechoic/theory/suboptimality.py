@@ -66,7 +66,7 @@ def asymptotic_suboptimality(
         >>> from anechoic.theory import LinearRegression
         >>> problem = LinearRegression([1.0, 0.5, 0.25], learning_rate=0.1, residual_std=0.3)
         >>> round(float(asymptotic_suboptimality(problem, Toeplitz.damped(None, 0.05), rho=0.5)), 5)
-        0.05208
+        0.0303
 
     References:
         Closed form of this library; orders in paper 000, Theorems 2.1 and 2.2.

@@ -84,7 +84,7 @@ def figure_2() -> Exhibit:
         plain, damped = asymptotic_loss(problem, PLAIN), asymptotic_loss(problem, rule)
         return plain**2, damped**2, problem.smallest_loss**2
 
-    dimensions = 2.0 ** np.arange(4, 11)
+    dimensions = np.asarray(2.0 ** np.arange(4.0, 11.0), dtype=np.float64)
     powers = np.linspace(0.4, 1.0, 7)
     effective = np.array([harmonic(power=p).sum() for p in powers])
     rates = np.asarray(np.geomspace(0.01, 0.2, 9), dtype=np.float64)
@@ -145,11 +145,11 @@ def figure_3() -> Exhibit:
                 )
             )
         curves = tuple(
-            Curve(label, conditions, np.array(row), dashed=i > 2)
+            Curve(label, conditions, np.array(row) / conditions, dashed=i > 2)
             for i, (label, row) in enumerate(zip(labels, np.array(rows).T, strict=True))
         )
         panels.append(
-            Panel(f"L = G = 1, 2ρ = 1, η = {eta:g}", "condition number κ", "bound of F∞", curves, "xy")
+            Panel(f"L = G = 1, 2ρ = 1, η = {eta:g}", "condition number κ", "bound of F∞ over κ", curves, "xy")
         )
     remarks = (
         "The paper does not say which η its Figure 3 has. The multiplier here has the right sign"
@@ -334,9 +334,9 @@ def click() -> Exhibit:
         Panel(
             "Where the loss comes from",
             "frequency ω",
-            "ω γ² |B|² Ψ / π (equal areas: equal loss)",
+            "ω γ² |B|² Ψ / π (mean over log ω: loss²)",
             tuple(Curve(n, omega, omega * p * psi / math.pi) for n, p in powers.items()),
-            "x",
+            "xy",
         ),
     )
     remarks = (

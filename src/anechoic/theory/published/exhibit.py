@@ -102,7 +102,6 @@ class Exhibit:
             "font.size": 9,
             "legend.frameon": False,
             "svg.hashsalt": "anechoic",
-            "text.parse_math": False,
         }
         style |= {"axes.spines.top": False, "axes.spines.right": False}
         with matplotlib.rc_context(style):
