@@ -4,6 +4,7 @@ A learning problem (`LinearRegression`, `MeanEstimation`) has modes; noise meets
 reads strategies, noise and mechanisms, and nothing reads it.
 """
 
+from anechoic.theory.ftrl import FTRLRun, PrivateFTRL, contraction_rho, last_iterate_rho
 from anechoic.theory.gradient_descent import (
     RestartTerms,
     convex_bound,
@@ -19,6 +20,18 @@ from anechoic.theory.learning import (
     independent_noise_risk,
     realizable_convex_risk,
     smallest_toeplitz_risk,
+)
+from anechoic.theory.mirror import (
+    AllSpace,
+    Ball,
+    Box,
+    Domain,
+    Entropy,
+    Euclidean,
+    PNorm,
+    Simplex,
+    mirror_step,
+    optimality_gap,
 )
 from anechoic.theory.optimal import (
     OptimizedNoise,
@@ -91,6 +104,21 @@ __all__ = [
     "named_factorizations",
     "nonconvex_bound",
     "restart_terms",
+    # private convex optimisation
+    "AllSpace",
+    "Ball",
+    "Box",
+    "Domain",
+    "Entropy",
+    "Euclidean",
+    "FTRLRun",
+    "PNorm",
+    "PrivateFTRL",
+    "Simplex",
+    "contraction_rho",
+    "last_iterate_rho",
+    "mirror_step",
+    "optimality_gap",
     # orders
     "finite_time_rates",
     "convex_risk",
