@@ -31,7 +31,7 @@ def finite_loss(n: int) -> float:
 
 
 def horizon_free(accurate_to: int, buffers: int) -> list[float]:
-    strategy = an.strategies.rational_blt(None, buffers, accurate_to=accurate_to)
+    strategy = an.endless.rational(buffers, accurate_to=accurate_to)
     return [strategy.limiting_norm * an.error(an.workloads.prefix_sum(t), strategy.at(t)).last for t in TIMES]
 
 
@@ -107,7 +107,7 @@ def print_tree() -> None:
         honaker = an.loss(an.workloads.prefix_sum(n), tree, an.participation.Single(), "max")
         ours = finite_loss(n)
         print(
-            f"| {n:,} | {binary:.2f} | {honaker:.2f} | {ours:.2f} | {binary / ours:.2f} | {honaker / ours:.2f} |"
+            f"| {n:,} | {binary:.2f} | {honaker:.2f} | {ours:.2f} | {binary / ours:.2f} | {honaker / ours:.2f} |"  # noqa: E501
         )
 
 

@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | train | plan | stream | explain | audit."""
+"""The command line: anechoic demo | train | plan | stream | explain | audit | theory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace) -> None:
     if options.streaming:
-        from anechoic.streaming.demo import streaming_demo
+        from anechoic.lab.studies.stream import streaming_demo
 
         streaming_demo(options.out)
         return
@@ -171,6 +171,19 @@ def _stream(options: argparse.Namespace) -> None:
     stream_file(options)
 
 
+def _theory(options: argparse.Namespace) -> None:
+    _need("matplotlib")
+    from anechoic.lab.published import EXHIBITS, exhibit
+
+    if options.list:
+        for name, make in EXHIBITS.items():
+            print(f"{name:16}{(make.__doc__ or '').splitlines()[0]}")
+        return
+    for name in options.names or EXHIBITS:
+        for file in exhibit(name).write(options.out):
+            print(file, flush=True)
+
+
 def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
@@ -199,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=_explain)
     _add_audit(commands)
+    _add_theory(commands)
     return parser
 
 
@@ -328,6 +342,16 @@ def _add_audit(commands: Any) -> None:
     audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
     audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
     audit.set_defaults(run=_audit)
+
+
+def _add_theory(commands: Any) -> None:
+    theory = commands.add_parser(
+        "theory", help="figures and tables of the papers on learning, computed again"
+    )
+    theory.add_argument("names", nargs="*", metavar="NAME", help="such as 000-2; all of them by default")
+    theory.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="default: theory")
+    theory.add_argument("--list", action="store_true", help="print the names, and stop")
+    theory.set_defaults(run=_theory)
 
 
 # -- values --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.lab.report.page import definitions, figure, fold, page, paragraph, section, table
+from anechoic.statement.page import definitions, figure, fold, page, paragraph, section, table
 from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.release import Release
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from anechoic.lab.report import words
 from anechoic.lab.report.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
-from anechoic.lab.report.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.losses import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.statement import statement_of
+from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
 
