@@ -272,7 +272,7 @@ class Journal:
         if self._digest_key is not None and not (record.authentic or adopt):
             raise ReplayError(
                 f"journal {self.path} was begun by an earlier version, and anybody can write its lines: some"
-                " could have been cut and one added, and releases made again unseen. If nobody else had it, say"
+                " could have been cut and one added, and releases made again unseen. If nobody had it, say"
                 " adopt_journal=True; or start a new run, and count this one's releases too"
                 " (PrivacyEngine.charge)."
             )

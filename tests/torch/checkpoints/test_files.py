@@ -226,6 +226,35 @@ def test_checkpoints_in_other_folders_find_the_journal(tmp_path, other_process):
     assert read_journal(the_journal(tmp_path / "2")).end == 15
 
 
+def test_a_resumed_run_counts_what_the_journal_knows(tmp_path, other_process):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    train(run, 11)
+    spent = run.engine.get_epsilon(1e-5)
+    assert spent == run.mechanism.epsilon(1e-5, steps=11) > run.mechanism.epsilon(1e-5, steps=2)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    assert (resumed.engine.releases, resumed.engine.get_epsilon(1e-5)) == (2, spent)
+    train(resumed, 3)
+    assert resumed.engine.get_epsilon(1e-5) == spent
+    train(resumed, 12)
+    assert resumed.engine.get_epsilon(1e-5) == run.mechanism.epsilon(1e-5, steps=12)
+
+
+def test_a_run_under_keys_of_its_own_counts_what_its_journal_knows_from_the_start(tmp_path, other_process):
+    run = start(engine={"journal": tmp_path})
+    train(run, 6)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    again = start(engine={"journal": tmp_path})
+    assert again.engine.get_epsilon(1e-5) == run.mechanism.epsilon(1e-5, steps=6)
+    other = start(keys=False, engine={"journal": tmp_path})
+    assert other.engine.get_epsilon(1e-5) == 0
+
+
 def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
     run = start()
     train(run, 2)

@@ -23,11 +23,13 @@ class Resumable(ABC):
     def get_epsilon(self, delta: float) -> float:
         """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
 
-        Without charges never above the mechanism's. It holds for a number of releases that was fixed without
-        looking at them; a stop that was chosen by what was released has the epsilon of the whole mechanism.
+        Releases that the journal knows of count from the start, also where a resumed run has not repeated
+        them yet. Without charges never above the mechanism's. It holds for a number of releases that was
+        fixed without looking at them; a stop that was chosen by what was released has the epsilon of the
+        whole mechanism.
         """
         run = self._current()
-        return run.history.epsilon(delta, run.ledger.releases)
+        return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.made(run.keys.noise)))
 
     def charge(
         self,
