@@ -44,8 +44,8 @@ def calibrate(
         grid_bits: see `Mechanism`.
 
     Raises:
-        ValueError: without `sampling`, for an argument out of range, where not exactly one of the two is given, or where the
-            samples of a `Verified` do not show epsilon.
+        ValueError: without `sampling`; for an argument out of range; where not exactly one of the two is
+            given; or where the samples of a `Verified` do not show epsilon.
         UnsupportedError: where no theorem covers the combination.
     """
     if sampling is None:
