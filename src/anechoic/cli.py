@@ -7,15 +7,20 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from anechoic.errors import AnechoicError
+from anechoic.errors import AnechoicError, MismatchError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+#: Seconds after which a command says what it is at.
+PATIENCE = 3.0
 _STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 
@@ -100,32 +105,38 @@ def _train(options: argparse.Namespace) -> None:
 
 def _plan(options: argparse.Namespace) -> None:
     from anechoic.lab.report.plan_table import print_plan
+    from anechoic.mechanism.weak_delta import weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning import plan
+    from anechoic.sampling.base import plural
 
     if options.max_participations is not None and options.min_sep is None:
         raise ValueError(
             "--max-participations needs --min-sep, the steps between two participations of one unit."
         )
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
-    found = plan(
-        examples=options.examples,
-        batch_size=options.batch_size,
-        epochs=options.epochs,
-        steps=options.steps,
-        epsilon=options.epsilon,
-        delta=options.delta,
-        dimension=options.dimension,
-        memory_budget=options.memory_budget,
-        random_sampling=not options.no_random_sampling,
-        participation=promised,
-        strategy=options.mechanism,
-        clip_norm=options.clip_norm,
-        adjacency=options.adjacency,
-        unit=options.unit,
-        drop_last=options.drop_last,
-        accounting=options.accounting,
-    )
+    _check_writable(options.json)
+    if weak := weak_delta(options.delta, options.examples, options.unit):
+        print(f"anechoic plan: {weak}.", file=sys.stderr)
+    with _patience(f"comparing mechanisms for {options.examples:,} {plural(options.unit)}"):
+        found = plan(
+            examples=options.examples,
+            batch_size=options.batch_size,
+            epochs=options.epochs,
+            steps=options.steps,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            dimension=options.dimension,
+            memory_budget=options.memory_budget,
+            random_sampling=not options.no_random_sampling,
+            participation=promised,
+            strategy=options.mechanism,
+            clip_norm=options.clip_norm,
+            adjacency=options.adjacency,
+            unit=options.unit,
+            drop_last=options.drop_last,
+            accounting=options.accounting,
+        )
     print_plan(found, rows=None if options.all else 12)
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
@@ -136,9 +147,11 @@ def _explain(options: argparse.Namespace) -> None:
     from anechoic.mechanism.endless import EndlessMechanism
     from anechoic.mechanism.mechanism import Mechanism
 
+    _check_writable(options.out)
     text = _text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
-    shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
+    with _naming(options.file), _patience(f"computing the guarantee of {options.file} again"):
+        shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
     print(shown.rstrip("\n") if options.out is None else f"Saved: {options.out}")
 
 
@@ -149,7 +162,9 @@ def _audit(options: argparse.Namespace) -> int:
     text = _text_of(options.file)
     if '"endless_format"' in text:
         raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
-    mechanism = Mechanism.from_json(text)
+    _check_writable(options.json)
+    with _naming(options.file), _patience(f"computing the guarantee of {options.file} again"):
+        mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
     if options.training:
         _need("torch", "opacus")
@@ -182,6 +197,44 @@ def _theory(options: argparse.Namespace) -> None:
     for name in options.names or EXHIBITS:
         for file in exhibit(name).write(options.out):
             print(file, flush=True)
+
+
+@contextmanager
+def _patience(doing: str) -> Iterator[None]:
+    """Say on a terminal's stderr what takes so long, once it does."""
+
+    def say() -> None:
+        print(f"anechoic: {doing}; this can take minutes. Ctrl-C stops it.", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(PATIENCE, say)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Name the file that is no mechanism, or another one than it says."""
+    try:
+        yield
+    except MismatchError as error:
+        raise MismatchError(f"{file}: {error}") from error
+
+
+def _check_writable(file: Path | None) -> None:
+    """Refuse a file that could not be written, before the work whose result it is for.
+
+    Raises:
+        ValueError: naming the folder that is missing, or in the way.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise ValueError(f"{file} cannot be written: {file.parent} is no folder. Make it, or name another.")
+    if file is not None and file.is_dir():
+        raise ValueError(f"{file} cannot be written: it is a folder. Name a file in it.")
 
 
 def _text_of(file: Path) -> str:
@@ -219,7 +272,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="private training on 327,346 flights, with a report")
     _add_running(demo, Path("demo-report"))
-    demo.add_argument("--seeds", type=_count, help="seeds of each arm (default: 5)")
+    demo.add_argument("--seeds", type=_count, help="seeds of each arm (default: 3)")
     demo.add_argument("--streaming", action="store_true", help="releases of every hour instead of training")
     demo.set_defaults(run=_demo)
 
@@ -243,7 +296,7 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--limit", type=_count, metavar="TIMES", help="most participations of an aircraft")
     train.add_argument("--local-steps", type=_count, help="of an aircraft on its own flights (default: 1)")
     train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
-    train.add_argument("--seeds", type=_count, help="default: 1 (flights: 5)")
+    train.add_argument("--seeds", type=_count, help="default: 1 (flights: 3)")
     _add_running(train, Path("train-report"))
     train.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
     train.add_argument("--checkpoint-every", type=_count, default=256, metavar="STEPS", help="default: 256")
@@ -358,10 +411,13 @@ def _add_theory(commands: Any) -> None:
 
 
 def _count(text: str) -> int:
-    """An integer >= 1; underscores and commas may group its digits."""
+    """An integer >= 1; underscores and commas may group its digits, and 1e6 is a million."""
+    grouped = text.replace(",", "_")
     try:
-        value = int(text.replace(",", "_"))
-    except ValueError as error:
+        value = int(Decimal(grouped)) if re.fullmatch(r"[\d_.]+[eE]\+?\d{1,2}", grouped) else int(grouped)
+        if value != Decimal(grouped):
+            raise ValueError(text)
+    except (ValueError, ArithmeticError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} must be at least 1")

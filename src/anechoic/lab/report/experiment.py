@@ -293,14 +293,17 @@ def _guarantees(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
     first = words.central(planned)
     ordered = [first, *(arm for arm in private if arm is not first)]
     folds = [
-        fold(arm["title"], definitions(statement_of(mechanisms[arm["name"]]).pairs), opened=arm is first)
+        fold(
+            arm["title"],
+            definitions(words.with_keys_from_seeds(statement_of(mechanisms[arm["name"]])).pairs),
+            opened=arm is first,
+        )
         for arm in ordered
     ]
     return section(
         "The guarantee",
         "<p>The statement of each mechanism that ran, as <code>anechoic explain</code> prints it"
-        " from the file beside"
-        " this report.</p>",
+        " from the file beside this report, and what the keys of a study are.</p>",
         *folds,
     )
 
