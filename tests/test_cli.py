@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anechoic import cli
+from anechoic.cli import commands, manners, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.sentences import KEYS
 
@@ -157,7 +158,7 @@ def test_explain_refuses_an_edited_file_and_a_missing_one(capsys, tmp_path):
 
 @pytest.mark.parametrize("text, bytes_", [("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kB", 1500), ("7", 7)])
 def test_sizes(text, bytes_):
-    assert cli._bytes(text) == bytes_
+    assert values.size(text) == bytes_
 
 
 def test_version(capsys):
@@ -176,7 +177,7 @@ def test_plan_and_explain_load_no_torch():
 
 @pytest.mark.parametrize("command", [["demo"], ["train", "--data", "flights"]])
 def test_missing_extras_are_named(capsys, monkeypatch, command):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, *command)
     assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
 
@@ -197,13 +198,13 @@ def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeyp
     ("text", "value"), [("1e6", 10**6), ("2.5e3", 2500), ("1_000", 1000), ("1,000", 1000)]
 )
 def test_counts_may_be_written_with_an_exponent(text, value):
-    assert cli._count(text) == value
+    assert values.count(text) == value
 
 
 @pytest.mark.parametrize("text", ["1.5", "1e-3", "2.55e1", "nan", "1e", "0e5", "1e999"])
 def test_what_is_no_count_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
-        cli._count(text)
+        values.count(text)
 
 
 def test_a_delta_that_promises_nothing_is_said(capsys):
@@ -215,10 +216,10 @@ def test_a_delta_that_promises_nothing_is_said(capsys):
 
 
 def test_a_command_that_takes_long_says_so_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "PATIENCE", 0.0)
+    monkeypatch.setattr(manners, "PATIENCE", 0.0)
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
-        with cli._patience("thinking"):
+        with manners.patience("thinking"):
             time.sleep(0.05)
         assert ("thinking; this can take minutes" in capsys.readouterr().err) == terminal
 
@@ -227,7 +228,7 @@ def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_explain", interrupted)
+    monkeypatch.setattr(commands, "explain", interrupted)
     code, _, err = run(capsys, "explain", "x")
     assert code == 130 and err == "anechoic explain: stopped.\n"
 
