@@ -1,14 +1,17 @@
 """Participation schemas: their patterns against the definitions, and how many fit."""
 
 import json
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import _serialize
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.errors import UnsupportedError
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
 
 
 def subsets(n):
@@ -124,3 +127,71 @@ def test_a_statement_can_quote_it(schema, words):
 def test_refusals(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@dataclass(frozen=True)
+class Bare(Participation):
+    """What another schema allows, known by its patterns alone."""
+
+    schema: Participation
+
+    def max_participations_in(self, n):
+        return self.schema.max_participations_in(n)
+
+    def patterns(self, n):
+        yield from self.schema.patterns(n)
+
+
+LISTED = [Patterns([(0, 4), (1, 2, 5)]), Patterns([(9,)])]
+
+
+@pytest.mark.parametrize("schema", [*SCHEMAS, *LISTED, *map(Bare, SCHEMAS[::4])], ids=str)
+def test_what_is_allowed_is_part_of_a_pattern(schema):
+    for n in (1, 2, 5, 6):
+        whole = [set(pattern) for pattern in schema.patterns(n)]
+        for steps in subsets(n):
+            assert schema.allows(steps[::-1], n) == any(pattern.issuperset(steps) for pattern in whole), steps
+        pairs = schema.together(n)
+        assert pairs.shape == (n, n)
+        for s in range(n):
+            assert not pairs[s, s]
+            for t in range(s):
+                assert pairs[s, t] == pairs[t, s] == schema.allows((s, t), n)
+
+
+@pytest.mark.parametrize("steps", [(0, 0), (-1,), (3,)])
+def test_steps_that_are_none_are_refused(steps):
+    for schema in (Single(), FullBatch(), Cyclic(2), MinSep(2), OncePerEpoch(2), *LISTED):
+        with pytest.raises(ValueError, match="must be distinct, and lie between 0 and n-1=2"):
+            schema.allows(steps, 3)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+def test_the_contained_cycle_is_allowed_and_no_shorter_one_is(schema):
+    for n in (1, 2, 5, 7, 12):
+        period = schema.contained_period(n)
+        assert all(schema.allows(steps, n) for steps in Cyclic(period).patterns(n))
+        if period > 1:
+            assert not all(schema.allows(steps, n) for steps in Cyclic(period - 1).patterns(n))
+
+
+@pytest.mark.parametrize("schema", [*LISTED, Bare(Single())], ids=str)
+def test_a_schema_without_a_known_cycle_says_so(schema):
+    with pytest.raises(UnsupportedError, match="bounds are known for"):
+        schema.contained_period(6)
+
+
+@pytest.mark.parametrize("schema", [*SCHEMAS, *LISTED, Bare(MinSep(2))], ids=str)
+def test_whoever_watches_sees_the_first_batch_that_breaks_it(schema):
+    """Against `allows` of all that a unit did so far."""
+    rng, n, units = np.random.default_rng(0), 6, 4
+    for chance in (0.1, 0.3, 0.8):
+        watch, seen = schema.watch(n, units), [[] for _ in range(units)]
+        for t in range(n):
+            batch = np.flatnonzero(rng.random(units) < chance)
+            for unit in batch:
+                seen[unit].append(t)
+            held = watch.keeps(t, batch)
+            assert held == all(schema.allows(seen[unit], n) for unit in batch), (t, seen)
+            if not held:
+                break

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from anechoic.audit.draws import draw_test, two_sided_binomial
-from anechoic.audit.hazards import hazards
-from anechoic.audit.ratios import draw_participation
+from anechoic.audit.hazards import draw_participation, hazards
 from anechoic.audit.sampler_power import sampler_faults, sampling_power
 from anechoic.batches import batches_of
 from anechoic.errors import UnsupportedError

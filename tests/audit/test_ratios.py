@@ -117,7 +117,7 @@ def test_a_state_that_forgets_the_oldest_participations_is_close(monkeypatch):
     rows = np.random.default_rng(1).standard_normal((N, 6))
     strategy, sampling, _ = SCHEMES["Poisson, all overlap"]
     exact = likelihood_ratios(strategy, sampling, rows, 2.0)
-    monkeypatch.setattr("anechoic.audit.ratios.MOST_STATES", 4)
+    monkeypatch.setattr("anechoic.audit.poisson.MOST_STATES", 4)
     cut = likelihood_ratios(strategy, sampling, rows, 2.0)
     assert 0 < np.abs(cut - exact).max() < 0.2
 

@@ -22,7 +22,6 @@ from anechoic.lower_bounds.dual import (
 from anechoic.lower_bounds.several import (
     certify,
     cheap_bound,
-    contained_period,
     full_batch_bound,
     participation_bound,
 )
@@ -284,7 +283,7 @@ def test_large_runs_are_bounded_below_published_losses():
 @settings(max_examples=60)
 @given(schema=SCHEMAS, n=st.integers(1, 12))
 def test_the_contained_period_is_contained(schema, n):
-    period = contained_period(schema, n)
+    period = schema.contained_period(n)
     allowed = [set(steps) for steps in schema.patterns(n)]
     for steps in Cyclic(period).patterns(n):
         assert any(set(steps) <= other for other in allowed)
@@ -317,7 +316,7 @@ def test_refusals():
         pass
 
     with pytest.raises(UnsupportedError, match="Other"):
-        contained_period(Other(), 6)
+        Other().contained_period(6)
     assert cheap_bound(workload, Other(), "rms") is None
     with pytest.raises(ValueError, match="n=5"):
         certify(workload, strategies.Identity(5), Cyclic(2))

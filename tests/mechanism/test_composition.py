@@ -186,7 +186,7 @@ def test_where_only_samples_amplify_the_points_are_composed():
 
 def test_an_accountant_without_a_law_is_asked_at_several_deltas(monkeypatch):
     """Overlapping bands under Poisson sampling: conditional composition gives (epsilon, delta) only."""
-    monkeypatch.setattr(composition, "_POINTS", 8)
+    monkeypatch.setattr("anechoic.accounting.terms.POINTS", 8)
     overlapping = Mechanism(BandedToeplitz(4, [1.0, 0.5]), Poisson(1200, 50, 4), 2.0)
     found, single = compose(overlapping, times=3).epsilon(1e-6), overlapping.epsilon(1e-6 / 3)
     assert overlapping.epsilon(1e-6) < found < 0.6 * 3 * single

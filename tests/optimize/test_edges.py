@@ -18,7 +18,7 @@ from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import cycles
 from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import contained_patterns, contained_period
+from anechoic.lower_bounds.several import contained_patterns
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
@@ -185,7 +185,7 @@ def test_combs_at_every_offset_bound_limited_participation():
     assert patterns.shape == (57, 8)
     assert [int(step) for step in patterns[-1]] == list(range(56, 64))
     # what cycles over the whole run show is far less
-    assert len(cycles(contained_period(schema, 64), 64)) == 8
+    assert len(cycles(schema.contained_period(64), 64)) == 8
     found = optimize.dense(workload, participation=schema)
     assert found.gap < 0.06  # 0.72 with cycles alone
     assert lower_bound(workload, schema, "rms").value > 11.0

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import ClassVar, Literal
 
+from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.laws.tilted import POINT, TiltedPair
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
+from anechoic.accounting.terms import Term, points_of, term_of_laws
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import Sampling
 from anechoic.statement.theorem import Theorem
@@ -23,6 +25,8 @@ Accounting = Verified | Literal["deterministic"]
 LARGER = "the larger of both directions (with the unit against without, and the reverse)"
 CLOSED_FORM = "closed form of the Gaussian mechanism, in logarithms, rounded up; both directions are equal"
 CERTAIN = "no sampling error"
+
+_SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is asked
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,23 @@ class Accountant(ABC):
     def plausible(self, epsilon: float, delta: float, std: float) -> bool:
         """Whether a stated epsilon may be right, by a check that is cheap; no guarantee."""
         return epsilon >= self.epsilon(delta, std) * (1 - 1e-6)
+
+    @property
+    def hides(self) -> bool:
+        """Whether the draw hides anything: it does not where everybody is in every batch."""
+        return True
+
+    def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
+        """The run as a part of a composition; where nothing more is known, by `bound` at several deltas.
+
+        Args:
+            delta: its part of the delta of the composition.
+            std: of the noise.
+            mu: such that the run is mu-GDP.
+            verified: whether what Monte Carlo verified may be used; the composition pays for its failure.
+        """
+        points = points_of(lambda each: self.bound(each, std), delta)
+        return term_of_laws([], points, self.bound(delta, std), delta, mu)
 
 
 @singledispatch
@@ -131,6 +152,35 @@ class SampledAccountant(Accountant):
             seed=record.seed,
         )
         return least if found is None else min(least, found.epsilon)
+
+    def laws(self, delta: float, std: float) -> list[Law] | None:
+        """Bounds of the privacy profile without sampling error, sharp at `delta`; None for none known."""
+        return None
+
+    def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
+        epsilon, laws = self.bound(delta, std), self.laws(delta, std)
+        points = points_of(lambda each: self.bound(each, std), delta) if laws is None else []
+        if verified and isinstance(self.accounting, Verified):
+            shown = self._verified_points(self.accounting, delta, std)
+            points += shown
+            epsilon = min([epsilon, *(found for found, at in shown if at <= delta)])
+        return term_of_laws(laws or [], points, epsilon, delta, mu)
+
+    def _verified_points(self, verified: Verified, delta: float, std: float) -> list[tuple[float, float]]:
+        """(epsilon, delta) by Monte Carlo; all hold at once but for the failure probability of `verified`.
+
+        Deltas are fixed before anything is drawn. Larger ones, which the other parts need, take fewer
+        samples.
+        """
+        groups = [([delta * ratio for ratio in _SAMPLED_POINTS], verified.samples)]
+        above = [0.1 / 3.0**place for place in range(40) if 0.1 / 3.0**place > 2.0 * delta]
+        groups += [(above[i : i + 4], max(1000, verified.samples // 8)) for i in range(0, len(above), 4)]
+        total, points = sum(len(deltas) for deltas, _ in groups), list[tuple[float, float]]()
+        for deltas, samples in groups:
+            failure = verified.failure / ATTEMPTS * len(deltas) / total
+            found = self.pair.epsilons(deltas, std, samples=samples, failure=failure, seed=verified.seed)
+            points += list(zip(found, deltas, strict=True))
+        return points
 
     def plausible(self, epsilon: float, delta: float, std: float) -> bool:
         if not isinstance(self.accounting, Verified):

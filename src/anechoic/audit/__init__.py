@@ -9,9 +9,11 @@ An audit gives lower confidence bounds. It can refute a guarantee, and it states
 have; it cannot prove one.
 """
 
+from anechoic.audit import balls_in_bins, min_sep, poisson, random_allocation  # noqa: F401
 from anechoic.audit.bounds import LowerBound, epsilon_by_threshold, mu_by_fit, mu_by_threshold
 from anechoic.audit.covariance import CovarianceTest, covariance_test
 from anechoic.audit.draws import DrawTest, draw_test
+from anechoic.audit.hazards import draw_participation
 from anechoic.audit.judge import audit
 from anechoic.audit.observation import Observation, canary_scores, score_weights
 from anechoic.audit.patterns import strongest_pattern
@@ -25,7 +27,7 @@ from anechoic.audit.power import (
     scale_power,
     threshold_power,
 )
-from anechoic.audit.ratios import draw_participation, likelihood_ratios
+from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
 from anechoic.audit.simulate import audit_mechanism
 

@@ -26,20 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
-from anechoic.audit.hazards import Hazards, Mask, draw_units, hazards, places
-from anechoic.errors import UnsupportedError
-from anechoic.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSepSampling,
-    Poisson,
-    RandomAllocation,
-    Sampling,
-)
+from anechoic.audit.counts import counts_of
+from anechoic.audit.hazards import Hazards, Mask, draw_units, hazards
+from anechoic.sampling import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.
 _PRIORS = (2.0, 8.0, 32.0)
@@ -47,7 +40,7 @@ _PRIORS = (2.0, 8.0, 32.0)
 _CHANCE = 0.1
 #: Runs that are simulated where patterns are few, and draws that they may take.
 _SIMULATED, _MOST_DRAWS = 2000, 3e8
-#: Most lags that are looked at, and differences of places in two epochs.
+#: Most lags that are looked at.
 _MOST_LAGS = 2000
 
 
@@ -63,15 +56,6 @@ class DrawTest(NamedTuple):
     p_value: float
     note: str
     p_values: dict[str, float]
-
-
-class _Count(NamedTuple):
-    """Binomial counts, and what each of them is about."""
-
-    counts: NDArray[np.int64]
-    trials: NDArray[np.int64]
-    rate: float
-    names: list[str]
 
 
 def draw_test(
@@ -94,7 +78,7 @@ def draw_test(
     if law.impossible.any():
         first = int(law.impossible.argmax())
         return DrawTest(0.0, f"the scheme cannot draw the pattern of canary {first}", {"patterns": 0.0})
-    count = _batches(sampling, part, allowed)
+    count = counts_of(sampling, part, allowed)
     p_values = two_sided_binomial(count.counts, count.trials, count.rate)
     worst = int(p_values.argmin())
     found = {"batches": min(1.0, float(p_values[worst]) * len(p_values))}
@@ -110,38 +94,6 @@ def draw_test(
         found["gaps"], notes["gaps"] = _gaps(law, part)
     name = min(found, key=lambda name: found[name])
     return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}", found)
-
-
-def _batches(sampling: Sampling, part: Mask, allowed: Mask) -> _Count:
-    n, m = part.shape
-    everyone = np.full(n, m)
-    batches = [f"in batch {t}" for t in range(n)]
-    if isinstance(sampling, BallsInBins):
-        shown = part[: sampling.bins].sum(axis=1)
-        return _Count(shown, everyone[: len(shown)], 1 / sampling.bins, [f"in bin {i}" for i in range(n)])
-    if isinstance(sampling, RandomAllocation):
-        counts, trials = [*part.sum(axis=1)], [m] * n
-        place = places(part, sampling.period)
-        for apart in range(1, min(len(place), _MOST_LAGS // sampling.period + 2)):
-            moved = (place[apart:] - place[:-apart]) % sampling.period
-            counts += np.bincount(moved.ravel(), minlength=sampling.period).tolist()
-            trials += [moved.size] * sampling.period
-            batches += [
-                f"{shift} places after that of {apart} epochs before" for shift in range(sampling.period)
-            ]
-        return _Count(np.array(counts), np.array(trials), 1 / sampling.period, batches)
-    if isinstance(sampling, MinSepSampling):
-        share = sampling.rate / (1 + (sampling.separation - 1) * sampling.rate)
-        return _Count(part.sum(axis=1), everyone, share, batches)
-    if isinstance(sampling, (Poisson, CyclicPoisson)):
-        counts, trials = part.sum(axis=1), allowed.sum(axis=1)
-        return _Count(
-            np.append(counts, counts.sum()),
-            np.append(trials, trials.sum()),
-            sampling.rate,
-            [*batches, "in all batches"],
-        )
-    raise UnsupportedError(f"{type(sampling).__name__} sampling draws no batches: there is no law to test.")
 
 
 def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: float) -> Array:

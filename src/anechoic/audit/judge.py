@@ -27,7 +27,6 @@ from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
 from anechoic.audit.sampler_power import sampling_power
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import CyclicPoisson
 
 #: Tests that share the probability of a false alarm; the one of the sampling law comes on top.
 _TESTS = 5
@@ -76,10 +75,10 @@ def audit(
             f"{len(observation.rows)} rows were observed, but n={mechanism.steps}: run it whole."
         )
     sampling, possible = mechanism.sampling, observation.possible
-    if isinstance(sampling, CyclicPoisson) and sampling.groups > 1 and np.all(possible):
+    if sampling.public_groups > 1 and np.all(possible):
         raise ValueError(
-            "the observation says that canaries could be in any batch, but cyclic Poisson sampling draws each"
-            " from one group: give possible=, the steps that sample a canary's group."
+            f"the observation says that canaries could be in any batch, but {type(sampling).__name__}"
+            " sampling draws each from one group: give possible=, the steps that sample a canary's group."
         )
     put_in = observation.put_in
     if min(put_in.sum(), (~put_in).sum()) < 8:

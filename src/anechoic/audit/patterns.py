@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
 from itertools import islice
 
 import numpy as np
@@ -31,34 +32,45 @@ def strongest_pattern(strategy: Strategy, participation: Participation) -> NDArr
         participation: what is allowed.
     """
     n = strategy.n
-    candidates = _candidates(participation, n)
-    best, strongest = candidates[:, 0], -1.0
-    for start in range(0, candidates.shape[1], 256):
-        block = candidates[:, start : start + 256]
+    compared = candidates(participation, n)
+    best, strongest = compared[:, 0], -1.0
+    for start in range(0, compared.shape[1], 256):
+        block = compared[:, start : start + 256]
         norms = np.square(strategy.multiply(block.astype(np.float64))).sum(axis=0)
         if norms.max() > strongest:
             best, strongest = block[:, int(norms.argmax())], float(norms.max())
     return np.asarray(best, dtype=bool)
 
 
-def _candidates(participation: Participation, n: int) -> NDArray[np.bool_]:
-    steps = np.arange(n)[:, None]
-    if isinstance(participation, FullBatch):
-        return np.ones((n, 1), bool)
-    if isinstance(participation, Single):
-        return np.asarray(steps == _spread(n))
-    if isinstance(participation, (Cyclic, OncePerEpoch)):
-        return np.asarray(steps % participation.period == _spread(min(n, participation.period)))
-    if isinstance(participation, MinSep):
-        gap, count = participation.separation, participation.max_participations_in(n)
-        last = n - (count - 1) * gap
-        offset = steps - _spread(last)
-        return np.asarray((offset >= 0) & (offset % gap == 0) & (offset < count * gap))
+@singledispatch
+def candidates(participation: Participation, n: int) -> NDArray[np.bool_]:
+    """Allowed patterns that are compared, shape (n, at most `MOST`): here, the first that it lists."""
     found = np.zeros((n, MOST), bool)
     patterns = list(islice(participation.patterns(n), MOST))
     for j, pattern in enumerate(patterns):
         found[list(pattern), j] = True
     return found[:, : len(patterns)]
+
+
+@candidates.register
+def _(participation: FullBatch, n: int) -> NDArray[np.bool_]:
+    return np.ones((n, 1), bool)
+
+
+@candidates.register(Single)
+@candidates.register(Cyclic)
+@candidates.register(OncePerEpoch)
+def _(participation: Single | Cyclic | OncePerEpoch, n: int) -> NDArray[np.bool_]:
+    period = participation.contained_period(n)
+    return np.asarray(np.arange(n)[:, None] % period == _spread(period))
+
+
+@candidates.register
+def _(participation: MinSep, n: int) -> NDArray[np.bool_]:
+    gap, count = participation.separation, participation.max_participations_in(n)
+    last = n - (count - 1) * gap
+    offset = np.arange(n)[:, None] - _spread(last)
+    return np.asarray((offset >= 0) & (offset % gap == 0) & (offset < count * gap))
 
 
 def _spread(count: int) -> NDArray[np.int64]:

@@ -20,7 +20,8 @@ from anechoic.audit.bounds import (
     noncentral_tail,
     upper_proportion,
 )
-from anechoic.audit.ratios import draw_participation, likelihood_ratios
+from anechoic.audit.hazards import draw_participation
+from anechoic.audit.ratios import likelihood_ratios
 from anechoic.sampling import Sampling
 from anechoic.strategies import Strategy
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array, positive_int
+from anechoic.audit.hazards import draw_participation
 from anechoic.audit.judge import audit
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
-from anechoic.audit.ratios import draw_participation
 from anechoic.audit.report import AuditReport
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream

@@ -13,7 +13,8 @@ from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.noise.integers import Integers
 from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson, Sampling
-from anechoic.units.batch import Indices
+from anechoic.units.batch import Indices, UnitBatch
+from anechoic.units.ownership import Units
 
 DOMAIN = "sampling"
 # numbers of the addresses within DOMAIN: derive(key, DOMAIN, purpose, step)
@@ -47,6 +48,33 @@ class Batches(ABC):
         if not 0 <= shard < positive_int("shards", shards):
             raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
         return self.batch(t)[shard::shards]
+
+    @property
+    def units(self) -> Units | None:
+        """Who owns which example, where a unit owns several; None where every example is a unit."""
+        return None
+
+    @property
+    def unreachable(self) -> int:
+        """Examples that are in no batch of any pass, as their owners never meet or their unit is left out."""
+        return 0
+
+    @property
+    def largest_item(self) -> int:
+        """Bound on the rows that are clipped together."""
+        return 1
+
+    def unit_batch(self, t: int) -> UnitBatch | None:
+        """Rows, items and limits of batch t where units own several examples."""
+        return None
+
+    def units_of(self, t: int) -> Indices:
+        """The units that take part in batch t."""
+        return self.batch(t)
+
+    def public_cells(self) -> Indices | None:
+        """The part of `cells` that the proof of amplification gives away; None for nothing."""
+        return None
 
     def cells(self) -> Indices | None:
         """Cell of each example: two of different cells are never in one batch, and -1 is in none at all.

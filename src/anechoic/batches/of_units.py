@@ -8,7 +8,6 @@ import numpy as np
 
 from anechoic._validate import positive_int
 from anechoic.batches.base import KEEP, Batches, integers
-from anechoic.batches.poisson import Sampled
 from anechoic.units.batch import Indices, UnitBatch
 from anechoic.units.ownership import Units
 
@@ -28,15 +27,19 @@ class UnitBatches(Batches):
     def __init__(
         self, units: Units, inner: Batches, key: bytes, *, given: bool = False, secret: bool = False
     ) -> None:
-        self.units, self.inner, self.given = units, inner, given
+        self._units, self.inner, self.given = units, inner, given
         self._key, self._secret = key, secret
         self.period = inner.period
         self.name = f"{inner.name}, of units with digest {units.digest}"
 
+    @property
+    def units(self) -> Units:
+        return self._units
+
     @cached_property
     def _counts(self) -> Indices | None:
         # the groups of cyclic Poisson sampling are given away by its proof; bins are what is secret
-        known = self.inner.cells() if isinstance(self.inner, Sampled) else None
+        known = self.inner.public_cells()
         return self.units.static_counts(known) if self._secret and self.units.shared else None
 
     def unit_batch(self, t: int) -> UnitBatch:
@@ -57,6 +60,10 @@ class UnitBatches(Batches):
         """The units that take part in batch t."""
         members = self.inner.batch(t)
         return self.units.owners_of(members) if self.given else members
+
+    def public_cells(self) -> Indices | None:
+        """Of units where they are drawn, as `inner` has them."""
+        return self.inner.public_cells()
 
     def size(self, t: int) -> int:
         if self.given:

@@ -31,7 +31,7 @@ class Sampled(Batches):
         self._examples, self._groups = sampling.examples, sampling.groups
         self._expected = sampling.expected_batch_size
         self._threshold = int(Fraction(sampling.rate) * 2**64)
-        self._independent = isinstance(sampling, CyclicPoisson) and sampling.grouping == "independent"
+        self._independent = not sampling.moves_others
         self._key = key
         self.period = period
         self.name = "sampled"
@@ -60,6 +60,9 @@ class Sampled(Batches):
 
     def cells(self) -> Indices | None:
         return None if self._groups == 1 else labels_of(self.members, self._examples)
+
+    def public_cells(self) -> Indices | None:
+        return self.cells()
 
 
 @batches_of.register(Poisson)

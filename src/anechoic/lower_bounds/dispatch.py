@@ -7,10 +7,11 @@ cheap for any workload and loss.
 from __future__ import annotations
 
 import math
+from functools import singledispatch
 
 import numpy as np
 
-from anechoic._validate import one_of
+from anechoic._validate import Array, one_of
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind
@@ -31,8 +32,8 @@ from anechoic.lower_bounds.prefix_sums import (
     prefix_sum_lower_bound,
 )
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import cheap_bound, contained_period
-from anechoic.participation import MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.lower_bounds.several import cheap_bound
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.workloads import Workload
 
@@ -72,19 +73,14 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
     if isinstance(kind, str):
         one_of("kind", kind, KINDS)
     once = participation.max_participations_in(workload.n) == 1
-    if isinstance(participation, Patterns) and not (once and _all_touched(participation, workload.n)):
-        return listed_bound(workload, participation, kind)
-    if not once:
-        return _participation_bound(workload, participation, kind)
+    if not once or len(participation.touched(workload.n)) < workload.n:
+        return bound_under(participation, workload, kind)
     found = [*row_bounds(workload, kind), *nuclear_bounds(workload, kind)]
     return max(found, key=lambda bound: bound.value, default=None)
 
 
-def _all_touched(participation: Participation, n: int) -> bool:
-    return len(participation.touched(n)) == n
-
-
-def _participation_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+@singledispatch
+def bound_under(participation: Participation, workload: Workload, kind: LossKind) -> Bound | None:
     """The best of the dual bound of few steps, and of a nuclear norm with an even mean of the columns.
 
     Take a cyclic schema that is contained in this one: its b patterns share the steps out. A unit with
@@ -95,7 +91,7 @@ def _participation_bound(workload: Workload, participation: Participation, kind:
     """
     n = workload.n
     try:
-        period = contained_period(participation, n)
+        period = participation.contained_period(n)
     except UnsupportedError:
         return None
     found = [bound for bound in [cheap_bound(workload, participation, kind)] if bound is not None]
@@ -109,6 +105,11 @@ def _participation_bound(workload: Workload, participation: Participation, kind:
     return max(found, key=lambda bound: bound.value, default=None)
 
 
+@bound_under.register
+def _(participation: Patterns, workload: Workload, kind: LossKind) -> Bound | None:
+    return listed_bound(workload, participation, kind)
+
+
 def _largest_pattern_sum(workload: Workload, participation: Participation, period: int) -> float:
     """The largest sum of |A[n-1, j]| over the steps j of a pattern, rounded down.
 
@@ -116,15 +117,25 @@ def _largest_pattern_sum(workload: Workload, participation: Participation, perio
     |a| |a|^T, a the last row of A but for signs, comes as close as one likes.
     """
     n = workload.n
-    count = participation.max_participations_in(n)
     if workload.is_prefix_sum:
-        return count * (1 - MARGIN)
-    sizes = row_sizes(workload, n - 1)
-    match participation:
-        case MinSep(separation=separation) if n * count <= ARRAYS_UP_TO:
-            value = float(best_schedule(sizes, separation, count))
-        case OncePerEpoch(period=epoch):
-            value = float(np.maximum.reduceat(sizes, np.arange(0, n, epoch)).sum())
-        case _:
-            value = float(np.bincount(np.arange(n) % period, weights=sizes).max())
-    return value * (1 - MARGIN)
+        return participation.max_participations_in(n) * (1 - MARGIN)
+    return sum_over_pattern(participation, row_sizes(workload, n - 1), period) * (1 - MARGIN)
+
+
+@singledispatch
+def sum_over_pattern(participation: Participation, sizes: Array, period: int) -> float:
+    """A large sum of `sizes`, shape (n,), over a pattern: one of the contained cycles of `period`."""
+    return float(np.bincount(np.arange(len(sizes)) % period, weights=sizes).max())
+
+
+@sum_over_pattern.register
+def _(participation: MinSep, sizes: Array, period: int) -> float:
+    count = participation.max_participations_in(len(sizes))
+    if len(sizes) * count > ARRAYS_UP_TO:
+        return sum_over_pattern(Cyclic(period), sizes, period)
+    return float(best_schedule(sizes, participation.separation, count))
+
+
+@sum_over_pattern.register
+def _(participation: OncePerEpoch, sizes: Array, period: int) -> float:
+    return float(np.maximum.reduceat(sizes, np.arange(0, len(sizes), participation.period)).sum())

@@ -6,6 +6,7 @@ The theorem is in `participation_dual`: every choice of weights p and of a multi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import singledispatch
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +27,7 @@ from anechoic.lower_bounds.dual import (
     start,
 )
 from anechoic.lower_bounds.result import Bound
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.participation import MinSep, Participation
 from anechoic.strategies import Strategy
 from anechoic.workloads import Workload
 
@@ -74,7 +75,7 @@ def participation_bound(
     k = max(map(len, patterns))
     factors = np.zeros((len(patterns), k, k))
     for place, (steps, given) in enumerate(zip(patterns, blocks, strict=True)):
-        _allowed(participation, steps, n)
+        _check_allowed(participation, steps, n)
         block = finite_array(f"blocks[{place}]", given, ndim=2)
         if (
             block.shape != (len(steps), len(steps))
@@ -176,7 +177,7 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
     """
     n = workload.n
     try:
-        period = contained_period(participation, n)
+        period = participation.contained_period(n)
     except UnsupportedError:
         return None
     if n <= SMALL:
@@ -195,48 +196,32 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
     return None
 
 
+@singledispatch
 def contained_patterns(participation: Participation, n: int) -> NDArray[np.intp]:
     """Patterns that the schema allows and that bound it well, shape (count, longest), -1 beyond the end.
 
-    Under minimum separation with fewer participations than fit these are the combs of that separation at
-    every offset, which overlap; they are worse than cycles that reach over all steps. Else the cycles.
+    The cycles of the least period that it allows, unless a schema knows better.
 
     Raises:
         UnsupportedError: if none are known.
     """
-    period = contained_period(participation, n)
-    if not isinstance(participation, MinSep):
-        return cycles(period, n)
+    return cycles(participation.contained_period(n), n)
+
+
+@contained_patterns.register
+def _(participation: MinSep, n: int) -> NDArray[np.intp]:
+    """With fewer participations than fit the combs of that separation at every offset, which overlap.
+
+    They are worse than cycles that reach over all steps.
+    """
     b, count = participation.separation, participation.max_participations_in(n)
     if count == 1 or count * b >= n:
-        return cycles(period, n)
+        return cycles(participation.contained_period(n), n)
     # a comb cut short by n is part of the one that begins a separation before
     last = max(n - 1 - (count - 1) * b, b - 1)
     spacing = max(1, (last + 1) * count**2 // PARAMETERS)
     combs = np.arange(0, last + 1, spacing)[:, None] + b * np.arange(count)
     return np.where(combs < n, combs, -1)
-
-
-def contained_period(participation: Participation, n: int) -> int:
-    """The least period of a cyclic schema all of whose patterns are allowed, so that its bounds hold.
-
-    Raises:
-        UnsupportedError: if none is known.
-    """
-    match participation:
-        case Single():
-            return n
-        case FullBatch():
-            return 1
-        case Cyclic(period=period) | OncePerEpoch(period=period):
-            return min(period, n)
-        case MinSep(separation=separation):
-            # no more than max_participations steps of one residue may lie below n
-            return min(n, max(separation, -(-n // participation.max_participations_in(n))))
-    raise UnsupportedError(
-        f"participation={participation!r}: bounds are known for Single, Cyclic, MinSep, OncePerEpoch and"
-        " FullBatch. A bound for a schema that allows less holds as well."
-    )
 
 
 def _column_norms(a: Array, weights: Array) -> float:
@@ -247,22 +232,11 @@ def _weights(kind: LossKind, n: int) -> Array | None:
     return None if isinstance(kind, str) and kind == "max" else row_weights(kind, n)
 
 
-def _allowed(participation: Participation, steps: Sequence[int], n: int) -> None:
+def _check_allowed(participation: Participation, steps: Sequence[int], n: int) -> None:
     """Refuse a pattern that the schema does not allow."""
-    ordered = np.sort(np.asarray(steps, dtype=np.intp))
-    gaps = np.diff(ordered)
-    match participation:
-        case Single():
-            fits = len(ordered) == 1
-        case Cyclic(period=period):
-            fits = bool((gaps % period == 0).all())
-        case MinSep(separation=separation):
-            fits = bool((gaps >= separation).all()) and len(ordered) <= participation.max_participations_in(n)
-        case OncePerEpoch(period=period):
-            fits = bool((np.diff(ordered // period) > 0).all())
-        case _:
-            fits = isinstance(participation, FullBatch)
-    if not (len(ordered) and fits and ordered[0] >= 0 and ordered[-1] < n and (gaps > 0).all()):
+    ordered = [int(step) for step in steps]
+    distinct = len(set(ordered)) == len(ordered) > 0 and min(ordered) >= 0 and max(ordered) < n
+    if not (distinct and participation.allows(ordered, n)):
         raise ValueError(
-            f"pattern {list(steps)} is not one of distinct steps below {n} that {participation!r} allows."
+            f"pattern {ordered} is not one of distinct steps below {n} that {participation!r} allows."
         )

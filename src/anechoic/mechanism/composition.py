@@ -17,22 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from anechoic._validate import fraction, positive_int
-from anechoic.accounting import (
-    BallsInBinsAccountant,
-    PoissonAccountant,
-    RandomAllocationAccountant,
-    SampledAccountant,
-    Verified,
-    gaussian_epsilon,
-)
+from anechoic.accounting import Accountant, Verified, gaussian_epsilon
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.profile import Law, Profile, gaussian_law, law_of_points, profile_of_laws
-from anechoic.accounting.monte_carlo.verified import ATTEMPTS
-from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
-from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, allocation_ratio
+from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS
+from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise.rounding import before_drift
 from anechoic.statement import render, statement_of
 
 if TYPE_CHECKING:
@@ -43,9 +35,6 @@ Part = Mechanism | EndlessMechanism
 _GRID = 3300  # widths of the grid of privacy losses to the epsilon that is to be found
 _FINEST, _COARSEST = 1e-5, 10.0
 _GAUSSIAN_REACH = 20.0  # about the length of the losses of a Gaussian that are kept, over mu
-_TAIL = 1e-4  # part of delta that a profile may leave at infinity
-_POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, delta) is known
-_SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is asked
 _REFINED = 4  # times that the grid is made finer, as long as epsilon falls
 
 
@@ -194,24 +183,26 @@ class Composition:
         if failure >= delta:  # nothing is left: what was verified is not used
             failure = 0.0
         share = (delta - failure) / self.runs
-        terms = [_term(part, count, share, failure > 0.0) for part, count in self.parts if _amplified(part)]
+        terms = [
+            (*_term(part, share, failure > 0.0), count) for part, count in self.parts if _amplified(part)
+        ]
         gaussians = [(part, count) for part, count in self.parts if not _amplified(part)]
         mu = math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in gaussians)) * (1 + 1e-15)
         # the sum of the single epsilons, at equal parts of delta
-        basic = math.fsum(term.epsilon * term.count for term in terms)
+        basic = math.fsum((term.epsilon + excess) * count for term, excess, count in terms)
         if gaussians:
             basic += gaussian_epsilon(share * sum(count for _, count in gaussians), mu)
         known = min(unsampled, basic * (1 + 1e-12))
         if known == 0.0:
             return known
         # the finest grid on which every part can be held
-        reaches = [mu * (mu + _GAUSSIAN_REACH), *(term.reach for term in terms)]
+        reaches = [mu * (mu + _GAUSSIAN_REACH), *(term.reach for term, _, _ in terms)]
         finest = max(_FINEST, max(reaches) / MOST_CELLS)
         if finest > _COARSEST:  # next to no noise
             return known
         for _ in range(_REFINED):
             width = max(min(known / _GRID, _COARSEST), finest)
-            pairs = [term.pair(width) for term in terms]
+            pairs = [(pair, times * count) for term, _, count in terms for pair, times in [term.pair(width)]]
             if gaussians:
                 pairs.append((_gaussian_pld(mu, width), 1))
             found = composed_epsilon(pairs, delta - failure)
@@ -276,115 +267,29 @@ class Composition:
         )
 
 
-@dataclass(frozen=True)
-class _Term:
-    """An amplified part: how often it runs, its epsilon alone at its part of delta, and its pair."""
-
-    part: Mechanism
-    count: int
-    epsilon: float
-    profile: Profile | None  # None: Poisson sampling
-
-    @property
-    def reach(self) -> float:
-        """Length of the interval of privacy losses that is kept."""
-        if self.profile is not None:
-            return 2.0 * float(self.profile.epsilons[-1])
-        rate = _poisson(self.part).sampling.rate
-        return loss_moments(self.part.noise_multiplier, rate, self.part.adjacency)[1]
-
-    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
-        """A pair on a grid, and how often it is composed."""
-        if self.profile is not None:
-            return self.profile.pld(width), self.count
-        sampling = _poisson(self.part).sampling
-        rate, groups = sampling.rate, sampling.groups
-        one = sampled_gaussian_pld(self.part.noise_multiplier, rate, self.part.adjacency, width)
-        return one, self.count * -(-self.part.steps // groups)
-
-
-def _poisson(part: Mechanism) -> PoissonAccountant:
-    if not isinstance(part.accountant, PoissonAccountant):
-        raise TypeError(f"{part.accountant!r} has no profile.")
-    return part.accountant
+def _accountant(part: Part) -> Accountant | None:
+    """What knows about the amplification of a part; None where its sampling hides nothing."""
+    accountant = part.accountant if isinstance(part, Mechanism) else None
+    return accountant if accountant is not None and accountant.hides else None
 
 
 def _amplified(part: Part) -> bool:
-    """Whether its sampling hides anything: a rate of 1 puts everybody into every batch."""
-    if not isinstance(part, Mechanism) or part.accountant is None:
-        return False
-    accountant = part.accountant
-    return not isinstance(accountant, PoissonAccountant) or accountant.sampling.rate < 1.0
+    return _accountant(part) is not None
+
+
+def _term(part: Part, share: float, verified: bool) -> tuple[Term, float]:
+    """An amplified part at its part of delta, and what the drift of its noise adds to its epsilon alone."""
+    accountant = _accountant(part)
+    if accountant is None or not isinstance(part, Mechanism):
+        raise TypeError(f"{part!r} is not amplified.")
+    inner, excess = before_drift(share, part.drift)
+    return accountant.term(inner, part.noise_std, part.gdp(), verified=verified), excess
 
 
 def _failure(part: Part) -> float:
     """Probability with which a confidence bound on a part may fail, however often the part is run."""
     accounting = part.accounting if isinstance(part, Mechanism) else "deterministic"
     return accounting.failure if isinstance(accounting, Verified) else 0.0
-
-
-def _term(part: Part, count: int, share: float, sampled: bool) -> _Term:
-    if not isinstance(part, Mechanism) or part.accountant is None:
-        raise TypeError(f"{part!r} is not amplified.")
-    accountant = part.accountant
-    if type(accountant) is PoissonAccountant:
-        return _Term(part, count, part.epsilon(share), None)
-    tail = share * _TAIL
-    plain = gaussian_law(part.gdp())
-    laws: list[Law] = [plain]
-    points: list[tuple[float, float]] = []
-    if isinstance(accountant, BallsInBinsAccountant):
-        laws += accountant.deterministic.laws(share, part.noise_std)
-        alone = accountant.bound(share, part.noise_std)
-    elif isinstance(accountant, RandomAllocationAccountant):
-        laws += _allocation_law(part)
-        alone = part.epsilon(share)
-    else:
-        alone = accountant.bound(share, part.noise_std)
-        points += _points(part, share)
-    if sampled and isinstance(accountant, SampledAccountant) and isinstance(part.accounting, Verified):
-        verified_points = _verified_points(accountant, part.accounting, part.noise_std, share)
-        points += verified_points
-        alone = min([alone, *(epsilon for epsilon, delta in verified_points if delta <= share)])
-    stepped, jumps = law_of_points(points)
-    return _Term(part, count, alone, profile_of_laws([*laws, stepped], alone, tail, jumps))
-
-
-def _verified_points(
-    accountant: SampledAccountant, verified: Verified, std: float, share: float
-) -> list[tuple[float, float]]:
-    """(epsilon, delta) by Monte Carlo; all hold at once but for the failure probability of `verified`.
-
-    Deltas are fixed before anything is drawn. Larger ones, which the other parts need, take fewer samples.
-    """
-    groups = [([share * ratio for ratio in _SAMPLED_POINTS], verified.samples)]
-    above = [0.1 / 3.0**place for place in range(40) if 0.1 / 3.0**place > 2.0 * share]
-    groups += [(above[i : i + 4], max(1000, verified.samples // 8)) for i in range(0, len(above), 4)]
-    total, points = sum(len(deltas) for deltas, _ in groups), []
-    for deltas, samples in groups:
-        failure = verified.failure / ATTEMPTS * len(deltas) / total
-        found = accountant.pair.epsilons(deltas, std, samples=samples, failure=failure, seed=verified.seed)
-        points += list(zip(found, deltas, strict=True))
-    return points
-
-
-def _points(part: Mechanism, share: float) -> list[tuple[float, float]]:
-    """(epsilon, delta) of a part whose accountant gives nothing more, without sampling error."""
-    accountant = part.accountant
-    if accountant is None:
-        raise TypeError(f"{part!r} is not amplified.")
-    ratio = (0.3 / (share * _TAIL)) ** (1.0 / (_POINTS - 1))
-    deltas = [0.3 / ratio**place for place in range(_POINTS)] + [share]
-    return [(accountant.bound(delta, part.noise_std), delta) for delta in deltas]
-
-
-def _allocation_law(part: Mechanism) -> list[Law]:
-    sampling, sigma = part.sampling, part.noise_multiplier
-    period = getattr(sampling, "period", 1)
-    if period == 1 or sigma < LEAST_NOISE:
-        return []
-    ratio = allocation_ratio(sigma, period, sampling.steps)
-    return [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
 
 
 def _gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:

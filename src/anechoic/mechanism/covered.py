@@ -5,7 +5,7 @@ from __future__ import annotations
 from anechoic._validate import one_of
 from anechoic.accounting import Accounting, Verified, accountant_of
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import CyclicPoisson, External, FixedOrder, Sampling
+from anechoic.sampling import Sampling
 from anechoic.strategies import Strategy
 
 
@@ -39,12 +39,7 @@ def check_covered(
     if accounting != "deterministic" and not isinstance(accounting, Verified):
         raise ValueError(f"accounting={accounting!r} must be 'deterministic', 'verified', or a Verified.")
     accountant_of(sampling, strategy, adjacency, accounting)
-    if adjacency == "add_or_remove" and (
-        isinstance(sampling, (FixedOrder, External))
-        or (
-            isinstance(sampling, CyclicPoisson) and sampling.groups > 1 and sampling.grouping != "independent"
-        )
-    ):
+    if adjacency == "add_or_remove" and sampling.moves_others:
         raise UnsupportedError(
             f"adjacency='add_or_remove' under {type(sampling).__name__}: removing a record would move others"
             " to other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import singledispatch
 from typing import Any
 
 from anechoic.accounting import Verified
@@ -13,7 +14,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.noise.grid import float_excess
-from anechoic.sampling import External, FixedOrder
+from anechoic.sampling import FixedOrder, Sampling
 from anechoic.sampling.base import plural
 from anechoic.statement.rounding import round_up
 from anechoic.statement.software import software
@@ -103,7 +104,7 @@ def _(mechanism: Mechanism) -> Statement:
         **_noise(m, m.reference_sensitivity, _reference(m)),
         "arithmetic": _numbers(m.grid_bits, m.expected_batch_size, m.drift),
     }
-    assumptions = (*_access(m), *_ownership(unit))
+    assumptions = (*access_of(m.sampling, unit), *_ownership(unit))
     rounded = None if m.grid_bits is not None else m.expected_batch_size
     return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded)
 
@@ -302,23 +303,32 @@ def _noise_multiplier(m: Mechanism) -> str:
     return f"{m.noise_multiplier!r} = noise std / {_reference(m)} ({m.reference_sensitivity:.10g})"
 
 
-def _access(m: Mechanism) -> tuple[Assumption, ...]:
-    if isinstance(m.sampling, External):
-        what = f"{m.participation.describe()}; which batch one {m.unit} joins depends on no private value"
-        return (Assumption("whoever forms the batches", what),)
-    library = "the library's sampler (anechoic.torch, anechoic.batches)"
-    if isinstance(m.sampling, FixedOrder):
-        return (
-            Assumption(library, "batch t is chunk t mod period of one order, the same in every pass"),
-            Assumption("the deployment", "the order was chosen without looking at private values"),
+_LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"
+
+
+@singledispatch
+def access_of(sampling: Sampling, unit: str) -> tuple[Assumption, ...]:
+    """Who promises which access to the data: a secret draw where it amplifies, else the participation."""
+    if not sampling.amplified:
+        what = (
+            f"{sampling.participation.describe()}; which batch one {unit} joins depends on no private value"
         )
+        return (Assumption("whoever forms the batches", what),)
     return (
-        Assumption(library, "draws the batches as said above, independently of the data, from a secret key"),
+        Assumption(_LIBRARY, "draws the batches as said above, independently of the data, from a secret key"),
         Assumption(
             "the deployment",
-            f"nobody learns which batches one {m.unit} joined: neither the key, nor the batches, nor their"
+            f"nobody learns which batches one {unit} joined: neither the key, nor the batches, nor their"
             " sizes, nor traces of them in logs",
         ),
+    )
+
+
+@access_of.register
+def _(sampling: FixedOrder, unit: str) -> tuple[Assumption, ...]:
+    return (
+        Assumption(_LIBRARY, "batch t is chunk t mod period of one order, the same in every pass"),
+        Assumption("the deployment", "the order was chosen without looking at private values"),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Patterns, Single
 
@@ -20,21 +22,34 @@ def comb_of(participation: Participation, n: int) -> tuple[int, int]:
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
     count = participation.max_participations_in(n)
-    match participation:
-        case Single():
-            return n, 1
-        case _ if count == 1 and len(participation.touched(n)) == n:
-            return n, 1
-        case FullBatch():
-            return 1, n
-        case Cyclic(period=separation) | MinSep(separation=separation):
-            return separation, count
-    if isinstance(participation, Patterns):
-        raise UnsupportedError(
-            f"participation={participation!r}: no comb is the worst of listed patterns. Use optimize.dense,"
-            " or a schema that allows all of them."
-        )
+    if count == 1 and len(participation.touched(n)) == n:
+        return n, 1
+    return several(participation, n, count)
+
+
+@singledispatch
+def several(participation: Participation, n: int, count: int) -> tuple[int, int]:
+    """`comb_of` a schema that lets a unit take part `count` times in n steps."""
     raise UnsupportedError(
         f"participation={participation!r}: optimisers know Single, Cyclic, MinSep and FullBatch. Optimise for"
         " Single() over one epoch and restart the strategy, or for MinSep(1, the number of epochs)."
+    )
+
+
+@several.register(Cyclic)
+@several.register(FullBatch)
+def _(participation: Cyclic | FullBatch, n: int, count: int) -> tuple[int, int]:
+    return participation.contained_period(n), count
+
+
+@several.register
+def _(participation: MinSep, n: int, count: int) -> tuple[int, int]:
+    return participation.separation, count
+
+
+@several.register
+def _(participation: Patterns, n: int, count: int) -> tuple[int, int]:
+    raise UnsupportedError(
+        f"participation={participation!r}: no comb is the worst of listed patterns. Use optimize.dense,"
+        " or a schema that allows all of them."
     )

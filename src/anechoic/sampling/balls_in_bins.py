@@ -50,6 +50,10 @@ class BallsInBins(Sampling):
     def amplified(self) -> bool:
         return True
 
+    @property
+    def moves_others(self) -> bool:
+        return False
+
     def truncate(self, steps: int) -> BallsInBins:
         return BallsInBins(self.examples, self.bins, within(self, steps))
 

@@ -9,9 +9,17 @@ from anechoic.participation import Participation
 
 
 class Sampling:
-    """Base of all schemes. Every subclass has `batch_size` (B), `steps` (n) and `participation`."""
+    """Base of all schemes.
+
+    Every subclass has `examples` (N), `batch_size` (B), `steps` (n), `participation`, `truncate` and
+    `describe`.
+    """
 
     if TYPE_CHECKING:  # fields of some subclasses, properties of others
+
+        @property
+        def examples(self) -> int | None:
+            """N: units that batches are drawn from; None where that is not known."""
 
         @property
         def batch_size(self) -> int | float:
@@ -29,6 +37,27 @@ class Sampling:
     def amplified(self) -> bool:
         """Whether accounting may use the randomness of the batches."""
         return False
+
+    @property
+    def formed_outside(self) -> bool:
+        """Whether somebody else forms the batches and promises the participation; else the library does."""
+        return False
+
+    @property
+    def moves_others(self) -> bool:
+        """Whether adding or removing one unit may move others to other batches; so unless a scheme denies it.
+
+        Where it does, add-or-remove adjacency is covered by no theorem.
+        """
+        return True
+
+    @property
+    def public_groups(self) -> int:
+        """Groups that the proof of amplification gives away: step t draws from group t mod public_groups.
+
+        1 where every step draws from all units.
+        """
+        return 1
 
     @property
     def expected_batch_size(self) -> int | float:

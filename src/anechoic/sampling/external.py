@@ -38,6 +38,10 @@ class External(Sampling):
         if self.examples is not None:
             object.__setattr__(self, "examples", positive_int("examples", self.examples))
 
+    @property
+    def formed_outside(self) -> bool:
+        return True
+
     def truncate(self, steps: int) -> External:
         return External(self.participation, self.batch_size, within(self, steps), self.examples)
 

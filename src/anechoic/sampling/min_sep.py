@@ -55,6 +55,10 @@ class MinSepSampling(Sampling):
     def amplified(self) -> bool:
         return True
 
+    @property
+    def moves_others(self) -> bool:
+        return False
+
     def truncate(self, steps: int) -> MinSepSampling:
         return MinSepSampling(self.examples, self.batch_size, self.separation, within(self, steps))
 

@@ -47,6 +47,10 @@ class Poisson(Sampling):
     def amplified(self) -> bool:
         return True
 
+    @property
+    def moves_others(self) -> bool:
+        return False
+
     def truncate(self, steps: int) -> Poisson:
         return Poisson(self.examples, self.batch_size, within(self, steps))
 
@@ -95,6 +99,14 @@ class CyclicPoisson(Sampling):
     @property
     def amplified(self) -> bool:
         return True
+
+    @property
+    def moves_others(self) -> bool:
+        return self.groups > 1 and self.grouping != "independent"
+
+    @property
+    def public_groups(self) -> int:
+        return self.groups
 
     def truncate(self, steps: int) -> CyclicPoisson:
         return CyclicPoisson(self.examples, self.batch_size, self.groups, within(self, steps), self.grouping)

@@ -44,6 +44,10 @@ class RandomAllocation(Sampling):
     def amplified(self) -> bool:
         return True
 
+    @property
+    def moves_others(self) -> bool:
+        return False
+
     def truncate(self, steps: int) -> RandomAllocation:
         return RandomAllocation(self.examples, self.period, within(self, steps))
 

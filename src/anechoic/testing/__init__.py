@@ -1,4 +1,4 @@
-"""The contract of a strategy, for the strategies of this library and for yours.
+"""Contracts of strategies, workloads, sampling schemes and accountants: of this library's, and of yours.
 
     from anechoic.testing import StrategyContract, check_strategy
 
@@ -9,13 +9,17 @@
         def strategies(self):
             return [MyStrategy(n=1, …), MyStrategy(n=9, …)]
 
+`check_workload`, `check_sampling`, `check_accountant` and their classes are the same for those.
+
 Everything is compared with dense linear algebra, so use it at small n. What matters for the privacy
 guarantee is checked against the numbers, not taken from the flags: `structure`, by which theorems are
 chosen, `column_norms_squared` and `comb_norm_squared`, from which sensitivity is computed, `recurrence`, by
-which the noise is made, and sensitivity itself, against the supremum over patterns and dimensions.
+which the noise is made, and sensitivity itself, against the supremum over patterns and dimensions. Batches
+are held against what their scheme promises, and epsilon against what simulated runs show.
 """
 
 from anechoic.testing._compare import ContractError
+from anechoic.testing.accountant import AccountantContract, check_accountant
 from anechoic.testing.contract import StrategyContract, check_strategy
 from anechoic.testing.guarantee import check_decoder, check_error, check_sensitivity, supremum
 from anechoic.testing.matrix import (
@@ -28,10 +32,16 @@ from anechoic.testing.matrix import (
     check_truncate,
 )
 from anechoic.testing.noise import check_recurrence, check_stream, replay
+from anechoic.testing.sampling import SamplingContract, check_sampling
+from anechoic.testing.workload import WorkloadContract, check_workload
 
 __all__ = [
+    "AccountantContract",
     "ContractError",
+    "SamplingContract",
     "StrategyContract",
+    "WorkloadContract",
+    "check_accountant",
     "check_algebra",
     "check_decoder",
     "check_dense",
@@ -40,11 +50,13 @@ __all__ = [
     "check_recurrence",
     "check_refusals",
     "check_sensitivity",
+    "check_sampling",
     "check_serialized",
     "check_stream",
     "check_strategy",
     "check_structure",
     "check_truncate",
+    "check_workload",
     "replay",
     "supremum",
 ]

@@ -18,12 +18,12 @@ from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport
 from anechoic.audit.simulate import draw_contribution
-from anechoic.batches.of_units import UnitBatches
+from anechoic.batches.base import Batches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, RandomAllocation, Sampling
+from anechoic.sampling import Sampling
 from anechoic.torch.engine import PrivacyEngine
-from anechoic.torch.setup.fit import fitting_batch
+from anechoic.torch.setup.batching import loader_options
 
 #: Most examples whose patterns are compared to choose the canaries among them.
 _COMPARED = 8192
@@ -115,7 +115,7 @@ def audit_training(
         )
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
-    examples = mechanism.sampling.examples if hasattr(mechanism.sampling, "examples") else None
+    examples = mechanism.sampling.examples
     m = m if examples is None else min(m, examples)
     stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
     if stops and not 0 < stops[0] <= stops[-1] < mechanism.steps:
@@ -182,7 +182,7 @@ class _CanaryRun:
         self._noise_key, self._sampling_key = noise_key, sampling_key
         sampling = mechanism.sampling
         self._canaries = canaries
-        self._units = int(getattr(sampling, "examples", None) or canaries)
+        self._units = int(sampling.examples or canaries)
         self._owned = owned > 1 or mechanism.unit != "example"  # else an example is a unit
         self._data = _Canaries(self._units, owned, canaries, mechanism.clip_norm)
         self._directions = np.linalg.qr(rng.standard_normal((canaries, canaries)))[0]
@@ -211,26 +211,15 @@ class _CanaryRun:
 
     def _batching(self) -> dict[str, Any]:
         sampling = self._mechanism.sampling
-        if isinstance(sampling, External):
+        if sampling.formed_outside:
             pattern = strongest_pattern(self._mechanism.strategy, sampling.participation)
             inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
             return {"batch_sampler": [inside if t else [] for t in pattern]}
-        if isinstance(sampling, (BallsInBins, RandomAllocation)):
-            fitting = fitting_batch(sampling.examples, sampling.period)
-            if fitting is None:
-                raise UnsupportedError(
-                    f"no loader goes through {sampling.examples} units in {sampling.period} batches of one"
-                    " size: this mechanism cannot be trained with, nor audited by training. Take another"
-                    " number of bins, or audit its noise (audit_mechanism)."
-                )
-            return {"batch_size": fitting[0], "drop_last": fitting[1], "shuffle": True}
-        if isinstance(sampling, FixedOrder):
-            return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
-        return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
+        return loader_options(sampling)
 
     def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """The units with the strongest patterns, among as many as are compared; any where it is secret."""
-        if isinstance(self._mechanism.sampling, External):  # those that `_batching` puts into batches
+        if self._mechanism.sampling.formed_outside:  # those that `_batching` puts into batches
             return np.arange(canaries)
         if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
             return rng.permutation(self._units)[:canaries]
@@ -245,8 +234,7 @@ class _CanaryRun:
         return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
 
     def _units_of(self, t: int) -> NDArray[np.int64]:
-        batches = self._loader.feed.batches
-        return batches.units_of(t) if isinstance(batches, UnitBatches) else batches.batch(t)
+        return self._loader.feed.batches.units_of(t)
 
     def train(self, releases: int) -> None:
         """Go on until so many releases are made."""
@@ -281,12 +269,9 @@ class _CanaryRun:
         return Observation(rows, participation, self._contribution, possible)
 
 
-def _possible(sampling: Sampling, batches: Any, chosen: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+def _possible(sampling: Sampling, batches: Batches, chosen: NDArray[np.int64]) -> NDArray[np.bool_] | None:
     """Steps that sample the group of each chosen unit, shape (n, m); None for all."""
-    if not isinstance(sampling, CyclicPoisson):
+    group = batches.public_cells()
+    if group is None:
         return None
-    batches = batches.inner if isinstance(batches, UnitBatches) else batches
-    group = np.empty(int(sampling.examples), dtype=np.int64)
-    for number, members in enumerate(batches.members):
-        group[members] = number
-    return np.asarray(np.arange(sampling.steps)[:, None] % sampling.groups == group[chosen])
+    return np.asarray(np.arange(sampling.steps)[:, None] % sampling.public_groups == group[chosen])

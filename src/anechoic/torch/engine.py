@@ -10,7 +10,6 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import fraction, positive_float, positive_int
-from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
@@ -322,8 +321,7 @@ class PrivacyEngine(Resumable, Single):
     @property
     def units(self) -> Units | None:
         """Who owns which example; None where every example is a unit of its own."""
-        batches = self._current().loader.feed.batches
-        return batches.units if isinstance(batches, UnitBatches) else None
+        return self._current().loader.feed.batches.units
 
     @property
     def unreachable_examples(self) -> int:
@@ -331,8 +329,7 @@ class PrivacyEngine(Resumable, Single):
 
         Where batches are secret it depends on the draw, so it is not for publication.
         """
-        batches = self._current().loader.feed.batches
-        return batches.unreachable if isinstance(batches, UnitBatches) else 0
+        return self._current().loader.feed.batches.unreachable
 
     def pseudo_gradients(
         self,

@@ -16,7 +16,7 @@ from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.row_order import check_keeps_order
-from anechoic.torch.setup.fit import fitting_batch
+from anechoic.torch.setup.batching import fitting_batch
 from anechoic.units.ownership import Units
 from tests.torch.setting import data, network
 from tests.torch.units_setting import EXAMPLES, IDS, unit_mechanism, unit_run

@@ -18,6 +18,7 @@ from anechoic.accounting.accountant import (
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.gaussian import gaussian_mu
+from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.laws.tilted import TiltedPair
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.sampling import BallsInBins
@@ -52,6 +53,9 @@ class BallsInBinsAccountant(SampledAccountant):
 
     def bound(self, delta: float, std: float) -> float:
         return self.deterministic.epsilon(delta, std)
+
+    def laws(self, delta: float, std: float) -> list[Law]:
+        return self.deterministic.laws(delta, std)
 
     def noise_std(self, epsilon: float, delta: float) -> float:
         if isinstance(self.accounting, Verified):

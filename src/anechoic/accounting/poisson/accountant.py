@@ -17,6 +17,7 @@ from anechoic.accounting.accountant import (
 from anechoic.accounting.poisson.epsilon import INTERVALS, UNSAMPLED_FROM, poisson_epsilon
 from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
+from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.statement.theorem import Theorem
@@ -49,6 +50,14 @@ class PoissonAccountant(Accountant):
         sigma = std / self.strategy.largest_column_norm()
         rate = self.sampling.rate
         return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
+
+    @property
+    def hides(self) -> bool:
+        return self.sampling.rate < 1.0
+
+    def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
+        sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
+        return SampledGaussianTerm(self.bound(delta, std), sigma, rate, self.adjacency, self._compositions)
 
     def noise_std(self, epsilon: float, delta: float) -> float:
         sigma = fast_poisson_noise_multiplier(

@@ -7,6 +7,8 @@ row is passed over only to be scaled.
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 from anechoic._validate import one_of
 from anechoic.noise.filters.base import MEMORY, Filter
 from anechoic.noise.filters.buffered import BufferedFilter
@@ -32,27 +34,44 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
     Raises:
         ValueError: if the recurrence is of none of the kinds known, or needs memory that is not wanted.
     """
-    if one_of("memory", memory, MEMORY) == "regenerate":
-        if not isinstance(recurrence, Autoregressive | MovingAverage):
-            raise ValueError(
-                "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
-                f" Toeplitz strategies and their inverses, but this one's noise is"
-                f" {type(recurrence).__name__} and keeps {recurrence.rows} rows: use memory='store'."
-            )
-        return RegeneratedFilter(recurrence, std, precision)
-    if isinstance(recurrence, StateSpace):
-        return StateSpaceFilter(recurrence, std, precision)
-    if isinstance(recurrence, Nested):
-        return NestedFilter(recurrence, std, precision)
-    if isinstance(recurrence, Stacked):
-        return StackedFilter(recurrence, std, precision)
-    if isinstance(recurrence, Buffered):
-        return BufferedFilter(recurrence, std, precision)
-    if isinstance(recurrence, Autoregressive):
-        return AutoregressiveFilter(recurrence, std, precision)
-    if isinstance(recurrence, MovingAverage):
-        return MovingAverageFilter(recurrence, std, precision)
+    made = stored_filter if one_of("memory", memory, MEMORY) == "store" else regenerated_filter
+    return made(recurrence, std, precision)
+
+
+@singledispatch
+def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
+    """The filter that keeps rows; a kind of recurrence of your own registers one.
+
+    Raises:
+        ValueError: if the recurrence is of none of the kinds known.
+    """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive, "
         "MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
     )
+
+
+stored_filter.register(Autoregressive, AutoregressiveFilter)
+stored_filter.register(MovingAverage, MovingAverageFilter)
+stored_filter.register(Buffered, BufferedFilter)
+stored_filter.register(StateSpace, StateSpaceFilter)
+stored_filter.register(Nested, NestedFilter)
+stored_filter.register(Stacked, StackedFilter)
+
+
+@singledispatch
+def regenerated_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
+    """The filter that makes rows from the rows of C^-1, and keeps none.
+
+    Raises:
+        ValueError: where these are not at hand.
+    """
+    raise ValueError(
+        "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
+        f" Toeplitz strategies and their inverses, but this one's noise is"
+        f" {type(recurrence).__name__} and keeps {recurrence.rows} rows: use memory='store'."
+    )
+
+
+regenerated_filter.register(Autoregressive, RegeneratedFilter)
+regenerated_filter.register(MovingAverage, RegeneratedFilter)

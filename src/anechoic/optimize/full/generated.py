@@ -67,12 +67,7 @@ def heavy_patterns(gram: Array, participation: MinSep | OncePerEpoch) -> set[tup
     """For each step an allowed pattern that holds it, of large sum of |M|: the heaviest joins in turn."""
     n = len(gram)
     sizes = np.abs(gram)
-    lags = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    if isinstance(participation, OncePerEpoch):
-        epochs = np.arange(n) // participation.period
-        apart = np.not_equal.outer(epochs, epochs)
-    else:
-        apart = lags >= participation.separation
+    apart = participation.together(n)
     chosen = np.eye(n, dtype=bool)  # one pattern a row
     free = apart.copy()
     for _ in range(participation.max_participations_in(n) - 1):

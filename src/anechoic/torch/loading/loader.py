@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
 from anechoic.batches.base import Batches
-from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
@@ -75,7 +74,7 @@ class PrivateDataLoader(DataLoader[Any]):
     ) -> None:
         if max_physical_batch_size is not None:
             positive_int("max_physical_batch_size", max_physical_batch_size)
-            if isinstance(feed.batches, UnitBatches):
+            if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = Requests(feed, ledger, max_physical_batch_size)
         workers: dict[str, Any] = {
@@ -142,8 +141,9 @@ class Requests(Sampler[Request]):
         start, period = self.ledger.releases, batches.period
         for step in range(start, min((start // period + 1) * period, self.ledger.steps)):
             units: list[UnitBatch] | list[None]
-            if isinstance(batches, UnitBatches):
-                units = batches.unit_batch(step).parts(self.most)
+            whole = batches.unit_batch(step)
+            if whole is not None:
+                units = whole.parts(self.most)
                 parts = [part.examples.tolist() for part in units]
             else:
                 parts = split(batches.batch(step).tolist(), self.most)

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from anechoic._validate import positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import BallsInBins, External, FixedOrder, RandomAllocation
+from anechoic.torch.setup.batching import REMEDY, check_batching
 from anechoic.units.ownership import Units
 
 
@@ -90,22 +90,6 @@ def planned_steps(period: int, epochs: Any, steps: Any) -> int:
     )
 
 
-def fitting_batch(count: int, period: int) -> tuple[int, bool] | None:
-    """(batch_size, drop_last) of a loader that goes through `count` units or examples in `period` batches.
-
-    Args:
-        count, period: >= 1.
-
-    Returns:
-        With drop_last=False where that is possible; None where no batch size gives that many batches.
-    """
-    size = -(-count // period)  # the smallest that makes at most `period` batches
-    if -(-count // size) == period:
-        return size, False
-    size = count // period  # the largest that fills at least `period`
-    return (size, True) if size and count // size == period else None
-
-
 def check_fit(
     mechanism: Mechanism,
     loader: DataLoader[Any],
@@ -133,41 +117,19 @@ def check_fit(
     Raises:
         MismatchError: naming both values.
     """
-    sampling: Any = mechanism.sampling
-    remedy = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
-    given = isinstance(sampling, External)
+    sampling = mechanism.sampling
+    given = sampling.formed_outside
     if units is not None and not given and sampling.examples != examples:
         raise MismatchError(
             f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}:"
-            f" where the unit is {mechanism.unit!r}, it counts those. {remedy}."
+            f" where the unit is {mechanism.unit!r}, it counts those. {REMEDY}."
         )
     if sampling.examples not in (None, examples, units.count if units is not None and given else None):
         raise MismatchError(
-            f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {remedy}."
+            f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {REMEDY}."
         )
-    own_period = isinstance(sampling, (BallsInBins, RandomAllocation))  # B follows from it
-    if not own_period and loader.batch_size not in (None, mechanism.expected_batch_size):
-        raise MismatchError(
-            f"data_loader.batch_size={loader.batch_size}, the mechanism's is"
-            f" {mechanism.expected_batch_size}. {remedy}."
-        )
-    if isinstance(sampling, FixedOrder) and period != sampling.period:
-        raise MismatchError(
-            f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
-            f" drop_last={loader.drop_last} here and {sampling.drop_last} there. Give the loader"
-            f" drop_last={sampling.drop_last}; or calibrate the mechanism with drop_last={loader.drop_last}."
-        )
-    if own_period and period != sampling.period:
-        what = "examples" if units is None else f"units ({mechanism.unit!r})"
-        fitting = fitting_batch(examples, sampling.period)
-        advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {remedy}"
-        if fitting is not None:
-            advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {remedy.lower()}"
-        raise MismatchError(
-            f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
-            f" ({type(sampling).__name__}, whose batches hold {mechanism.expected_batch_size:.6g} {what} on"
-            f" average). {advice}."
-        )
+    what = "examples" if units is None else f"units ({mechanism.unit!r})"
+    check_batching(sampling, loader, examples=examples, period=period, what=what)
     if not poisson_sampling and mechanism.amplified:
         raise MismatchError(
             f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
@@ -185,7 +147,7 @@ def check_fit(
     for name, given, own in pairs:
         if given is not None and given != own:
             raise MismatchError(
-                f"{name}={given!r}, the mechanism's is {own!r}. Leave it out, or: {remedy.lower()}."
+                f"{name}={given!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
 
 

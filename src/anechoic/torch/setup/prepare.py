@@ -14,19 +14,19 @@ from torch.utils.data import DataLoader
 
 from anechoic.batches import batches_of
 from anechoic.batches.base import Batches
+from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
+from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.sampling import External
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
-from anechoic.torch.loading.samplers import Given, Owning, check_promise
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness import secret_draws
 from anechoic.torch.randomness.generators import Surroundings
@@ -92,7 +92,7 @@ class Setup:
     def given(self) -> bool:
         """Whether the loader's own batches of examples are used."""
         if isinstance(self.mechanism, Mechanism):
-            return isinstance(self.mechanism.sampling, External)
+            return self.mechanism.sampling.formed_outside
         return self.participation is not None
 
     @property
@@ -150,7 +150,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
 def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None, Arithmetic]:
     """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
     if isinstance(setup.mechanism, Mechanism):
-        if not isinstance(setup.mechanism.sampling, External):
+        if not setup.mechanism.sampling.formed_outside:
             fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
         fit.check_fit(
             setup.mechanism,
@@ -261,15 +261,15 @@ def begin(
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
     feed = Feed(batches, keys.sampling, setup.examples)
-    if isinstance(batches, UnitBatches):
+    if batches.units is not None:
         secret = mechanism.amplified
-        report_units(batches, mechanism.unit, setup.data_loader.dataset, secret=secret)
+        report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger, units=isinstance(batches, UnitBatches))
+        source = _source(setup, mechanism, ledger, units=batches.units is not None)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = Release(mechanism, ledger, source.parameters, divisor)
         optimizer = CorrelatedOptimizer(
@@ -370,7 +370,7 @@ def _clipping(mechanism: Mechanism) -> Clipping:
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:
     """Batches as a function of the sampling key."""
     sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
-    if isinstance(sampling, External):
+    if sampling.formed_outside:
         given = Given(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
         if units is None:
             check_promise(mechanism.participation, given, mechanism.steps, setup.examples)

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import TensorDataset
 
-from anechoic.batches.of_units import UnitBatches
+from anechoic.batches.base import Batches
 from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.sampling import External
 from anechoic.torch.watching.rows import check_packed, tensors_of
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
@@ -71,7 +70,7 @@ def check_units(
     if isinstance(mechanism, Mechanism):
         unit = mechanism.unit
         adjacency = mechanism.adjacency
-        promised = isinstance(mechanism.sampling, External)
+        promised = mechanism.sampling.formed_outside
     if units is None:
         if unit not in (None, "example") and not promised:
             raise MismatchError(
@@ -88,20 +87,21 @@ def check_units(
     check_schema(unit or "unit", units=units, adjacency=adjacency or "zero_out")
 
 
-def report_units(batches: UnitBatches, unit: str, dataset: Any, *, secret: bool) -> None:
+def report_units(batches: Batches, units: Units, unit: str, dataset: Any, *, secret: bool) -> None:
     """Log who owns what, what can never be used, and copies of one example that different units own.
 
     Args:
         batches: those of the run.
+        units: who owns what.
         unit: what is protected.
         dataset: the user's.
         secret: whether the guarantee rests on who is drawn; then what follows from that is not logged.
     """
-    logger.info("unit %r: %s; gradients are clipped by %s", unit, batches.units.describe(), unit)
+    logger.info("unit %r: %s; gradients are clipped by %s", unit, units.describe(), unit)
     if batches.unreachable:
         how_many = "some examples"
         if not secret:  # the number would tell who is in which secret bin
-            how_many = f"{batches.unreachable} of {batches.units.examples} examples"
+            how_many = f"{batches.unreachable} of {units.examples} examples"
         logger.warning(
             "%s can be in no batch: their owners never take part in the same step, or their batch is left"
             " out. Give each example one owner, or leave such examples out of the data.",
@@ -109,7 +109,7 @@ def report_units(batches: UnitBatches, unit: str, dataset: Any, *, secret: bool)
         )
     if type(dataset) is TensorDataset and all(t.device.type == "cpu" for t in dataset.tensors):
         try:
-            check_schema(unit, units=batches.units, duplicates=find_duplicates(_arrays(dataset)))
+            check_schema(unit, units=units, duplicates=find_duplicates(_arrays(dataset)))
         except MismatchError as error:
             logger.warning("%s", error)
 

@@ -1,0 +1,100 @@
+"""One amplified mechanism as a part of a composition: its epsilon alone, and a pair that can be composed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anechoic.accounting.laws.profile import Law, Profile, gaussian_law, law_of_points, profile_of_laws
+from anechoic.accounting.poisson.sampled_gaussian import loss_moments, sampled_gaussian_pld
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+POINTS = 16  # deltas at which a guarantee is asked for where only (epsilon, delta) is known
+TAIL = 1e-4  # part of delta that a profile may leave at infinity
+
+
+@dataclass(frozen=True)
+class Term(ABC):
+    """Base.
+
+    Attributes:
+        epsilon: of the mechanism alone, at the part of delta that it was asked for.
+    """
+
+    epsilon: float
+
+    @property
+    @abstractmethod
+    def reach(self) -> float:
+        """Length of the interval of privacy losses that is kept."""
+
+    @abstractmethod
+    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
+        """A dominating pair on a grid of privacy losses, and how often one run composes it."""
+
+
+@dataclass(frozen=True)
+class SampledGaussianTerm(Term):
+    """Poisson-sampled Gaussians, which compose on any grid.
+
+    Args:
+        noise_multiplier: sigma > 0.
+        rate: sampling probability, in (0, 1).
+        adjacency: as in `sampled_gaussian_pld`.
+        compositions: of one run, >= 1.
+    """
+
+    noise_multiplier: float
+    rate: float
+    adjacency: str
+    compositions: int
+
+    @property
+    def reach(self) -> float:
+        return loss_moments(self.noise_multiplier, self.rate, self.adjacency)[1]
+
+    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
+        one = sampled_gaussian_pld(self.noise_multiplier, self.rate, self.adjacency, width)
+        return one, self.compositions
+
+
+@dataclass(frozen=True)
+class ProfileTerm(Term):
+    """A run that is known by upper bounds of its privacy profile."""
+
+    profile: Profile
+
+    @property
+    def reach(self) -> float:
+        return 2.0 * float(self.profile.epsilons[-1])
+
+    def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
+        return self.profile.pld(width), 1
+
+
+def term_of_laws(
+    laws: list[Law], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
+) -> ProfileTerm:
+    """The term of a run that every one of the `laws` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
+
+    Args:
+        laws: bounds of its profile.
+        points: (epsilon_i, delta_i).
+        epsilon: of the run alone at delta.
+        delta: its part of that of the composition.
+        mu: such that it is mu-GDP.
+    """
+    stepped, jumps = law_of_points(points)
+    every = [gaussian_law(mu), *laws, stepped]
+    return ProfileTerm(epsilon, profile_of_laws(every, epsilon, delta * TAIL, jumps))
+
+
+def points_of(bound: Callable[[float], float], delta: float) -> list[tuple[float, float]]:
+    """(epsilon, delta_i) at `POINTS` deltas from 0.3 down to far below `delta`, and at `delta` itself."""
+    ratio = (0.3 / (delta * TAIL)) ** (1.0 / (POINTS - 1))
+    deltas = [0.3 / ratio**place for place in range(POINTS)] + [delta]
+    return [(bound(each), each) for each in deltas]

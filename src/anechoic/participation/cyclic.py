@@ -1,0 +1,63 @@
+"""The same place in every cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._serialize import serializable
+from anechoic._validate import positive_int
+from anechoic.participation.base import CountWatch, Participation, Watch, distinct, lags, pairs
+
+
+@serializable
+@dataclass(frozen=True)
+class Cyclic(Participation):
+    """Each unit takes part in step l, l + period, l + 2 period, … for one l < period.
+
+    n need not be a multiple of the period: unit l then takes part ceil((n - l) / period) times.
+
+    Args:
+        period: steps between two participations of one unit, >= 1 (monograph: b).
+    """
+
+    period: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period", positive_int("period", self.period))
+
+    def max_participations_in(self, n: int) -> int:
+        return -(-n // self.period)
+
+    def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
+        yield from (tuple(range(first, n, self.period)) for first in range(min(self.period, n)))
+
+    def describe(self) -> str:
+        return f"each unit takes part once every {self.period} steps, always at the same place of the cycle"
+
+    def allows(self, steps: Iterable[int], n: int) -> bool:
+        return len({t % self.period for t in distinct(steps, n)}) <= 1
+
+    def together(self, n: int) -> NDArray[np.bool_]:
+        return pairs(lags(n) % self.period == 0)
+
+    def contained_period(self, n: int) -> int:
+        return min(self.period, n)
+
+    def watch(self, n: int, units: int) -> Watch:
+        return _InCycle(self, n, units)
+
+
+class _InCycle(CountWatch):
+    def __init__(self, participation: Cyclic, n: int, units: int) -> None:
+        super().__init__(participation, n, units)
+        self._period = participation.period
+
+    def _label(self, t: int) -> int:
+        return t % self._period
+
+    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(last == label)

@@ -1,0 +1,67 @@
+"""Once in every epoch, anywhere in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._serialize import serializable
+from anechoic._validate import positive_int
+from anechoic.participation.base import CountWatch, Participation, Watch, distinct
+
+
+@serializable
+@dataclass(frozen=True)
+class OncePerEpoch(Participation):
+    """Each unit takes part once in each run of `period` steps, anywhere in it (reshuffled passes).
+
+    The last epoch may be cut short by n.
+
+    Args:
+        period: steps in one epoch, >= 1.
+    """
+
+    period: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period", positive_int("period", self.period))
+
+    def max_participations_in(self, n: int) -> int:
+        return -(-n // self.period)
+
+    def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
+        epochs = [range(start, min(start + self.period, n)) for start in range(0, n, self.period)]
+        yield from product(*epochs)
+
+    def describe(self) -> str:
+        return f"each unit takes part at most once in each epoch of {self.period} steps, anywhere in it"
+
+    def allows(self, steps: Iterable[int], n: int) -> bool:
+        asked = distinct(steps, n)
+        return len({t // self.period for t in asked}) == len(asked)
+
+    def together(self, n: int) -> NDArray[np.bool_]:
+        epochs = np.arange(n) // self.period
+        return np.asarray(epochs[:, None] != epochs)
+
+    def contained_period(self, n: int) -> int:
+        return min(self.period, n)
+
+    def watch(self, n: int, units: int) -> Watch:
+        return _InEpochs(self, n, units)
+
+
+class _InEpochs(CountWatch):
+    def __init__(self, participation: OncePerEpoch, n: int, units: int) -> None:
+        super().__init__(participation, n, units)
+        self._period = participation.period
+
+    def _label(self, t: int) -> int:
+        return t // self._period
+
+    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(last != label)

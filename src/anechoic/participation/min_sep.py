@@ -1,0 +1,75 @@
+"""A least separation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._serialize import serializable
+from anechoic._validate import positive_int
+from anechoic.participation.base import CountWatch, Participation, Watch, distinct, lags, pairs
+
+
+@serializable
+@dataclass(frozen=True)
+class MinSep(Participation):
+    """Two participations of one unit are at least `separation` steps apart (Definition 3.14).
+
+    Steps t and t + separation may both be touched.
+
+    Args:
+        separation: >= 1 (monograph: b).
+        max_participations: >= 1, or None for as many as fit into n (monograph: k).
+    """
+
+    separation: int
+    max_participations: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "separation", positive_int("separation", self.separation))
+        if self.max_participations is not None:
+            count = positive_int("max_participations", self.max_participations)
+            object.__setattr__(self, "max_participations", count)
+
+    def max_participations_in(self, n: int) -> int:
+        fits = -(-n // self.separation)
+        return fits if self.max_participations is None else min(fits, self.max_participations)
+
+    def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
+        for count in range(1, self.max_participations_in(n) + 1):
+            for steps in combinations(range(n), count):
+                if all(b - a >= self.separation for a, b in pairwise(steps)):
+                    yield steps
+
+    def describe(self) -> str:
+        limit = "" if self.max_participations is None else f", at most {self.max_participations} times"
+        return f"participations of one unit are at least {self.separation} steps apart{limit}"
+
+    def allows(self, steps: Iterable[int], n: int) -> bool:
+        ordered = sorted(distinct(steps, n))
+        apart = all(b - a >= self.separation for a, b in pairwise(ordered))
+        return apart and len(ordered) <= self.max_participations_in(n)
+
+    def together(self, n: int) -> NDArray[np.bool_]:
+        held = lags(n) >= self.separation
+        return pairs(held & (self.max_participations_in(n) > 1))
+
+    def contained_period(self, n: int) -> int:
+        # no more than max_participations steps of one residue may lie below n
+        return min(n, max(self.separation, -(-n // self.max_participations_in(n))))
+
+    def watch(self, n: int, units: int) -> Watch:
+        return _Separated(self, n, units)
+
+
+class _Separated(CountWatch):
+    def __init__(self, participation: MinSep, n: int, units: int) -> None:
+        super().__init__(participation, n, units)
+        self._separation = participation.separation
+
+    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return label - last >= self._separation
