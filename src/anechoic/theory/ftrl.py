@@ -143,9 +143,9 @@ def last_iterate_rho(
     """rho of zCDP of releasing only the last iterate of projected noisy SGD: amplification by iteration.
 
     w_{t+1} = Proj(w_t - eta (grad f(w_t, z_t) + noise_std N(0, I))), one example a step, independent noise.
-    For convex beta-smooth losses and eta <= 2 / beta a step without noise does not expand distances, so that the
-    difference that one example made, at most 2 eta L, can be spread evenly over the noise of its own and all
-    later steps: D_alpha <= alpha (2 L)^2 / (2 noise_std^2 (steps - position)).
+    For convex beta-smooth losses and eta <= 2 / beta a step without noise does not expand distances, so that
+    the difference that one example made, at most 2 eta L, can be spread evenly over the noise of its own and
+    all later steps: D_alpha <= alpha (2 L)^2 / (2 noise_std^2 (steps - position)).
 
     Guarantee: for replacing the example of step `position` by another, and for that example only; the last
     step has no amplification. Earlier noise is not counted: it need not survive (docs/errata.md, P1).
