@@ -13,10 +13,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 MODULES = ["optimal", "problems", "spectra", "strongly_convex", "suboptimality"]
 
 
-def test_the_example_of_the_page_runs():
+def test_the_examples_of_the_page_run():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 1
-    exec(compile(blocks[0], str(PAGE), "exec"), {})
+    assert len(blocks) == 2
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), {})
 
 
 def test_the_names_of_the_page_exist():

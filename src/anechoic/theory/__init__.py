@@ -21,6 +21,7 @@ from anechoic.theory.learning import (
     realizable_convex_risk,
     smallest_toeplitz_risk,
 )
+from anechoic.theory.lq_noise import ExponentialPower, gaussian_clip_norm, lq_epsilon
 from anechoic.theory.mirror import (
     AllSpace,
     Ball,
@@ -111,12 +112,15 @@ __all__ = [
     "Domain",
     "Entropy",
     "Euclidean",
+    "ExponentialPower",
     "FTRLRun",
     "PNorm",
     "PrivateFTRL",
     "Simplex",
     "contraction_rho",
+    "gaussian_clip_norm",
     "last_iterate_rho",
+    "lq_epsilon",
     "mirror_step",
     "optimality_gap",
     # orders

@@ -178,6 +178,10 @@ def least(form: Form, weights: Array, x: Array, signed: int) -> tuple[Array, flo
         return total(x) - barrier / signed * float(np.log(x[:signed]).sum() + np.log(at_zero))
 
     while barrier > PRECISE * objective:
+        if objective <= 0.0:
+            raise ArithmeticError(
+                f"the bound fell to {objective:.3g} <= 0, which no noise has: do not use it."
+            )
         barrier *= SHRINK
         for _ in range(NEWTON):
             gradient, hessian = form.slopes(x, weights)

@@ -121,7 +121,7 @@ def figure_2() -> Exhibit:
 
 def figure_3() -> Exhibit:
     """The bound for smooth, strongly convex objectives against the condition number."""
-    conditions = np.geomspace(1.01, 1e4, 9)
+    conditions = np.geomspace(1.01, 1e4, 7)
     labels = (
         "DP-SGD, programme of the paper",
         "ν = ημ, programme of the paper",
@@ -139,9 +139,9 @@ def figure_3() -> Exhibit:
                 (
                     strongly_convex_bound(problem, PLAIN, rho=0.5, causal=False).value,
                     strongly_convex_bound(problem, rule, rho=0.5, causal=False).value,
-                    optimized_strongly_convex_bound(problem, rho=0.5, causal=False, turns=8).bound.value,
+                    optimized_strongly_convex_bound(problem, rho=0.5, causal=False, turns=6).bound.value,
                     problem.contraction_bound(0.5),
-                    optimized_strongly_convex_bound(problem, rho=0.5, turns=12).bound.value,
+                    optimized_strongly_convex_bound(problem, rho=0.5, turns=10).bound.value,
                 )
             )
         curves = tuple(

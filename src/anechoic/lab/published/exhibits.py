@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from anechoic.lab.published import correlated, descent
+from anechoic.lab.published import correlated, descent, ftrl
 from anechoic.lab.published.exhibit import Exhibit
 
 EXHIBITS: dict[str, Callable[[], Exhibit]] = {
@@ -14,6 +14,7 @@ EXHIBITS: dict[str, Callable[[], Exhibit]] = {
     "000-table-2": correlated.table_2,
     "000-table-3": correlated.table_3,
     "000-directions": correlated.directions,
+    "001-last-iterate": ftrl.last_iterate,
     "004-2": descent.figure_2,
     "004-4": descent.figure_4,
 }

@@ -4,10 +4,12 @@ import csv
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from anechoic import cli
+from anechoic import cli, theory
 from anechoic.lab.published import EXHIBITS, Curve, Exhibit, Panel, exhibit
 from anechoic.lab.published.exhibit import slope
+from anechoic.lab.published.ftrl import huber
 
 
 def test_slopes_of_figure_2():
@@ -28,6 +30,7 @@ def test_slopes_of_figure_2():
         assert np.all(panel.curves[2].y <= panel.curves[1].y)
 
 
+@pytest.mark.slow
 def test_table_2_says_what_holds():
     header, *rows = exhibit("000-table-2").table
     over = {row[0]: row[-1] for row in rows}
@@ -48,27 +51,40 @@ def test_directions_without_data_cost_nothing_under_correlated_noise():
     assert rule.y[0] / rule.y[-1] > 10 and best.y[0] / best.y[-1] > 10
 
 
+def test_huber_by_quadrature():
+    """Within |x| < 1 Huber is the quadratic, whose states are Gaussian of known rho."""
+    seen, allowed = huber()
+    assert allowed == pytest.approx(0.276, abs=1e-3)
+    mu = np.sqrt(2 * theory.contraction_rho(steps=400, fade=0.95, sensitivity=2.0, noise_std=0.2))
+    assert seen == pytest.approx(2 * norm.cdf(mu / 2) - 1, abs=1e-4)
+
+
+MADE = Exhibit(
+    "x-1",
+    "A title",
+    "A paper, Figure 1",
+    (Panel("left", "x", "y", (Curve("line", np.array([1.0, 2.0]), np.array([3.0, 0.1])),), "xy"),),
+    remarks=("Remark.",),
+)
+
+
 def test_what_is_written(tmp_path):
-    made = Exhibit(
-        "x-1",
-        "A title",
-        "A paper, Figure 1",
-        (Panel("left", "x", "y", (Curve("line", np.array([1.0, 2.0]), np.array([3.0, 0.1])),), "xy"),),
-        remarks=("Remark.",),
-    )
-    files = made.write(tmp_path / "new")
-    assert [file.name for file in files] == ["x-1.csv", "x-1.md", "x-1.svg"]
+    files = MADE.write(tmp_path / "new", draw=False)
+    assert [file.name for file in files] == ["x-1.csv", "x-1.md"]
     with files[0].open(encoding="utf-8") as file:
-        assert list(csv.reader(file)) == [
-            ["panel", "curve", "x", "y"],
-            ["left", "line", "1", "3"],
-            ["left", "line", "2", "0.1"],
-        ]
+        rows = list(csv.reader(file))
+    assert rows == [["panel", "curve", "x", "y"], ["left", "line", "1", "3"], ["left", "line", "2", "0.1"]]
     page = files[1].read_text(encoding="utf-8")
-    assert "![A title](x-1.svg)" in page and "Remark." in page
-    before = files[2].read_bytes()
-    made.write(tmp_path / "new")
-    assert before.startswith(b"<?xml") and files[2].read_bytes() == before
+    assert page.startswith("# A title") and "x-1.svg" not in page and "Remark." in page
+
+
+@pytest.mark.slow
+def test_drawings_are_reproduced(tmp_path):
+    drawn = MADE.write(tmp_path)[2]
+    before = drawn.read_bytes()
+    assert before.startswith(b"<?xml")
+    assert "![A title](x-1.svg)" in (tmp_path / "x-1.md").read_text(encoding="utf-8")
+    assert MADE.write(tmp_path)[2].read_bytes() == before
 
 
 def test_the_command_lists_and_writes(tmp_path, capsys):
