@@ -25,7 +25,6 @@ import numpy as np
 from anechoic import plan
 from anechoic.accounting import poisson_noise_multiplier
 from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
-from anechoic.plan_text import short
 from anechoic.planning.designs import Designs
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import Identity
@@ -136,7 +135,7 @@ def cell_of(
             best,
             found[best],
             plain.predicted * batch_size,
-            short(chosen.name),
+            chosen.name,
             chosen.sampling,
             chosen.predicted * batch_size,
             min(row.predicted for row in of_class) * batch_size,
