@@ -11,6 +11,7 @@
 
 from anechoic import (
     accounting,
+    audit,
     lower_bounds,
     lp_losses,
     noise,
@@ -63,6 +64,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "accounting",
+    "audit",
     "calibrate",
     "check_schema",
     "compose",
@@ -81,3 +83,7 @@ __all__ = [
     "upper_bounds",
     "workloads",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

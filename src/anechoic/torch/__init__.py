@@ -3,6 +3,7 @@
 Per-example gradients, clipping and ghost clipping are Opacus's, and so are the names of `PrivacyEngine`.
 """
 
+from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.ledger import Delivery, ReleaseLedger
@@ -13,6 +14,7 @@ from anechoic.torch.pseudo_gradient import LocalSteps, PseudoGradients, pseudo_g
 
 __all__ = [
     "BatchMemoryManager",
+    "CorrectedAdam",
     "CorrelatedOptimizer",
     "Delivery",
     "LocalSteps",

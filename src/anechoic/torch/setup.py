@@ -18,6 +18,7 @@ from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.sampling import External
 from anechoic.torch import checks, fit, secret_draws
+from anechoic.torch.adam import kind_of, tell_noise
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
@@ -211,6 +212,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
             strategy=str(setup.mechanism),
+            optimizer=kind_of(setup.optimizer),
             clip_norm=clip_norm,
             adjacency=setup.adjacency or "zero_out",
             unit=setup.unit or ("example" if setup.units is None else "unit"),
@@ -285,6 +287,7 @@ def begin(
             history=History(mechanism),
         )
         run.start()
+        tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
