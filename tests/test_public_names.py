@@ -6,8 +6,9 @@ import anechoic.torch
 CORE = """
 AnechoicError CheckpointError Composition DesynchronizedError EndlessMechanism Error GuaranteeError
 HorizonError Mechanism MismatchError PerformanceWarning Plan PlanRow ReplayError Sensitivity Units
-UnsupportedError __version__ accounting calibrate check_schema compose error find_duplicates loss lower_bounds
-lp_losses noise optimize participation plan sampling sensitivity strategies upper_bounds workloads
+UnsupportedError __version__ accounting audit calibrate check_schema compose error find_duplicates loss
+lower_bounds lp_losses noise optimize participation plan sampling sensitivity strategies upper_bounds
+workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
@@ -17,7 +18,7 @@ Tree TreeAggregation approximation_error circulant_root excess_bound from_factor
 serializable without_horizon
 """
 TORCH = """
-BatchMemoryManager CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
+BatchMemoryManager CorrectedAdam CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
 PrivateDataLoader PseudoGradients ReleaseLedger pseudo_gradient read_mechanism
 """
 
@@ -28,6 +29,10 @@ def test_public_names():
     assert sorted(anechoic.torch.__all__) == sorted(TORCH.split())
     for module in (an, an.strategies, anechoic.torch):
         assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_tab_completion_shows_what_is_public():
+    assert dir(an) == sorted(an.__all__)
 
 
 def test_rooms_of_the_promised_api():

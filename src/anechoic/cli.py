@@ -16,7 +16,7 @@ from anechoic.errors import AnechoicError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 
 
@@ -109,12 +109,14 @@ def _plan(options: argparse.Namespace) -> None:
         epochs=options.epochs,
         steps=options.steps,
         epsilon=options.epsilon,
+        noise_multiplier=options.noise_multiplier,
         delta=options.delta,
         dimension=options.dimension,
         memory_budget=options.memory_budget,
         random_sampling=not options.no_random_sampling,
         participation=promised,
         strategy=options.mechanism,
+        optimizer=options.optimizer,
         clip_norm=options.clip_norm,
         adjacency=options.adjacency,
         unit=options.unit,
@@ -234,9 +236,13 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--examples", type=_count, required=True)
     plan.add_argument("--batch-size", type=_count, nargs="+", required=True, help="several are compared")
     length = plan.add_mutually_exclusive_group(required=True)
-    length.add_argument("--epochs", type=_count)
+    length.add_argument("--epochs", type=_count, nargs="+", help="several are compared")
     length.add_argument("--steps", type=_count)
-    plan.add_argument("--epsilon", type=float, required=True)
+    noise = plan.add_mutually_exclusive_group(required=True)
+    noise.add_argument("--epsilon", type=float)
+    noise.add_argument(
+        "--noise-multiplier", type=float, help="of independent noise, whose epsilon every candidate keeps"
+    )
     plan.add_argument("--delta", type=float, required=True)
     plan.add_argument("--dimension", type=_count, help="trainable parameters, for the memory of the noise")
     plan.add_argument(
@@ -248,6 +254,9 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--max-participations", type=_count, help="promised, with --min-sep")
     plan.add_argument("--mechanism", choices=_STRATEGIES, default="auto", help="compare this class only")
+    plan.add_argument(
+        "--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step"
+    )
     plan.add_argument("--clip-norm", type=float, default=1.0)
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")

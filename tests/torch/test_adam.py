@@ -146,3 +146,12 @@ def test_a_noise_multiplier_keeps_the_epsilon_that_it_has_in_opacus(optimizer):
     engine = planned(optimizer, noise_multiplier=1.1, target_delta=1e-4, epochs=1, adjacency="replace_one")
     opacus = poisson_epsilon(1e-4, 1.1, 8 / 80, 10, adjacency="replace_one")
     assert opacus * 0.998 <= engine.mechanism.epsilon() <= opacus
+
+
+def test_a_delta_that_is_not_below_1_over_n_is_seen_without_configuring_anything(caplog):
+    options = {"noise_multiplier": 1.0, "epochs": 1, "mechanism": "identity", "poisson_sampling": False}
+    planned(torch.optim.SGD, target_delta=0.012, **options)
+    assert not caplog.records
+    planned(torch.optim.SGD, target_delta=0.013, **options)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "not below 1 / N = 0.0125" in record.getMessage()
