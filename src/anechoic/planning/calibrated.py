@@ -22,6 +22,12 @@ def little_more_than_needed(sampling: Sampling, candidate: Candidate, goal: Goal
     return std
 
 
+@singledispatch
+def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> bool:
+    """Whether so much noise may keep the goal: no search is worth its time where it does not."""
+    return True
+
+
 def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
     """The candidate with the noise that the goal asks for, or with a noise std that was estimated."""
     if candidate.made is not None:

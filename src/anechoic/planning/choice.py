@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from anechoic.plan_text import size
-from anechoic.planning.calibrated import calibrated, row_of
+from anechoic.planning.calibrated import calibrated, may_do_with, row_of
 from anechoic.planning.families import family, label
 from anechoic.planning.records import Candidate, Goal, Plan, PlanRow
 from anechoic.planning.room import Room
@@ -66,9 +66,16 @@ def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
 
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
     best = float("inf")
-    for one in within:
+    for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
         if one.least > best:
-            break
+            continue
+        wanted = best * one.candidate.sampling.expected_batch_size / one.rms  # the noise std that wins
+        if (
+            one.candidate.costly
+            and best < float("inf")
+            and not may_do_with(one.candidate.sampling, one.candidate, goal, wanted)
+        ):
+            continue
         best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
     for one in {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}.values():

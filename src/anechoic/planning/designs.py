@@ -21,8 +21,8 @@ BANDED_UP_TO = 10_000_000
 #: Work, n bands^2, and steps up to which the columns of a banded strategy are optimised one by one.
 FREE_UP_TO = 150_000
 FREE_STEPS_UP_TO = 5000
-#: More buffers than this gain nothing (Section 4.3.2).
-BUFFERS = 5
+#: More buffers than this gain next to nothing (Section 4.3.2).
+BUFFERS = 4
 
 
 class Designs:

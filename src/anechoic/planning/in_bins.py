@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import cast
 
 from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.accountants.balls_in_bins import BallsInBinsAccountant
-from anechoic.accounting.balls_in_bins import bins_gram
+from anechoic.accounting.balls_in_bins import BinsBound, bins_gram
 from anechoic.accounting.mixture import Mixture
 from anechoic.optimize import blt
 from anechoic.planning.amplified import NOISE_UP_TO, Amplified
 from anechoic.planning.bands import FAR, powers_of_two
-from anechoic.planning.calibrated import little_more_than_needed
+from anechoic.planning.calibrated import little_more_than_needed, may_do_with
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling import BallsInBins
 from anechoic.strategies import BLT, ColumnNormalized, Strategy
@@ -134,10 +135,25 @@ class InBins:
         return strategy if strategy.structure.nonnegative else None
 
 
+@lru_cache(maxsize=4)
+def _bound(sampling: BallsInBins, strategy: Strategy, adjacency: str) -> BinsBound:
+    """The bound of the accountant; its Gram matrix takes a while."""
+    return BallsInBinsAccountant(strategy, sampling, adjacency, "deterministic").deterministic
+
+
+@may_do_with.register
+def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> bool:
+    return (
+        goal.epsilon is None
+        or _bound(sampling, candidate.strategy, goal.adjacency).epsilon(goal.delta, std) <= goal.epsilon
+    )
+
+
 @little_more_than_needed.register
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> float:
     """Searched for from `std`."""
     if goal.epsilon is None:
         return std
-    accountant = BallsInBinsAccountant(candidate.strategy, sampling, goal.adjacency, "deterministic")
-    return accountant.deterministic.noise_std(goal.epsilon, goal.delta, start=std, tolerance=SLACK)
+    return _bound(sampling, candidate.strategy, goal.adjacency).noise_std(
+        goal.epsilon, goal.delta, start=std, tolerance=SLACK
+    )
