@@ -455,6 +455,8 @@ def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give
     large = plan(**setting, dimension=10**8, random_sampling=False)
     assert max(row.history for row in large.rows) <= 4
     assert "at most 4 times the model" in large.reason
+    assert f"{large.chosen.history} times the model (float32)" in large.reason
+    assert "Every row keeps epsilon = 2 at delta = 1e-07" in large.reason
     small = plan(**setting, dimension=1000, random_sampling=False)
     assert max(row.history for row in small.rows) == 1000
     assert "at most 64 MiB" in small.reason

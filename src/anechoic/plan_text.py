@@ -13,7 +13,7 @@ HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "predicted", "one ste
 LEGEND = (
     "→ the choice; · no row has less noise state and less error. σ: noise std over the reference sensitivity."
     " Predicted: std of the noise in a sum of mean gradients, per coordinate, RMS over the steps, in clip"
-    " norms; one step: in the mean gradient of a single step. All rows have the same epsilon and delta."
+    " norms; one step: in the mean gradient of a single step."
 )
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 

@@ -159,6 +159,8 @@ def plan(
             " raise the budget, or take 'identity'."
         )
     quiet = optimizer == "adam" and strategy == "auto"
+    if epsilon is not None:
+        notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     chosen = choose(rows, [*notes, space.reason], quiet=quiet)
     return replace(
         chosen, reason=" ".join(filter(None, (chosen.reason, more_room(found, space, chosen.chosen))))

@@ -132,6 +132,7 @@ def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Pla
     reason = [
         f"Chosen: {best.name} with {described}; it has the least"
         f" {'noise in a single step' if quiet else what}.",
+        _memory(best),
         *([_for_adam(best, known[0])] if quiet else [_against_independent(best, known)]),
         "" if quiet else _against_other_schemes(best, known),
         *notes,
@@ -144,6 +145,13 @@ def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Pla
             frontier.add(id(row))
     final = tuple(replace(row, chosen=row is best, frontier=id(row) in frontier) for row in ranked)
     return Plan(final, best.mechanism, " ".join(note for note in reason if note))
+
+
+def _memory(best: PlanRow) -> str:
+    """How much noise state the choice holds, against the model."""
+    if best.memory is None or best.history == 0:
+        return ""
+    return f"Its noise state is {size(best.memory)}, {best.history} times the model (float32)."
 
 
 def _for_adam(best: PlanRow, least: PlanRow) -> str:
