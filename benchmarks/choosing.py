@@ -26,7 +26,7 @@ from anechoic import plan
 from anechoic.accounting import poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
-from anechoic.planning.table import short
+from anechoic.planning.families import family
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
@@ -120,7 +120,7 @@ def cell_of(
         row
         for row in made.rows
         if isinstance(row.mechanism.sampling, (CyclicPoisson, FixedOrder, Poisson))
-        and not row.name.startswith("Banded(")
+        and family(row.mechanism.strategy) in ("identity", "banded_toeplitz")
     ]
     plain = next(
         row
@@ -136,7 +136,7 @@ def cell_of(
             best,
             found[best],
             plain.predicted * batch_size,
-            short(chosen.name),
+            chosen.name,
             chosen.sampling,
             chosen.predicted * batch_size,
             min(row.predicted for row in of_class) * batch_size,

@@ -12,6 +12,7 @@ from anechoic import cli
 from anechoic.cli import commands, manners, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.sentences import KEYS
+from anechoic.planning import STRATEGIES
 
 # without random sampling: calibrating amplified mechanisms takes seconds
 PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
@@ -348,3 +349,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
+    assert cli._STRATEGIES == STRATEGIES
+    setting = ["plan", "--examples", "200", "--batch-size", "20", "--delta", "1e-5", "--no-random-sampling"]
+    assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam"]) == 0
+    printed = capsys.readouterr().out
+    assert "least noise in a single step" in printed
+    assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5"]) == 0
+    assert "every row keeps it" in " ".join(capsys.readouterr().out.split())

@@ -19,7 +19,7 @@ rational_blt
 serializable without_horizon
 """
 TORCH = """
-BatchMemoryManager CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
+BatchMemoryManager CorrectedAdam CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
 PrivateDataLoader PseudoGradients ReleaseLedger ReleaseRecorder audit_training pseudo_gradient read_mechanism
 """
 
@@ -30,6 +30,10 @@ def test_public_names():
     assert sorted(anechoic.torch.__all__) == sorted(TORCH.split())
     for module in (an, an.strategies, anechoic.torch):
         assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_tab_completion_shows_what_is_public():
+    assert dir(an) == sorted(an.__all__)
 
 
 def test_rooms_of_the_promised_api():

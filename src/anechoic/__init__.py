@@ -85,3 +85,7 @@ __all__ = [
     "upper_bounds",
     "workloads",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ import pytest
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, OncePerEpoch, Single
 from anechoic.planning import plan
+from anechoic.planning.families import family
 from anechoic.sampling import BallsInBins
 from anechoic.torch import audit_training
 from tests.audit.faults import run
@@ -25,17 +26,19 @@ SETTINGS = {
     "replace-one": {"adjacency": "replace_one"},
     "users": {"unit": "user", "random_sampling": False},
 }
-#: What the settings above must bring up: classes of strategy and of sampling.
+#: What the settings above must bring up: families of strategies and classes of sampling.
 KINDS = {
-    ("Identity", "Poisson"),
-    ("Identity", "FixedOrder"),
-    ("ColumnScaled", "CyclicPoisson"),
-    ("ColumnScaled", "FixedOrder"),
-    ("Output", "FixedOrder"),
-    ("BLT", "FixedOrder"),
-    ("BLT", "External"),
-    ("ColumnScaled", "External"),
-    ("Identity", "External"),
+    ("identity", "Poisson"),
+    ("identity", "FixedOrder"),
+    ("banded_toeplitz", "CyclicPoisson"),
+    ("banded_toeplitz", "FixedOrder"),
+    ("output", "FixedOrder"),
+    ("blt", "BallsInBins"),
+    ("blt", "FixedOrder"),
+    ("blt", "External"),
+    ("dense", "FixedOrder"),
+    ("banded_toeplitz", "External"),
+    ("identity", "External"),
 }
 
 
@@ -44,7 +47,7 @@ def kinds(name):
     """Mechanisms of a plan, the best calibrated one for each pair of strategy and sampling."""
     best = {}
     for row in plan(**{**COMMON, **SETTINGS[name]}).rows:  # best first
-        kind = type(row.mechanism.strategy).__name__, type(row.mechanism.sampling).__name__
+        kind = family(row.mechanism.strategy), type(row.mechanism.sampling).__name__
         if not row.estimated:
             best.setdefault(kind, row.mechanism)
     return best

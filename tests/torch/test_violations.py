@@ -314,6 +314,7 @@ def test_messages_name_folder_method_and_argument(tmp_path):
         run.engine.save_checkpoint(path=tmp_path / "nowhere" / "c")
     with pytest.raises(UnsupportedError, match="get_epsilon"):
         _ = run.engine.accountant
+    assert not hasattr(run.engine, "accountant")
     with pytest.raises(TypeError, match="make_private has no argument 'epoch'.*epochs"):
         start(epoch=3)
 

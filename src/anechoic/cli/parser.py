@@ -11,7 +11,7 @@ from anechoic.cli import commands as do
 from anechoic.cli.manners import version
 from anechoic.cli.values import count, size
 
-_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 
@@ -88,9 +88,13 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--examples", type=count, required=True)
     plan.add_argument("--batch-size", type=count, nargs="+", required=True, help="several are compared")
     length = plan.add_mutually_exclusive_group(required=True)
-    length.add_argument("--epochs", type=count)
+    length.add_argument("--epochs", type=count, nargs="+", help="several are compared")
     length.add_argument("--steps", type=count)
-    plan.add_argument("--epsilon", type=float, required=True)
+    noise = plan.add_mutually_exclusive_group(required=True)
+    noise.add_argument("--epsilon", type=float)
+    noise.add_argument(
+        "--noise-multiplier", type=float, help="of independent noise, whose epsilon every candidate keeps"
+    )
     plan.add_argument("--delta", type=float, required=True)
     plan.add_argument("--dimension", type=count, help="trainable parameters, for the memory of the noise")
     plan.add_argument(
@@ -102,6 +106,9 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--max-participations", type=count, help="promised, with --min-sep")
     plan.add_argument("--mechanism", choices=_STRATEGIES, default="auto", help="compare this class only")
+    plan.add_argument(
+        "--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step"
+    )
     plan.add_argument("--clip-norm", type=float, default=1.0)
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")

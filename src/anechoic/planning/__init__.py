@@ -1,26 +1,23 @@
 """plan(): from a training setting to a ranked table of mechanisms and a chosen one.
 
-The rules are those of the monograph's Section 4.4: design for plain prefix sums whatever the optimiser
-(unless another workload is asked for); sample where batches may be sampled, take a fixed order where they may
-not, and the promised participation where somebody else forms batches; banded Toeplitz in data centres and BLT
-for federated and very long runs; rank by the predicted error of prefix sums. Where batches are sampled the
-number of bands is tuned by that error (`planning.bands`).
+Every class of strategies that fits the noise state is compared under every scheme that is permitted, a fixed
+order always among them: permitting more never gives a worse choice. Strategies are designed for prefix sums
+whatever the optimiser (monograph, Section 4.4), unless another workload is asked for, and ranked by the
+predicted error of those sums at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
+all that may be the best by them are calibrated.
 """
 
-from anechoic.planning.amplified import TOLERANCE
-from anechoic.planning.choice import FEDERATED_TOLERANCE
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO
-from anechoic.planning.records import PlanRow
+from anechoic.planning.records import OptimizerKind, PlanRow
 from anechoic.planning.result import Plan
 
 __all__ = [
     "BANDED_UP_TO",
-    "FEDERATED_TOLERANCE",
     "NORMALIZE_UP_TO",
     "STRATEGIES",
-    "TOLERANCE",
     "UNAMPLIFIED",
+    "OptimizerKind",
     "Plan",
     "PlanRow",
     "plan",

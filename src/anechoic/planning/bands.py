@@ -18,6 +18,9 @@ FAR = 1.6
 _BETWEEN = 4
 #: The largest b of some T is tried apart from the least where they differ by more than this.
 _APART = 1.04
+#: Ratio of neighbours on the grid of numbers of bands, from `_EVERY` on; below it every number is there.
+_RATIO = 1.15
+_EVERY = 12
 
 
 def best_bands(score: Callable[[int], float], *, steps: int, most: int) -> dict[int, float]:
@@ -56,6 +59,18 @@ def best_bands(score: Callable[[int], float], *, steps: int, most: int) -> dict[
                 tried(round(low * (high / low) ** (part / _BETWEEN)))
         tried(bands)
     return found
+
+
+def grid(steps: int, most: int) -> list[int]:
+    """Numbers of bands 1 <= b <= most that are worth comparing: every small one, and the ends of each T.
+
+    What is compared at a smaller `most` is compared at a larger one too, but for `most` itself.
+    """
+    found, bands = set(range(1, min(most, _EVERY) + 1)), float(_EVERY)
+    while bands < most:
+        found.update(b for b in ends(round(bands), steps, steps) if b <= most)
+        bands *= _RATIO
+    return sorted({*found, most})
 
 
 def ends(bands: int, steps: int, most: int) -> list[int]:

@@ -1,152 +1,197 @@
-"""From calibrated candidates to rows of the table, and from rows to the choice and its reason."""
+"""From candidates to the rows of the table, and from rows to the choice and its reason."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from anechoic.accounting import random_allocation_noise_multiplier
-from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
-from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
-from anechoic.losses import error
-from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.amplified import TOLERANCE
+from anechoic.planning.calibrated import calibrated, may_do_with, row_of
+from anechoic.planning.families import family, label
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.table import short
-from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
-from anechoic.strategies import Identity
-from anechoic.workloads import Workload
+from anechoic.planning.room import Room
+from anechoic.planning.setting import Setting
+from anechoic.planning.table import size
 
-#: In federated runs a BLT is taken unless something else is better by more than this (Section 4.4.4).
-FEDERATED_TOLERANCE = 0.05
-#: How far below the goal the epsilon of a costly calibration may stay.
-_SLACK = 0.005
-#: Bytes of one coordinate of the noise (float32).
-BYTES = 4
+#: A row with less noise state is shown unless its predicted error is within this of one with even less.
+_STEP = 0.03
+#: More memory is mentioned where it gains at least this.
+_WORTH = 0.03
 
 
-def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
-    """The candidate with the noise that the goal asks for, or with a noise std that was estimated."""
-    strategy, sampling = candidate.strategy, candidate.sampling
-    if candidate.noise_std is not None:
-        return Mechanism(
-            strategy,
-            sampling,
-            candidate.noise_std,
-            goal.clip_norm,
-            goal.adjacency,
-            goal.unit,
-            goal.delta,
-            goal.verified,
-        )
-    if candidate.enough is not None and goal.epsilon is not None:
-        return _in_bins(candidate, goal, candidate.enough, goal.epsilon)
-    epsilon, sigma = goal.epsilon, goal.noise_multiplier
-    if epsilon is not None and isinstance(sampling, (Poisson, CyclicPoisson)):
-        sigma = fast_poisson_noise_multiplier(
-            epsilon, goal.delta, sampling.rate, -(-strategy.n // sampling.groups), adjacency=goal.adjacency
-        )
-    if epsilon is not None and isinstance(sampling, RandomAllocation):
-        sigma = random_allocation_noise_multiplier(epsilon, goal.delta, sampling.period, sampling.steps, 1e-4)
-    made = calibrate(
-        strategy,
-        sampling=sampling,
-        epsilon=epsilon if sigma is None else None,
-        noise_multiplier=sigma,
-        delta=goal.delta,
-        clip_norm=goal.clip_norm,
-        adjacency=goal.adjacency,
-        unit=goal.unit,
+@dataclass(frozen=True)
+class Scored:
+    """A candidate with about its predicted error, before it is calibrated."""
+
+    candidate: Candidate
+    setting: Setting
+    rms: float
+    history: int
+
+    @property
+    def expected(self) -> float:
+        """About the predicted error that its row will have."""
+        return self.candidate.expected * self.rms / self.candidate.sampling.expected_batch_size
+
+    @property
+    def least(self) -> float:
+        """The least predicted error that its row may have."""
+        return self.candidate.hope * self.expected
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Family of the strategy and scheme of the batches: one row of each is shown."""
+        return family(self.candidate.strategy), type(self.candidate.sampling).__name__
+
+
+def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
+    """Candidates of a setting with their errors."""
+    return [
+        Scored(one, setting, setting.designs.rms(one.strategy), one.strategy.recurrence().rows)
+        for one in candidates
+    ]
+
+
+def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
+    """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
+
+    The best row is the best of all candidates within the room: one is left out only where the least that
+    calibration may give it is above the best one found.
+    """
+    made: dict[int, PlanRow] = {}
+
+    def row(one: Scored) -> PlanRow:
+        if id(one) not in made:
+            made[id(one)] = row_of(calibrated(one.candidate, goal), one.rms, room)
+        return made[id(one)]
+
+    within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
+    best = float("inf")
+    for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
+        if one.least > best:
+            continue
+        wanted = best * one.candidate.sampling.expected_batch_size / one.rms  # the noise std that wins
+        if (
+            one.candidate.costly
+            and best < float("inf")
+            and not may_do_with(one.candidate.sampling, one.candidate, goal, wanted)
+        ):
+            continue
+        best = min(best, row(one).predicted)
+    cheap = [one for one in within if not one.candidate.costly]
+    for one in {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}.values():
+        row(one)
+    for one in _frontier(cheap):
+        row(one)
+    return list(made.values())
+
+
+def _frontier(found: list[Scored]) -> list[Scored]:
+    """Those with a smaller error than all with less noise state, by more than some per cent."""
+    result: list[Scored] = []
+    for one in sorted(found, key=lambda one: (one.history, one.expected)):
+        if not result or one.expected < (1 - _STEP) * result[-1].expected:
+            if result and result[-1].history == one.history:
+                continue
+            result.append(one)
+    return result
+
+
+def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
+    """What more memory would give, by the estimates; "" where it would give next to nothing."""
+    beyond = [one for one in found if not room.fits(one.history)]
+    if not beyond:
+        return ""
+    gain = min(beyond, key=lambda one: one.expected)
+    if gain.expected > (1 - _WORTH) * best.predicted:
+        return ""
+    memory = room.memory(gain.history)
+    needed = f"{gain.history} rows" if memory is None else f"memory_budget={memory} ({size(memory)})"
+    return (
+        f"With {needed}, {label(gain.candidate.strategy)} would have about"
+        f" {1 - gain.expected / best.predicted:.0%} less error."
     )
-    excess = 1e-15
-    while epsilon is not None and made.epsilon() > epsilon:  # sigma times the column norm was rounded
-        made, excess = replace(made, noise_std=made.noise_std * (1 + excess)), 2 * excess
-    return made
 
 
-def _in_bins(candidate: Candidate, goal: Goal, std: float, epsilon: float) -> Mechanism:
-    """Balls in bins with little more than the least noise: the search begins at `std`, which is enough."""
+def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Plan:
+    """The row of least predicted error; of equal ones that of least memory. Rows are ranked by that error.
 
-    def made(std: float) -> Mechanism:
-        return Mechanism(
-            candidate.strategy,
-            candidate.sampling,
-            std,
-            goal.clip_norm,
-            goal.adjacency,
-            goal.unit,
-            goal.delta,
-        )
+    Where `quiet`, the row of least noise in a single step is chosen from the same ranking.
 
-    accountant = made(std).accountant
-    if not isinstance(accountant, BallsInBinsAccountant):
-        raise TypeError(f"sampling={candidate.sampling!r} is not balls in bins.")
-    return made(accountant.deterministic.noise_std(epsilon, goal.delta, start=std, tolerance=_SLACK))
+    Runs of different length are compared by the error over the number of steps.
+    """
+    several = len({row.mechanism.steps for row in rows}) > 1
 
+    def value(row: PlanRow) -> float:
+        return row.relative if several else row.predicted
 
-def row_of(mechanism: Mechanism, workload: Workload, dimension: int | None, *, estimated: bool) -> PlanRow:
-    """A line of the table."""
-    rms = error(workload, mechanism.strategy).rms
-    history = mechanism.strategy.recurrence().rows
-    batch_size = mechanism.expected_batch_size
-    return PlanRow(
-        name=mechanism.strategy.describe(),
-        sampling=type(mechanism.sampling).__name__,
-        noise_std=mechanism.noise_std,
-        noise_multiplier=mechanism.noise_multiplier,
-        rms_error=rms,
-        predicted=mechanism.noise_std * rms / batch_size,
-        memory=None if dimension is None else BYTES * dimension * history,
-        history=history,
-        batch_size=batch_size,
-        mechanism=mechanism,
-        estimated=estimated,
-    )
-
-
-def choose(rows: list[PlanRow], *, federated: bool) -> Plan:
-    """The row of least predicted error; of equal ones that of least memory."""
-    ranked = sorted(rows, key=lambda row: (row.predicted, row.history))
+    ranked = sorted(rows, key=lambda row: (value(row), row.history))
     known = [row for row in ranked if not row.estimated]
-    least = known[0].predicted
-    equal = [row for row in known if row.predicted <= least * (1 + TOLERANCE)]
-    best = min(equal, key=lambda row: (row.history, row.predicted))
-    why = f"it has the least predicted error within {TOLERANCE:.1%}, and of those the least memory"
-    if federated:
-        buffered = [row for row in known if row.name.startswith("BLT(")]
-        if buffered and buffered[0].predicted <= least * (1 + FEDERATED_TOLERANCE):
-            enough = [row for row in buffered if row.predicted <= buffered[0].predicted * (1 + TOLERANCE)]
-            best = min(enough, key=lambda row: (row.history, row.predicted))
-            why = (
-                f"a federated run prefers a BLT within {FEDERATED_TOLERANCE:.0%} of the best, for its memory"
-            )
-    notes = [_against_independent(best, known), _sampling_note(best, ranked)]
+    best = min(known, key=lambda row: row.step_noise) if quiet else known[0]
     described = best.mechanism.sampling.describe(best.mechanism.unit)
-    reason = " ".join(
-        [f"Chosen: {short(best.name)} with {described}; {why}.", *(note for note in notes if note)]
+    what = "predicted error over the steps" if several else "predicted error"
+    reason = [
+        f"Chosen: {best.name} with {described}; it has the least"
+        f" {'noise in a single step' if quiet else what}.",
+        _memory(best),
+        *([_for_adam(best, known[0])] if quiet else [_against_independent(best, known)]),
+        "" if quiet else _against_other_schemes(best, known),
+        *notes,
+    ]
+    least = float("inf")
+    frontier = set()
+    for row in sorted(ranked, key=lambda row: (row.history, value(row))):
+        if value(row) < least:
+            least = value(row)
+            frontier.add(id(row))
+    final = tuple(replace(row, chosen=row is best, frontier=id(row) in frontier) for row in ranked)
+    return Plan(final, best.mechanism, " ".join(note for note in reason if note))
+
+
+def _memory(best: PlanRow) -> str:
+    """How much noise state the choice holds, against the model."""
+    if best.memory is None or best.history == 0:
+        return ""
+    return f"Its noise state is {size(best.memory)}, {best.history} times the model (float32)."
+
+
+def _for_adam(best: PlanRow, least: PlanRow) -> str:
+    """What an optimiser that divides by the noise of a step would have to do for the least error of sums."""
+    if least is best:
+        return "It has the least predicted error too."
+    ratio = least.step_noise / best.step_noise
+    return (
+        "Adam divides by the noise of a step, so that with more of it the same learning rate is too small."
+        f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
+        f" error and {ratio:.3g} times the noise in a step: take it with torch.CorrectedAdam at the same"
+        f" learning rate, or name it ({family(least.mechanism.strategy)!r}) and try rates up to {ratio:.2g}"
+        " times as large."
     )
-    final = tuple(replace(row, chosen=row is best) for row in ranked)
-    return Plan(final, best.mechanism, reason)
 
 
 def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
-    plain = [row for row in rows if isinstance(row.mechanism.strategy, Identity)]
+    plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
     if not plain:
         return ""
     if plain[0] is not best:
         ratio = best.predicted / plain[0].predicted
-        return f"Its predicted error is {ratio:.3g} times that of independent noise ({plain[0].sampling})."
+        step = best.step_noise / plain[0].step_noise
+        return (
+            f"Its predicted error is {ratio:.3g} times that of independent noise ({plain[0].sampling}), and"
+            f" the noise of a single step {step:.3g} times."
+        )
     if best.mechanism.amplified:
         return "Correlating noise does not help here: sampling already gives what there is to gain."
     return ""
 
 
-def _sampling_note(best: PlanRow, rows: list[PlanRow]) -> str:
-    sampling = best.mechanism.sampling
-    if isinstance(sampling, (BallsInBins, RandomAllocation, MinSepSampling)):
-        poisson = [row for row in rows if isinstance(row.mechanism.sampling, (Poisson, CyclicPoisson))]
-        if poisson:
-            ratio = best.predicted / poisson[0].predicted
-            return f"That is {ratio:.3g} times the least error of (cyclic) Poisson sampling."
-    return ""
+def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
+    others: dict[str, PlanRow] = {}
+    for row in rows:
+        correlated = family(row.mechanism.strategy) != "identity"
+        if row.sampling != best.sampling and correlated:
+            others.setdefault(row.sampling, row)
+    return " ".join(
+        f"That is {best.predicted / row.predicted:.3g} times the least error of {scheme} ({row.name})."
+        for scheme, row in others.items()
+    )

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import get_args
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
-from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.mechanism import Adjacency
+from anechoic.mechanism import Adjacency, calibrate
 from anechoic.participation import Participation
 from anechoic.planning.amplified import Amplified
-from anechoic.planning.choice import BYTES, calibrated, choose, row_of
+from anechoic.planning.calibrated import calibrated, row_of
+from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
 from anechoic.planning.estimated import Drawn
-from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
+from anechoic.planning.families import CHOICES
+from anechoic.planning.in_bins import InBins
+from anechoic.planning.records import AccountingChoice, Candidate, Goal, OptimizerKind, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.setting import Setting, is_federated
+from anechoic.planning.room import Room, room
+from anechoic.planning.setting import Setting
+from anechoic.planning.unsampled import Unsampled
+from anechoic.sampling import Poisson, Sampling
+from anechoic.strategies import Identity
 from anechoic.workloads import Workload, prefix_sum
 
 #: Names of the classes that a plan can be restricted to.
-STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+STRATEGIES = tuple(CHOICES)
 #: Those for which no amplification by sampling is proved: batches then come in a fixed order.
-UNAMPLIFIED = ("output", "blt")
+UNAMPLIFIED = ("output", "dense")
 
 
 def plan(
     *,
     examples: int,
     batch_size: int | Sequence[int],
-    epochs: int | None = None,
+    epochs: int | Sequence[int] | None = None,
     steps: int | None = None,
     epsilon: float | None = None,
     delta: float,
@@ -37,36 +46,47 @@ def plan(
     participation: Participation | None = None,
     workload: Workload | Callable[[int], Workload] = prefix_sum,
     strategy: str = "auto",
+    optimizer: OptimizerKind = "sgd",
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
     drop_last: bool = False,
     accounting: AccountingChoice = "deterministic",
 ) -> Plan:
-    """Compare mechanisms for a training setting and choose one.
+    """Compare mechanisms for a training setting and choose the one of least predicted error.
 
-    Where batches may be sampled, the candidates are independent noise under Poisson sampling and random
-    allocation, and banded strategies under cyclic Poisson sampling, their number of bands tuned; in runs of
-    up to four passes also under balls in bins. A random search over nothing: the same question has the
-    same answer.
+    In a fixed order, or under a promised participation: independent noise, banded Toeplitz strategies (with
+    "banded", its columns free, where that is quick), BLTs plain and normalised, and in runs of up to 64 steps
+    the best matrix. Where batches may be sampled, besides all these: independent noise under Poisson sampling
+    and random allocation, banded strategies under cyclic Poisson sampling, and, in runs of up to four passes
+    of up to 1024 steps, banded strategies and BLTs in balls in bins. The same question has the same answer,
+    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error.
 
     Args:
         examples: N, >= 1.
-        batch_size: B, or several to compare (by predicted error of mean gradients).
-        epochs: passes over the data; give this or `steps`.
+        batch_size: B, or several to compare.
+        epochs: passes over the data, or several to compare; give this or `steps`. Runs of different length
+            are ranked by predicted error over steps; `PlanRow.gradients` is what each of them computes.
         steps: n.
         epsilon, delta: the guarantee wanted.
-        noise_multiplier: instead of `epsilon`, a fixed sigma in units of the reference sensitivity.
+        noise_multiplier: instead of `epsilon`, the sigma of independent noise, in units of its reference
+            sensitivity: under Poisson sampling where batches may be sampled, which is Opacus's number. The
+            epsilon that this has at `delta` is what every row is calibrated to.
         dimension: number of trainable parameters, for the memory of the noise state.
-        memory_budget: bytes that the noise state (float32) may take; needs `dimension`.
+        memory_budget: bytes that the noise state (float32) may take; needs `dimension`. None for 4 times the
+            model or 64 MiB, whichever is more, and no bound where the dimension is unknown.
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
         workload: what the error is measured on, and strategies are designed for: a Toeplitz workload of as
             many steps as the run has, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
-        strategy: "auto", or one class: "identity", "output", "banded_toeplitz" (with "banded", its columns
-            free, where that is quick), "blt".
+        strategy: "auto", or one class: "identity", "output", "banded_toeplitz" or "banded" (which are
+            compared together), "blt", "dense".
+        optimizer: "sgd" for updates that are linear in the gradients (momentum too): the error of sums
+            decides. "adam" for those that divide by the size of gradients: they take smaller steps where the
+            noise of a step is larger, so that at a given learning rate "auto" takes the row of least noise in
+            a step, and says what the others ask for (docs/choosing.md). `torch.CorrectedAdam` is as "sgd".
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
         accounting: "deterministic", or "verified" to compare balls in bins and min-sep sampling too, by Monte
@@ -77,71 +97,119 @@ def plan(
     Raises:
         ValueError: for an argument out of range, or a budget in which only independent noise fits
             although another strategy was asked for.
+        UnsupportedError: where no theorem covers what is asked for.
     """
     one_of("strategy", strategy, STRATEGIES)
+    one_of("optimizer", optimizer, get_args(OptimizerKind))
     one_of("accounting", accounting, ("deterministic", "verified"))
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
-    sizes = list(batch_size) if isinstance(batch_size, Iterable) else [batch_size]
-    if not sizes:
-        raise ValueError("batch_size is empty: give at least one.")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
         )
     if epsilon is not None:
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-    goal = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
-    history = _history_limit(dimension, memory_budget)
+    asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
+    space, families = room(dimension, memory_budget), CHOICES[strategy]
     rows: list[PlanRow] = []
-    drawn: list[Drawn] = []
-    for size in sizes:
+    drawn: list[tuple[Drawn, Goal]] = []
+    found: list[Scored] = []
+    notes: list[str] = []
+    lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
+    for size, passes in product(_several("batch_size", batch_size), lengths):
         setting = Setting(
             positive_int("examples", examples),
             size,
-            epochs,
+            passes,
             steps,
             random_sampling,
             participation,
             drop_last,
             workload,
-            history,
         )
-        for candidate in _candidates(setting, goal, strategy):
-            mechanism = calibrated(candidate, goal)
-            rows.append(row_of(mechanism, setting.workload, dimension, estimated=False))
-        if accounting == "verified" and setting.sampled and strategy in ("auto", "banded_toeplitz"):
-            drawn.append(Drawn(setting, goal))
-    rows += _verified(drawn, goal, rows, dimension)
+        goal, note = _equal_privacy(setting, asked)
+        notes += [note] if note else []
+        here = scored(setting, _candidates(setting, goal, space, families))
+        found += here
+        rows += rows_of(here, goal, space)
+        if accounting == "verified" and setting.sampled and "banded_toeplitz" in families:
+            drawn.append((Drawn(setting, goal, space), goal))
+    rows += _verified(drawn, rows, space)
     if not rows:
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             " raise the budget, or take 'identity'."
         )
-    return choose(rows, federated=is_federated(participation))
+    quiet = optimizer == "adam" and strategy == "auto"
+    if epsilon is not None:
+        notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
+    chosen = choose(rows, [*notes, space.reason], quiet=quiet)
+    return replace(
+        chosen, reason=" ".join(filter(None, (chosen.reason, more_room(found, space, chosen.chosen))))
+    )
 
 
-def _candidates(setting: Setting, goal: Goal, strategy: str) -> Iterable[Candidate]:
-    if setting.sampled and strategy not in UNAMPLIFIED:
-        return Amplified(setting, goal).candidates(strategy)
-    return setting.unsampled_candidates(strategy)
+def _several(name: str, given: int | Sequence[int]) -> list[int]:
+    values = list(given) if isinstance(given, Iterable) else [given]
+    if not values:
+        raise ValueError(f"{name} is empty: give at least one.")
+    return values
 
 
-def _verified(drawn: list[Drawn], goal: Goal, rows: list[PlanRow], dimension: int | None) -> list[PlanRow]:
+def _candidates(setting: Setting, goal: Goal, space: Room, families: frozenset[str]) -> Iterable[Candidate]:
+    """All that is permitted: what needs no secret is permitted always."""
+    if setting.sampled:
+        drawn = Amplified(setting, goal, space)
+        yield from drawn.candidates(families)
+        yield from InBins(drawn).candidates(families)
+        as_given = goal.noise_multiplier is not None and families == {"identity"}
+        if as_given or goal.adjacency == "add_or_remove":
+            return  # a fixed order is not covered there
+    yield from Unsampled(setting, goal, space).candidates(families)
+
+
+def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
+    """The goal with an epsilon: that of independent noise, where its noise multiplier was given."""
+    if asked.noise_multiplier is None:
+        return asked, ""
+    sampling: Sampling = setting.unsampled
+    if setting.sampled:
+        sampling = Poisson(setting.examples, setting.batch_size, setting.fixed.steps)
+    independent = calibrate(
+        Identity(sampling.steps),
+        sampling=sampling,
+        noise_multiplier=asked.noise_multiplier,
+        delta=asked.delta,
+        clip_norm=asked.clip_norm,
+        adjacency=asked.adjacency,
+        unit=asked.unit,
+    )
+    epsilon = float(independent.epsilon())
+    if epsilon == 0.0:
+        return asked, f"noise_multiplier={asked.noise_multiplier} gives epsilon 0: nothing is left to gain."
+    note = (
+        f"noise_multiplier={asked.noise_multiplier:g} is that of independent noise"
+        f" ({type(sampling).__name__}), which gives epsilon = {epsilon:.4g}: every row keeps it."
+    )
+    return replace(asked, epsilon=epsilon), note
+
+
+def _verified(drawn: list[tuple[Drawn, Goal]], rows: list[PlanRow], space: Room) -> list[PlanRow]:
     """Rows of the schemes that Monte Carlo accounts for; the best is verified if it can win."""
     found = [
-        (candidate, row_of(calibrated(candidate, goal), one.setting.workload, dimension, estimated=True))
-        for one in drawn
+        (one, goal, row_of(calibrated(candidate, goal), one.rms(candidate), space, estimated=True))
+        for one, goal in drawn
         for candidate in one.candidates()
     ]
     if not found:
         return []
-    best, estimate = min(found, key=lambda pair: pair[1].predicted)
-    result = [row for candidate, row in found if candidate is not best]
-    if rows and estimate.predicted >= min(row.predicted for row in rows):
+    _, goal, estimate = min(found, key=lambda each: each[2].relative)
+    result = [row for _, _, row in found if row is not estimate]
+    if rows and estimate.relative >= min(row.relative for row in rows):
         return [*result, estimate]
     made = calibrate(
-        best.strategy,
-        sampling=best.sampling,
+        estimate.mechanism.strategy,
+        sampling=estimate.mechanism.sampling,
         epsilon=goal.epsilon,
         delta=goal.delta,
         clip_norm=goal.clip_norm,
@@ -149,18 +217,4 @@ def _verified(drawn: list[Drawn], goal: Goal, rows: list[PlanRow], dimension: in
         unit=goal.unit,
         accounting="verified",
     )
-    workload = next(one.setting.workload for one in drawn if one.n == best.strategy.n)
-    return [*result, row_of(made, workload, dimension, estimated=False)]
-
-
-def _history_limit(dimension: int | None, memory_budget: int | None) -> int | None:
-    if dimension is not None:
-        positive_int("dimension", dimension)
-    if memory_budget is None:
-        return None
-    budget = positive_float("memory_budget", memory_budget)
-    if dimension is None:
-        raise ValueError(
-            f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."
-        )
-    return int(budget // (BYTES * dimension))
+    return [*result, row_of(made, estimate.rms_error, space)]

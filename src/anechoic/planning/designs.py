@@ -1,9 +1,16 @@
-"""Strategies of one workload by their number of bands, and their errors: computed once."""
+"""Strategies of one workload by their number of bands or buffers, and their errors: computed once."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
 from anechoic.losses import error
-from anechoic.optimize import banded, banded_toeplitz
+from anechoic.optimize import banded, banded_toeplitz, blt
+from anechoic.participation import Participation
+from anechoic.planning.bands import powers_of_two
 from anechoic.strategies import ColumnNormalized, Identity, Strategy
 from anechoic.workloads import Workload
 
@@ -11,12 +18,15 @@ from anechoic.workloads import Workload
 NORMALIZE_UP_TO = 200_000
 #: Longest run for which banded Toeplitz strategies are optimised.
 BANDED_UP_TO = 10_000_000
-#: Work, n bands^2, up to which the columns of a banded strategy are optimised one by one (some 0.3 s).
+#: Work, n bands^2, and steps up to which the columns of a banded strategy are optimised one by one.
 FREE_UP_TO = 150_000
+FREE_STEPS_UP_TO = 5000
+#: More buffers than this gain next to nothing (Section 4.3.2).
+BUFFERS = 4
 
 
 class Designs:
-    """Banded strategies for a Toeplitz workload.
+    """Banded strategies for a Toeplitz workload, and buffered ones.
 
     For as many groups or steps between participations as bands, all columns that one example touches are
     orthogonal, so that the best one for a single participation is the best one whatever the amplification.
@@ -25,7 +35,9 @@ class Designs:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self._made: dict[int, Strategy] = {}
-        self._errors: dict[int, float] = {}
+        self._free: dict[int, Strategy] = {}
+        self._errors: dict[Strategy, float] = {}
+        self._curves: dict[int, Callable[[int], float]] = {}
 
     def toeplitz(self, bands: int) -> Strategy:
         """The best banded Toeplitz strategy, its columns normalised unless the run is very long."""
@@ -38,14 +50,48 @@ class Designs:
             self._made[bands] = best
         return self._made[bands]
 
+    def rms(self, strategy: Strategy) -> float:
+        """RMS error of a strategy for unit noise."""
+        if strategy not in self._errors:
+            self._errors[strategy] = error(self.workload, strategy).rms
+        return self._errors[strategy]
+
     def error(self, bands: int) -> float:
         """RMS error of `toeplitz(bands)` for unit noise; its largest column norm is 1."""
-        if bands not in self._errors:
-            self._errors[bands] = error(self.workload, self.toeplitz(bands)).rms
-        return self._errors[bands]
+        return self.rms(self.toeplitz(bands))
+
+    def curve(self, most: int) -> Callable[[int], float]:
+        """About `error(bands)` for 1 <= bands <= most, from the errors at powers of two; for rankings."""
+        if most not in self._curves:
+            knots = [1, *(b for b in powers_of_two(most) if b > 1)]
+            x, y = np.log(knots), np.log([self.error(b) for b in knots])
+            if len(knots) < 3:
+                self._curves[most] = lambda bands: float(np.exp(np.interp(np.log(bands), x, y)))
+            else:
+                from scipy.interpolate import PchipInterpolator
+
+                smooth = PchipInterpolator(x, y)
+                self._curves[most] = lambda bands: float(np.exp(smooth(np.log(bands))))
+        return self._curves[most]
+
+    @property
+    def free_up_to(self) -> int:
+        """The most bands for which `free` is quick."""
+        n = self.workload.n
+        return math.isqrt(FREE_UP_TO // n) if n <= FREE_STEPS_UP_TO else 0
 
     def free(self, bands: int) -> Strategy | None:
         """The best banded strategy with columns of norm 1, where that is quick to find."""
-        if not bands > 1 or self.workload.n * bands**2 > FREE_UP_TO:
+        if not 1 < bands <= self.free_up_to:
             return None
-        return banded(self.workload, bands=bands, loss="rms").strategy
+        if bands not in self._free:
+            self._free[bands] = banded(self.workload, bands=bands, loss="rms").strategy
+        return self._free[bands]
+
+    def buffered(self, schema: Participation) -> Iterable[Strategy]:
+        """The best BLTs for a participation, of 1, 2, … buffers, as many as the optimum has use for."""
+        for buffers in range(1, min(BUFFERS, self.workload.n - 1) + 1):
+            best = blt(self.workload, buffers=buffers, participation=schema, loss="rms").strategy
+            if best.recurrence().rows < buffers:
+                break
+            yield best

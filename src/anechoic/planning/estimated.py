@@ -12,6 +12,7 @@ from anechoic.accounting.min_sep.pair import MinSepPair
 from anechoic.optimize import balls_in_bins
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.records import Candidate, Goal
+from anechoic.planning.room import Room
 from anechoic.planning.setting import Setting
 from anechoic.sampling import BallsInBins, MinSepSampling, Sampling
 from anechoic.strategies import Strategy
@@ -31,8 +32,8 @@ MARGIN = 1.01
 class Drawn:
     """Candidates of one setting under a goal, their noise estimated."""
 
-    def __init__(self, setting: Setting, goal: Goal) -> None:
-        self.setting, self.goal = setting, goal
+    def __init__(self, setting: Setting, goal: Goal, room: Room) -> None:
+        self.setting, self.goal, self.room = setting, goal, room
         self.n, self.period = setting.fixed.steps, setting.fixed.period
 
     def candidates(self) -> list[Candidate]:
@@ -49,13 +50,21 @@ class Drawn:
             found += self._in_bins(self.goal.epsilon)
         return [*found, *self._separated(self.goal.epsilon)]
 
+    def rms(self, candidate: Candidate) -> float:
+        """RMS error of a candidate for unit noise."""
+        return self.setting.designs.rms(candidate.strategy)
+
+    def _within(self, bands: int) -> int:
+        """`bands`, or as many as the noise state has room for."""
+        return bands if self.room.rows is None else min(bands, self.room.rows)
+
     def _in_bins(self, epsilon: float) -> Iterable[Candidate]:
         sampling = BallsInBins(self.setting.examples, self.period, self.n)
 
         def estimated(strategy: Strategy) -> Candidate:
             return self._estimated(strategy, sampling, lambda: Mixture(bins_gram(strategy, self.period)))
 
-        most = self.setting.at_most(min(self.n, self.period))
+        most = self._within(min(self.n, self.period))
         found = self._by_bands(most, lambda bands: estimated(self.setting.designs.toeplitz(bands)))
         for bands in sorted(found, key=lambda bands: found[bands][0])[:_OPTIMISED]:
             tuned = balls_in_bins(
@@ -71,7 +80,7 @@ class Drawn:
 
     def _separated(self, epsilon: float) -> Iterable[Candidate]:
         examples, batch_size = self.setting.examples, self.setting.batch_size
-        most = self.setting.at_most(min(self.n, examples // batch_size))
+        most = self._within(min(self.n, examples // batch_size))
 
         def estimated(bands: int) -> Candidate:
             sampling = MinSepSampling(examples, batch_size, bands, self.n)
@@ -113,4 +122,4 @@ class Drawn:
         drawn = pair()
         samples = max(_SAMPLES[0], min(_SAMPLES[1], _NUMBERS // drawn.numbers))
         std = drawn.noise_std(self.goal.epsilon, self.goal.delta, samples=samples)
-        return Candidate(strategy, sampling, MARGIN * std)
+        return Candidate(strategy, sampling, MARGIN * std, noise_std=MARGIN * std)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anechoic.accounting import Verified
-from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.sampling import Sampling
 from anechoic.strategies import Strategy
 
@@ -14,9 +14,19 @@ from anechoic.strategies import Strategy
 AccountingChoice = Literal["deterministic", "verified"]
 
 
+#: What a plan knows of an optimiser: "sgd" for updates that are linear in the gradients (momentum and
+#: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad).
+OptimizerKind = Literal["sgd", "adam"]
+
+
 @dataclass(frozen=True)
 class Goal:
-    """What every candidate is calibrated to, see `plan`."""
+    """What every candidate is calibrated to, see `plan`.
+
+    Attributes:
+        epsilon: of every candidate; None where a noise multiplier gives 0, and only that one is compared.
+        noise_multiplier: of independent noise, where the caller gave it.
+    """
 
     epsilon: float | None
     delta: float
@@ -34,19 +44,27 @@ class Goal:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A strategy with the sampling it is meant for.
+    """A strategy with the sampling it is meant for, and about the noise that it needs.
 
     Attributes:
         strategy: C.
         sampling: of as many steps.
+        expected: about the noise std that calibration gives, and `hope` times as much the least that it may.
+        hope: in (0, 1].
         noise_std: a point estimate by Monte Carlo where only that is known yet, else None.
         enough: a noise std that a bound has shown to suffice, else None: calibration begins there.
+        costly: whether calibration takes seconds: only where it may be the best one.
+        made: the calibrated mechanism, where it cost next to nothing.
     """
 
     strategy: Strategy
     sampling: Sampling
+    expected: float
+    hope: float = 1.0
     noise_std: float | None = None
     enough: float | None = None
+    costly: bool = False
+    made: Mechanism | None = None
 
 
 @dataclass(frozen=True)
@@ -54,13 +72,15 @@ class PlanRow:
     """One candidate of a plan.
 
     Attributes:
-        name: the strategy in words.
+        name: the strategy in words, without its number of steps.
         sampling: how batches are formed, in words.
         noise_std: std of one entry of Z over the clip norm.
         noise_multiplier: noise_std over the reference sensitivity.
         rms_error: root mean square over steps of the prefix-sum error for unit noise, ||B||_F / sqrt(n).
         predicted: noise_std * rms_error / batch size: predicted error of the prefix sums of mean gradients,
             in clip norms, per coordinate.
+        step_noise: std of the noise in the mean gradient of one step, RMS over the steps, in clip norms, per
+            coordinate: the noise-to-batch ratio. It is what an adaptive optimiser divides by.
         memory: bytes of noise state for float32, None where the dimension is unknown.
         history: rows of noise state.
         batch_size: B, the expected one where batches are drawn.
@@ -69,6 +89,7 @@ class PlanRow:
         chosen: whether this is the plan's choice.
         estimated: whether the noise is a Monte Carlo estimate that nothing guarantees; `mechanism.epsilon()`
             then verifies what this noise gives, which takes minutes and may exceed what was asked for.
+        frontier: whether no row has both less noise state and a smaller predicted error.
     """
 
     name: str
@@ -77,9 +98,26 @@ class PlanRow:
     noise_multiplier: float
     rms_error: float
     predicted: float
+    step_noise: float
     memory: int | None
     history: int
     batch_size: float
     mechanism: Mechanism
     chosen: bool = False
     estimated: bool = False
+    frontier: bool = False
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon at the delta asked for: of the mechanism, verified where that is what it takes."""
+        return self.mechanism.epsilon()
+
+    @property
+    def gradients(self) -> float:
+        """Gradients of examples that a run computes, in expectation: n B."""
+        return self.mechanism.steps * self.batch_size
+
+    @property
+    def relative(self) -> float:
+        """Predicted error over the number of steps, for runs of different length."""
+        return self.predicted / self.mechanism.steps

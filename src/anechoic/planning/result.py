@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism import Mechanism
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text
 
@@ -22,6 +22,11 @@ class Plan:
     rows: tuple[PlanRow, ...]
     mechanism: Mechanism
     reason: str
+
+    @property
+    def chosen(self) -> PlanRow:
+        """The row of the choice."""
+        return next(row for row in self.rows if row.chosen)
 
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)

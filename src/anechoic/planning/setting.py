@@ -1,27 +1,20 @@
-"""One batch size of the question: the steps it makes, and the candidates where nothing is sampled."""
+"""One batch size and one length of the question: its steps, its workload, and what may be touched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, singledispatch
 
-from anechoic.optimize import blt
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
-from anechoic.planning.bands import powers_of_two
-from anechoic.planning.designs import BANDED_UP_TO, Designs
-from anechoic.planning.records import Candidate
+from anechoic.participation import Cyclic, MinSep, Participation, Single
+from anechoic.planning.designs import Designs
 from anechoic.sampling import External, FixedOrder, Sampling
-from anechoic.strategies import Identity, Output
 from anechoic.workloads import Workload
-
-#: More buffers than this gain nothing (Section 4.3.2).
-_BUFFERS = 5
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What `plan` was asked, for one batch size; `history` bounds the rows of noise state."""
+    """What `plan` was asked, for one batch size and one number of passes or steps."""
 
     examples: int
     batch_size: int
@@ -31,7 +24,6 @@ class Setting:
     participation: Participation | None
     drop_last: bool
     design: Workload | Callable[[int], Workload]
-    history: int | None
 
     @cached_property
     def workload(self) -> Workload:
@@ -75,50 +67,36 @@ class Setting:
             return self.fixed
         return External(self.participation, self.batch_size, self.fixed.steps, self.examples)
 
-    def at_most(self, bands: int) -> int:
-        """`bands`, or as many as the noise state has room for."""
-        return bands if self.history is None else min(bands, self.history)
-
-    def unsampled_candidates(self, name: str) -> Iterable[Candidate]:
-        """Strategies for batches that are not drawn."""
-        sampling = self.unsampled
-        n, workload, schema = sampling.steps, self.workload, sampling.participation
-        if name in ("auto", "identity"):
-            yield Candidate(Identity(n), sampling)
-        if name == "output":
-            yield Candidate(Output(workload), sampling)
-        separation = separation_of(schema, n)
-        most = self.at_most(min(n, separation))
-        if name in ("auto", "banded_toeplitz") and n <= BANDED_UP_TO and most > 1:
-            for bands in powers_of_two(most):
-                yield Candidate(self.designs.toeplitz(bands), sampling)
-            free = self.designs.free(most)
-            if free is not None:
-                yield Candidate(free, sampling)
-        if name in ("auto", "blt") and n > 1 and (separation > 1 or name == "blt"):
-            for buffers in range(1, self.at_most(min(_BUFFERS, n - 1)) + 1):
-                best = blt(workload, buffers=buffers, participation=_for_blt(schema), loss="rms").strategy
-                if best.recurrence().rows < buffers:  # more buffers than the optimum has use for
-                    break
-                yield Candidate(best, sampling)
+    @property
+    def period(self) -> int:
+        """Steps of a pass."""
+        return self.fixed.period
 
 
+@singledispatch
 def separation_of(schema: Participation, n: int) -> int:
-    """Steps between two participations of one unit; n where it takes part once."""
-    if schema.max_participations_in(n) == 1:
-        return n
-    if isinstance(schema, Cyclic):
-        return schema.period
-    if isinstance(schema, MinSep):
-        return schema.separation
-    return 1
+    """Steps between two participations of one unit; n where it takes part once, 1 where nothing is known."""
+    return n if schema.max_participations_in(n) == 1 else 1
 
 
-def is_federated(participation: Participation | None) -> bool:
-    """Whether what is promised is what federated clients promise."""
-    return isinstance(participation, (MinSep, OncePerEpoch, FullBatch))
+@separation_of.register
+def _(schema: Cyclic, n: int) -> int:
+    return n if schema.max_participations_in(n) == 1 else schema.period
 
 
-def _for_blt(schema: Participation) -> Participation:
-    """The schema that `optimize.blt` is given: the others are bounded as if separated by one step."""
-    return schema if isinstance(schema, (Single, Cyclic, MinSep)) else MinSep(1)
+@separation_of.register
+def _(schema: MinSep, n: int) -> int:
+    return n if schema.max_participations_in(n) == 1 else schema.separation
+
+
+@singledispatch
+def buffered_schema(schema: Participation) -> Participation:
+    """The schema that `optimize.blt` is given: others are bounded as if separated by one step."""
+    return MinSep(1)
+
+
+@buffered_schema.register(Single)
+@buffered_schema.register(Cyclic)
+@buffered_schema.register(MinSep)
+def _(schema: Participation) -> Participation:
+    return schema

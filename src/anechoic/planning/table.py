@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 
 from anechoic.planning.records import PlanRow
 
-HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "RMS error", "predicted", "memory")
+HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "predicted", "one step", "memory")
 LEGEND = (
-    "σ: noise std over the reference sensitivity. Predicted: std of the noise in a sum of mean gradients, per"
-    " coordinate, RMS over the steps, in clip norms."
+    "→ the choice; · no row has less noise state and less error. σ: noise std over the reference sensitivity."
+    " Predicted: std of the noise in a sum of mean gradients, per coordinate, RMS over the steps, in clip"
+    " norms; one step: in the mean gradient of a single step."
 )
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
@@ -37,24 +37,17 @@ def cells(row: PlanRow) -> tuple[str, ...]:
     noise = (row.noise_std, row.noise_multiplier)
     about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
     numbers = [f"{about}{value:.4g}" for value in noise] + [
-        f"{row.rms_error:.4g}",
         f"{about}{row.predicted:.4g}",
+        f"{about}{row.step_noise:.3g}",
     ]
     return (
-        "→" if row.chosen else "",
-        short(row.name),
+        "→" if row.chosen else "·" if row.frontier else "",
+        row.name,
         row.sampling,
         f"{row.batch_size:g}",
         *numbers,
         rows if row.memory is None else size(row.memory),
     )
-
-
-def short(name: str) -> str:
-    """The name of a strategy without its number of steps, the same for all: BandedToeplitz(bands=8)."""
-    name = re.sub(r"\(n=\d+(, |(?=\)))", "(", name).replace("()", "")
-    normalized = re.fullmatch(r"ColumnNormalized\((.*)\)", name)
-    return f"{normalized[1]}, normalized" if normalized else name
 
 
 def size(count: float) -> str:

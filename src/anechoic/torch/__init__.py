@@ -4,6 +4,7 @@ Per-example gradients, clipping and ghost clipping are Opacus's, and so are the 
 """
 
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
@@ -14,6 +15,7 @@ from anechoic.torch.optimizer import CorrelatedOptimizer
 
 __all__ = [
     "BatchMemoryManager",
+    "CorrectedAdam",
     "CorrelatedOptimizer",
     "Delivery",
     "LocalSteps",

@@ -19,11 +19,14 @@ from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.run import Run
-from anechoic.torch.setup import checks
 from anechoic.torch.setup.exact_sums import Arithmetic
-from anechoic.torch.setup.prepare import Setup, begin, check, mechanism_of, with_mode
+from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.sources.automatic import AUTO
 from anechoic.units.ownership import Units
+
+
+class NoAttributeError(UnsupportedError, AttributeError):
+    """An attribute of Opacus's engine that has no counterpart here."""
 
 
 class PrivacyEngine(Resumable, Single):
@@ -136,7 +139,9 @@ class PrivacyEngine(Resumable, Single):
             criterion: loss, used where grad_sample_mode is "ghost" or "vmap_loss".
             data_loader: over a map-style data set, with a batch_size. Each example keeps its index for the
                 whole run: no `set_epoch` that permutes the data.
-            noise_multiplier: sigma, in units of the reference sensitivity (see docs/notation.md).
+            noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
+                sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
+                whatever mechanism is planned; mechanism="identity" takes this very noise.
             max_grad_norm: clip norm, > 0.
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
@@ -145,13 +150,15 @@ class PrivacyEngine(Resumable, Single):
                 or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
-                "blt", …), for one planned from the other arguments.
+                "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
+                error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
+                others, whose learning rates then stay what they are (docs/choosing.md).
             epochs: passes of the loader; give this or `steps`, unless a Mechanism is given.
             steps: n.
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
-            memory_budget: bytes that the noise state may take, on a grid too.
+            memory_budget: bytes that the noise state may take, on a grid too; None as in `plan`.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
@@ -311,9 +318,9 @@ class PrivacyEngine(Resumable, Single):
         """Refused: nothing is accumulated, the mechanism knows its epsilon.
 
         Raises:
-            UnsupportedError: always.
+            NoAttributeError: always, so that hasattr says no.
         """
-        raise UnsupportedError(
+        raise NoAttributeError(
             "engine.accountant does not exist here: epsilon follows from the mechanism. Call"
             " engine.get_epsilon(delta), or print(engine.mechanism)."
         )

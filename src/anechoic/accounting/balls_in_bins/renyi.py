@@ -187,7 +187,7 @@ def _bands_of(gram: Array, width: int) -> Array:
 
 def _cost(bins: int, width: int, order: int) -> float:
     first = math.comb(order + width - 1, width - 1)
-    return float(bins * first * (order + 1) ** (width + 1))
+    return bins * float(first) * float(order + 1) ** (width + 1) if width < 150 else math.inf
 
 
 def _spacings(bins: int) -> list[int]:

@@ -6,8 +6,8 @@ import sys
 from importlib.util import find_spec
 
 from anechoic.planning import Plan, PlanRow
+from anechoic.planning.families import family
 from anechoic.planning.table import ESTIMATED, HEAD, LEGEND, cells, table
-from anechoic.strategies import Identity
 
 
 def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
@@ -33,7 +33,7 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
 
     console = Console()
     several = len({row.batch_size for row in plan.rows}) > 1
-    dropped = set() if console.width >= 112 else {"noise std", "RMS error"} | (set() if several else {"B"})
+    dropped = set() if console.width >= 112 else {"noise std", "σ"} | (set() if several else {"B"})
     kept = [i for i, heading in enumerate(HEAD) if heading not in dropped]
     grid = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for i in kept:
@@ -52,5 +52,5 @@ def selected(plan: Plan, rows: int | None) -> list[PlanRow]:
     """The first `rows` candidates, the chosen one, and the best with independent noise, in the same order."""
     if rows is None:
         return list(plan.rows)
-    plain = next((row for row in plan.rows if isinstance(row.mechanism.strategy, Identity)), None)
+    plain = next((row for row in plan.rows if family(row.mechanism.strategy) == "identity"), None)
     return [row for i, row in enumerate(plan.rows) if i < rows or row.chosen or row is plain]

@@ -22,6 +22,7 @@ from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.adam import kind_of, tell_noise
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.keys import Keys
@@ -198,6 +199,13 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
+    if delta is not None and delta >= 1 / setup.count:
+        logger.warning(
+            "target_delta=%.3g is not below 1 / N = %.3g: it would permit to publish one record of %d.",
+            delta,
+            1 / setup.count,
+            setup.count,
+        )
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
@@ -223,6 +231,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
             strategy=str(setup.mechanism),
+            optimizer=kind_of(setup.optimizer),
             clip_norm=clip_norm,
             adjacency=setup.adjacency or "zero_out",
             unit=setup.unit or ("example" if setup.units is None else "unit"),
@@ -297,6 +306,7 @@ def begin(
             history=History(mechanism),
         )
         run.start()
+        tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights

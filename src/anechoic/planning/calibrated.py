@@ -1,0 +1,89 @@
+"""From a candidate to a mechanism that keeps the goal, and to a row of the table."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from anechoic.losses import error
+from anechoic.mechanism import Mechanism, calibrate
+from anechoic.planning.families import label
+from anechoic.planning.records import Candidate, Goal, PlanRow
+from anechoic.planning.room import Room
+from anechoic.sampling import Sampling
+from anechoic.workloads import exponential_decay
+
+
+@singledispatch
+def little_more_than_needed(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> float:
+    """A noise std that keeps the goal, near the least, where a search begins at `std`.
+
+    By default `std`, of which the scheme's own accountant has shown that it keeps the goal.
+    """
+    return std
+
+
+@singledispatch
+def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> bool:
+    """Whether so much noise may keep the goal: no search is worth its time where it does not."""
+    return True
+
+
+def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
+    """The candidate with the noise that the goal asks for, or with a noise std that was estimated."""
+    if candidate.made is not None:
+        return candidate.made
+    if candidate.noise_std is not None:
+        return _with_std(candidate, goal, candidate.noise_std, verified=True)
+    if candidate.enough is None:
+        return calibrate(
+            candidate.strategy,
+            sampling=candidate.sampling,
+            epsilon=goal.epsilon,
+            delta=goal.delta,
+            clip_norm=goal.clip_norm,
+            adjacency=goal.adjacency,
+            unit=goal.unit,
+        )
+    std = little_more_than_needed(candidate.sampling, candidate, goal, candidate.enough)
+    return _with_std(candidate, goal, std)
+
+
+def _with_std(candidate: Candidate, goal: Goal, std: float, *, verified: bool = False) -> Mechanism:
+    return Mechanism(
+        candidate.strategy,
+        candidate.sampling,
+        std,
+        goal.clip_norm,
+        goal.adjacency,
+        goal.unit,
+        goal.delta,
+        goal.verified if verified else "deterministic",
+    )
+
+
+def row_of(mechanism: Mechanism, rms: float, room: Room, *, estimated: bool = False) -> PlanRow:
+    """A line of the table.
+
+    Args:
+        mechanism: calibrated.
+        rms: RMS error of its strategy for unit noise, on the plan's workload.
+        room: for the memory of its noise state.
+        estimated: see `PlanRow`.
+    """
+    history = mechanism.strategy.recurrence().rows
+    batch_size = mechanism.expected_batch_size
+    one_step = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).rms
+    return PlanRow(
+        name=label(mechanism.strategy),
+        sampling=type(mechanism.sampling).__name__,
+        noise_std=mechanism.noise_std,
+        noise_multiplier=mechanism.noise_multiplier,
+        rms_error=rms,
+        predicted=mechanism.noise_std * rms / batch_size,
+        step_noise=mechanism.noise_std * one_step / batch_size,
+        memory=room.memory(history),
+        history=history,
+        batch_size=batch_size,
+        mechanism=mechanism,
+        estimated=estimated,
+    )

@@ -1,0 +1,93 @@
+"""What a plan calls the strategies that it compares: one family a class, and a label without the steps."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from anechoic.strategies import (
+    BLT,
+    Banded,
+    BandedToeplitz,
+    ColumnScaled,
+    Dense,
+    Identity,
+    Output,
+    Strategy,
+)
+
+#: What `plan(strategy=…)` and `make_private(mechanism=…)` take, and the families that each may choose from.
+CHOICES: dict[str, frozenset[str]] = {
+    "auto": frozenset({"identity", "banded_toeplitz", "blt", "dense"}),
+    "identity": frozenset({"identity"}),
+    "output": frozenset({"output"}),
+    "banded_toeplitz": frozenset({"banded_toeplitz"}),
+    "banded": frozenset({"banded_toeplitz"}),
+    "blt": frozenset({"blt"}),
+    "dense": frozenset({"dense"}),
+}
+
+
+@singledispatch
+def family(strategy: Strategy) -> str:
+    """The family of a strategy, normalised or not; "" for one that no plan makes."""
+    return ""
+
+
+@family.register(ColumnScaled)
+def _(strategy: ColumnScaled) -> str:
+    return family(strategy.base)
+
+
+@family.register(Identity)
+def _(strategy: Identity) -> str:
+    return "identity"
+
+
+@family.register(Output)
+def _(strategy: Output) -> str:
+    return "output"
+
+
+@family.register(Banded)
+@family.register(BandedToeplitz)
+def _(strategy: Banded | BandedToeplitz) -> str:
+    return "banded_toeplitz"
+
+
+@family.register(BLT)
+def _(strategy: BLT) -> str:
+    return "blt"
+
+
+@family.register(Dense)
+def _(strategy: Dense) -> str:
+    return "dense"
+
+
+@singledispatch
+def label(strategy: Strategy) -> str:
+    """One line for a row of the table, without the number of steps, which is the same for all."""
+    return strategy.describe()
+
+
+@label.register(Identity)
+@label.register(Output)
+@label.register(Dense)
+def _(strategy: Strategy) -> str:
+    return type(strategy).__name__
+
+
+@label.register(Banded)
+@label.register(BandedToeplitz)
+def _(strategy: Strategy) -> str:
+    return f"{type(strategy).__name__}(bands={strategy.structure.bands})"
+
+
+@label.register(BLT)
+def _(strategy: BLT) -> str:
+    return f"BLT(buffers={strategy.recurrence().rows})"
+
+
+@label.register(ColumnScaled)
+def _(strategy: ColumnScaled) -> str:
+    return f"{label(strategy.base)}, normalized"

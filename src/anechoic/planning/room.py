@@ -1,0 +1,60 @@
+"""How much noise state a plan may take: the caller's budget, or a stated default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anechoic._validate import positive_float, positive_int
+
+#: Bytes of one coordinate of the noise (float32).
+BYTES = 4
+#: Without a budget the noise state may be as large as this many models, which is what training with Adam
+#: holds anyway: weights, gradients and two moments.
+MODELS = 4
+#: Or as large as this, whichever is more: a few milliseconds of a step, whatever the model.
+FLOOR = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Room:
+    """The bound on rows of noise state.
+
+    Attributes:
+        rows: most rows of noise state; None for any number.
+        dimension: entries of a row, None where unknown.
+        reason: where the bound comes from, as a sentence; "" for the caller's own budget.
+    """
+
+    rows: int | None
+    dimension: int | None
+    reason: str = ""
+
+    def fits(self, rows: int) -> bool:
+        """Whether so many rows of noise state are within the bound."""
+        return self.rows is None or rows <= self.rows
+
+    def memory(self, rows: int) -> int | None:
+        """Bytes of so many rows; None where the dimension is unknown."""
+        return None if self.dimension is None else BYTES * self.dimension * rows
+
+
+def room(dimension: int | None, memory_budget: float | None) -> Room:
+    """The bound that follows from the number of parameters and a budget in bytes, or from the default.
+
+    Raises:
+        ValueError: for values out of range, or a budget without a dimension.
+    """
+    if dimension is not None:
+        positive_int("dimension", dimension)
+    if memory_budget is not None:
+        budget = positive_float("memory_budget", memory_budget)
+        if dimension is None:
+            raise ValueError(
+                f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."
+            )
+        return Room(int(budget // (BYTES * dimension)), dimension)
+    if dimension is None:
+        return Room(None, None, "The number of parameters is not given, so nothing bounds the noise state.")
+    rows = max(MODELS, FLOOR // (BYTES * dimension))
+    which = f"{MODELS} times the model" if rows == MODELS else f"{FLOOR // 2**20} MiB"
+    return Room(rows, dimension, f"No memory_budget is given: noise state of at most {which} is compared.")

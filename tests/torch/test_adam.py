@@ -1,0 +1,157 @@
+"""CorrectedAdam, and what make_private plans for the optimizer at hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from anechoic.accounting import poisson_epsilon
+from anechoic.errors import MismatchError
+from anechoic.mechanism import calibrate
+from anechoic.planning import plan
+from anechoic.planning.families import family
+from anechoic.sampling import Poisson
+from anechoic.strategies import Identity
+from anechoic.torch import CorrectedAdam, PrivacyEngine
+from anechoic.torch.adam import independent_noise_std, kind_of
+from tests.torch.setting import data, mechanism, network, start, step
+
+
+def descend(optimizer, parameter, gradients):
+    path = []
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        path.append(parameter.detach().clone())
+    return torch.stack(path)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_without_noise_it_is_adam(decoupled):
+    gradients = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    ours, theirs = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+    options = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}
+    plain = torch.optim.AdamW if decoupled else torch.optim.Adam
+    found = descend(CorrectedAdam([ours], decoupled_weight_decay=decoupled, **options), ours, gradients)
+    assert torch.allclose(found, descend(plain([theirs], **options), theirs, gradients), atol=1e-6)
+
+
+def test_the_second_moment_is_that_which_independent_noise_would_leave():
+    """By the formula, with sums written out, at variances that differ from step to step."""
+    gradients = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    variances, reference, second = np.array([0.1, 0.4, 0.2, 0.3, 1.0, 0.5]), 0.05, 0.9
+    p = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    optimizer = CorrectedAdam([p], lr=0.1, betas=(0.0, second), eps=0.0)
+    optimizer.expect_noise(variances, reference)
+    steps = descend(optimizer, p, gradients).diff(dim=0, prepend=torch.zeros(1, 4, dtype=torch.float64))
+    g = gradients.numpy()
+    for t in range(6):
+        weights = second ** (t - np.arange(t + 1))
+        weights /= weights.sum()
+        v = np.maximum(weights @ np.square(g[: t + 1]) - weights @ variances[: t + 1], 0.0) + reference
+        assert steps[t].numpy() == pytest.approx(-0.1 * g[t] / np.sqrt(v), rel=1e-12)
+
+
+def test_more_steps_than_were_told_of_are_refused():
+    p = nn.Parameter(torch.zeros(1))
+    optimizer = CorrectedAdam([p])
+    optimizer.expect_noise(np.ones(1), 1.0)
+    descend(optimizer, p, torch.ones(1, 1))
+    with pytest.raises(MismatchError, match="step 2 of CorrectedAdam, whose noise is known for 1 steps"):
+        descend(optimizer, p, torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("bad", [{"lr": -1.0}, {"betas": (0.9, 1.0)}, {"eps": -1e-9}, {"weight_decay": -1}])
+def test_refusals(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        CorrectedAdam([nn.Parameter(torch.zeros(1))], **bad)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_engine_says_what_the_noise_of_every_step_is(reduction):
+    run = start(mech=mechanism(clip_norm=0.5), optimizer=CorrectedAdam, reduction=reduction)
+    rows = run.mechanism.strategy.correlate(np.eye(15))
+    scale = 0.5 * run.mechanism.noise_std / (8 if reduction == "mean" else 1)
+    told = run.optimizer.original_optimizer
+    assert told._variances == pytest.approx(scale**2 * np.square(rows).sum(axis=1), rel=1e-9)
+    alone = calibrate(
+        Identity(15), sampling=run.mechanism.sampling, epsilon=run.mechanism.epsilon(), delta=1e-6
+    )
+    assert told._reference == pytest.approx(
+        (scale * alone.noise_std / run.mechanism.noise_std) ** 2, rel=1e-6
+    )
+    for _, batch in zip(range(3), run.loader, strict=False):
+        step(run, batch)
+    assert run.engine.releases == 3
+
+
+def test_independent_noise_under_sampling_is_that_of_poisson_batches():
+    mech = mechanism("cyclic", bands=2)
+    sampling = Poisson(40, 8, 15)
+    assert independent_noise_std(mech) == pytest.approx(
+        calibrate(Identity(15), sampling=sampling, epsilon=mech.epsilon(), delta=1e-6).noise_std, rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        (torch.optim.SGD, "sgd"),
+        (CorrectedAdam, "sgd"),
+        (torch.optim.Adam, "adam"),
+        (torch.optim.AdamW, "adam"),
+        (torch.optim.RMSprop, "adam"),
+    ],
+)
+def test_kinds(optimizer, kind):
+    assert kind_of(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
+
+
+def planned(optimizer, **options):
+    engine, model = PrivacyEngine(), network()
+    engine.make_private(
+        module=model,
+        optimizer=optimizer(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(data(80), batch_size=8, shuffle=True),
+        max_grad_norm=1.0,
+        **options,
+    )
+    return engine
+
+
+def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
+    options = {"noise_multiplier": 0.6, "target_delta": 1e-4, "epochs": 2, "poisson_sampling": False}
+    adam, sgd = planned(torch.optim.Adam, **options), planned(torch.optim.SGD, **options)
+    assert family(adam.mechanism.strategy) == "identity" != family(sgd.mechanism.strategy)
+    assert adam.mechanism.epsilon() == pytest.approx(sgd.mechanism.epsilon(), rel=1e-9)
+    assert "CorrectedAdam at the same learning rate" in adam.plan.reason
+    corrected = planned(CorrectedAdam, **options)
+    assert corrected.mechanism.strategy.describe() == sgd.mechanism.strategy.describe()
+    named = planned(torch.optim.Adam, mechanism="banded", **options)
+    assert family(named.mechanism.strategy) == "banded_toeplitz"
+
+
+def test_a_plan_for_adam_chooses_from_the_same_rows():
+    setting = {"examples": 300, "batch_size": 30, "epochs": 2, "epsilon": 2.0, "delta": 1e-5}
+    sgd, adam = (plan(**setting, optimizer=kind, random_sampling=False) for kind in ("sgd", "adam"))
+    assert [row.name for row in sgd.rows] == [row.name for row in adam.rows]
+    assert adam.chosen.step_noise == min(row.step_noise for row in sgd.rows)
+    with pytest.raises(ValueError, match="optimizer='lion'"):
+        plan(**setting, optimizer="lion")
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_noise_multiplier_keeps_the_epsilon_that_it_has_in_opacus(optimizer):
+    engine = planned(optimizer, noise_multiplier=1.1, target_delta=1e-4, epochs=1, adjacency="replace_one")
+    opacus = poisson_epsilon(1e-4, 1.1, 8 / 80, 10, adjacency="replace_one")
+    assert opacus * 0.998 <= engine.mechanism.epsilon() <= opacus
+
+
+def test_a_delta_that_is_not_below_1_over_n_is_seen_without_configuring_anything(caplog):
+    options = {"noise_multiplier": 1.0, "epochs": 1, "mechanism": "identity", "poisson_sampling": False}
+    planned(torch.optim.SGD, target_delta=0.012, **options)
+    assert not caplog.records
+    planned(torch.optim.SGD, target_delta=0.013, **options)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "not below 1 / N = 0.0125" in record.getMessage()
