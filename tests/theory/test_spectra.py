@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from anechoic import calibrate_endless, theory
+from anechoic.algebra.circle import circle, gap_power
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
     BLT,
@@ -15,7 +16,6 @@ from anechoic.strategies import (
     endless,
     without_horizon,
 )
-from anechoic.strategies.circle import circle, gap_power
 from tests.theory.noises import NOISES, column
 
 STEPS = 3001  # where all of them but the damped root have faded

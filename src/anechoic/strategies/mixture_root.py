@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import toeplitz
-from anechoic.strategies.circle import away_from_one, circle
+from anechoic.algebra.circle import away_from_one, circle
 from anechoic.strategies.endless import HorizonFree
 from anechoic.strategies.toeplitz import Toeplitz
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from anechoic._validate import Array
-from anechoic.strategies.circle import away_from_one, gap_power
+from anechoic.algebra.circle import away_from_one, gap_power
 
 Complex = NDArray[np.complex128]
 # Barrier parameter at the end, relative to the objective, and how it falls.
@@ -212,7 +212,7 @@ def proven_room(curve: Curvature, basis: Basis, h: Array) -> float:
     derivative below the lower end. Room is -1 - sum_i h_i Re(p f_i) with p = conj(D - mu) (L - D); on a cell
     |1 - rho e^(i w)| is least at its lower end, which bounds f_i, f_i' and f_i''.
     """
-    finest = float(1.0 - basis.lags.max(initial=0.0)) / 8.0
+    finest = min(float(1.0 - basis.lags.max(initial=0.0)), curve.rate * curve.convexity) / 64.0
     octaves = math.ceil(math.log2(math.pi / finest))
     edges = np.concatenate([[0.0], math.pi * 2.0 ** np.linspace(-octaves, 0.0, CELLS * octaves)])
     nothing = np.zeros((0, len(edges)), dtype=np.complex128)

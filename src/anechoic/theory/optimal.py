@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
 from anechoic._validate import Array, positive_float, positive_int
+from anechoic.algebra.circle import Circle, gap_power
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize import Optimized
 from anechoic.strategies import (
@@ -25,7 +26,6 @@ from anechoic.strategies import (
     endless,
     without_horizon,
 )
-from anechoic.strategies.circle import Circle, gap_power
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import Spectrum, poisson_means, spectrum
 from anechoic.theory.trigonometric import best_power, spectral_factor

@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 
 from anechoic import workloads
 from anechoic._validate import Array, finite_array, positive_float, positive_int
+from anechoic.algebra.circle import Circle, circle, gap_power
 from anechoic.strategies import MixtureRoot
-from anechoic.strategies.circle import Circle, circle, gap_power
 from anechoic.theory.mixtures import minimum_phase
 from anechoic.workloads import Workload
 

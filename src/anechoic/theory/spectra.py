@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, positive_int
 from anechoic.algebra import generating
+from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies import HorizonFree, MixtureRoot
-from anechoic.strategies.circle import Circle, away_from_one, circle, gap_power
 from anechoic.strategies.endless import (
     EXACT,
     EndlessBands,

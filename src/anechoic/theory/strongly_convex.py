@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from anechoic._validate import Array, positive_float, positive_int
+from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.strategies import BLT, HorizonFree, without_horizon
-from anechoic.strategies.circle import Circle, away_from_one, circle, gap_power
 from anechoic.theory.multipliers import Basis, Complex, Curvature, Form, basis, feasible, least, proven_room
 from anechoic.theory.optimal import best_blt
 from anechoic.theory.spectra import spectrum

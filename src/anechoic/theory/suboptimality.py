@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
@@ -106,10 +107,8 @@ def trajectory(
     Raises:
         ValueError: for bad arguments.
     """
-    squares = trajectory_squares(
-        problem, noise, steps=steps, displacement=displacement, rho=rho, clip_norm=clip_norm
-    )
-    return np.array([problem.suboptimality(row) for row in squares])
+    run = _squares(problem, noise, steps, displacement, rho, clip_norm)
+    return np.array([problem.suboptimality(squares) for squares in run])
 
 
 def trajectory_squares(
@@ -122,17 +121,29 @@ def trajectory_squares(
     clip_norm: float = 1.0,
 ) -> Array:
     """E of squared displacements along each mode at t = 0 … steps, shape (steps + 1, d): see `trajectory`."""
+    return np.array(list(_squares(problem, noise, steps, displacement, rho, clip_norm)))
+
+
+def _squares(
+    problem: LearningProblem,
+    noise: Any,
+    steps: int | None,
+    displacement: ArrayLike | None,
+    rho: float | None,
+    clip_norm: float,
+) -> Iterator[Array]:
     strategy = leading(noise, steps)
     std = noise_std(noise, problem, strategy.largest_column_norm(), rho, clip_norm)
-    out = [problem.start(displacement)]
+    squares = problem.start(displacement)
+    yield squares
     unit = (problem.rate * std) ** 2
     make = _toeplitz_noise if strategy.structure.toeplitz else _general_noise
     for added in make(strategy, 1.0 - problem.gaps):
-        out.append(problem.advance(out[-1], unit * added))
-    return np.array(out)
+        squares = problem.advance(squares, unit * added)
+        yield squares
 
 
-def _toeplitz_noise(strategy: Strategy, keep: Array) -> Any:
+def _toeplitz_noise(strategy: Strategy, keep: Array) -> Iterator[Array]:
     """For each step, what unit noise adds to the squares of modes that keep shares `keep`, over eta^2.
 
     theta_t holds -eta sum_k g_k w_{t-1-k} with g_k = a g_{k-1} + beta_k, so that its covariance with the
@@ -149,7 +160,7 @@ def _toeplitz_noise(strategy: Strategy, keep: Array) -> Any:
         yield energy + 2.0 * keep * shared
 
 
-def _general_noise(strategy: Strategy, keep: Array) -> Any:
+def _general_noise(strategy: Strategy, keep: Array) -> Iterator[Array]:
     """The same for any decoder rows, with the response of every mode to every noise row."""
     rows = strategy.correlate(np.eye(strategy.rows))
     response = np.zeros((len(keep), strategy.rows))

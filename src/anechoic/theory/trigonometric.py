@@ -9,7 +9,7 @@ from scipy import fft
 from scipy.linalg import cho_factor, cho_solve, solve
 
 from anechoic._validate import Array
-from anechoic.strategies.circle import Circle
+from anechoic.algebra.circle import Circle
 
 ITERATIONS = 500
 DECREMENT = 1e-12  # relative excess of the product of the two means at which Newton's method stops
