@@ -147,7 +147,8 @@ def _explain(options: argparse.Namespace) -> None:
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
     with _naming(options.file), _patience(f"computing the guarantee of {options.file} again"):
         shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
-    print(shown.rstrip("\n") if options.out is None else f"Saved: {options.out}")
+    saved = f"Saved: {options.out} (links to proofs lead to {options.proofs}; --proofs names another place)"
+    print(shown.rstrip("\n") if options.out is None else saved)
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -183,7 +184,6 @@ def _patience(doing: str) -> Iterator[None]:
         print(f"anechoic: {doing}; this can take minutes. Ctrl-C stops it.", file=sys.stderr, flush=True)
 
     timer = threading.Timer(PATIENCE, say)
-    timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
     try:
