@@ -1,5 +1,6 @@
 """The journal of releases: what it takes, what it holds a run to, and what it recognises as not its file."""
 
+import dataclasses
 import hashlib
 import hmac
 import itertools
@@ -205,8 +206,9 @@ def test_a_shorter_journal_is_refused(path):
     book.close()
     with path.open("r+b") as file:
         file.truncate(len(old))
-    with pytest.raises(CheckpointError, match="was cut or put back"):
-        opened(path, 3, mark=mark, adopt=True)
+    for lines in (mark.lines, 0, -1):
+        with pytest.raises(CheckpointError, match="was cut or put back"):
+            opened(path, 3, mark=dataclasses.replace(mark, lines=lines), adopt=True)
 
 
 def test_another_copy_that_went_on_by_itself_is_refused(path, tmp_path):

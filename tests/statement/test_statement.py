@@ -324,7 +324,7 @@ class TestFiles:
             assert capsys.readouterr().out == mech.report(form).rstrip("\n") + "\n"
             out = tmp_path / f"statement.{form}"
             assert cli.main(["explain", str(file), "--format", form, "--out", str(out), "--proofs", "p"]) == 0
-            assert capsys.readouterr().out == f"Saved: {out}\n"
+            assert capsys.readouterr().out.startswith(f"Saved: {out} (links to proofs lead to p; --proofs")
             assert out.read_text().rstrip("\n") == mech.report(form, proofs="p").rstrip("\n")
 
 

@@ -114,7 +114,8 @@ def explain(options: argparse.Namespace) -> None:
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
         shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
-    print(shown.rstrip("\n") if options.out is None else f"Saved: {options.out}")
+    saved = f"Saved: {options.out} (links to proofs lead to {options.proofs}; --proofs names another place)"
+    print(shown.rstrip("\n") if options.out is None else saved)
 
 
 def audit(options: argparse.Namespace) -> int:

@@ -23,7 +23,6 @@ def patience(doing: str) -> Iterator[None]:
         print(f"anechoic: {doing}; this can take minutes. Ctrl-C stops it.", file=sys.stderr, flush=True)
 
     timer = threading.Timer(PATIENCE, say)
-    timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
     try:

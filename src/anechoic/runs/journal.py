@@ -243,7 +243,7 @@ class Journal:
                 " digest_key=runs.digest_key_of(noise_key)."
             )
         if mark is not None:
-            if len(record.links) < mark.lines:
+            if not 0 < mark.lines <= len(record.links):
                 raise CheckpointError(
                     f"journal {self.path} has {len(record.links)} lines and had {mark.lines} when the"
                     " checkpoint was written: it was cut or put back, so what was released cannot be told."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -15,6 +15,7 @@ from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
+from anechoic.torch.loading.same_examples import SameExamples
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.units.batch import UnitBatch, check_item_fits
 
@@ -25,11 +26,13 @@ class Feed:
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
+        same: looks whether they keep their places.
     """
 
     batches: Batches
     key: bytes
     examples: int | None = None
+    same: SameExamples = field(default_factory=SameExamples)
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -46,7 +49,8 @@ class PrivateDataLoader(DataLoader[Any]):
     is stepped like any other (without a forward pass, if the model cannot make one).
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
-    guarantee unseen, since batches are drawn as indices. Another length is refused.
+    guarantee, since batches are drawn as indices. Another length is refused. Without workers two examples,
+    which the key draws, are fetched again at the beginning of each pass, and a warning says if they changed.
 
     Args:
         source: the user's loader.
@@ -96,8 +100,9 @@ class PrivateDataLoader(DataLoader[Any]):
         # a generator of its own: seeding the workers must not draw from the training loop's
         own = torch.Generator()
         own.manual_seed(int.from_bytes(derive(feed.key, "workers", size=4), "little"))
+        self._fetcher = Fetcher(source.dataset, source.collate_fn, batch_first)
         self._inner: DataLoader[Any] = DataLoader(
-            Fetcher(source.dataset, source.collate_fn, batch_first),
+            self._fetcher,
             batch_sampler=cast("Any", requests),  # the fetcher understands what it yields
             collate_fn=unchanged,
             generator=own,
@@ -117,6 +122,9 @@ class PrivateDataLoader(DataLoader[Any]):
                 " during a run."
             )
         turn = self.ledger.open(self.max_physical_batch_size)
+        period, ledger = self.feed.batches.period, self.ledger
+        if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
+            self.feed.same.look(self._fetcher.examples, now, ledger.derived)
         return _Deliveries(iter(self._inner), self.ledger, turn)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
