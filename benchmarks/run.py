@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize")
+NAMES = ("noise", "training_step", "optimize", "streaming")
 
 
 def main() -> int:

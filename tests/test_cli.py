@@ -1,13 +1,17 @@
+import argparse
 import json
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from anechoic import cli
+from anechoic.cli import commands, manners, values
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.sentences import KEYS
 
 # without random sampling: calibrating amplified mechanisms takes seconds
 PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
@@ -95,7 +99,7 @@ def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
         (["--batch-size", "20000"], "batch_size"),
         (["--max-participations", "2"], "--min-sep"),
         (["--memory-budget", "1GB"], "dimension"),
-        (["--json", "/no/such/folder/m.json"], "No such file"),
+        (["--json", "/no/such/folder/m.json"], "/no/such/folder is no folder"),
     ],
 )
 def test_bad_values_are_one_clear_line_and_exit_code_2(capsys, change, said):
@@ -154,7 +158,7 @@ def test_explain_refuses_an_edited_file_and_a_missing_one(capsys, tmp_path):
 
 @pytest.mark.parametrize("text, bytes_", [("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kB", 1500), ("7", 7)])
 def test_sizes(text, bytes_):
-    assert cli._bytes(text) == bytes_
+    assert values.size(text) == bytes_
 
 
 def test_version(capsys):
@@ -173,16 +177,58 @@ def test_plan_and_explain_load_no_torch():
 
 @pytest.mark.parametrize("command", [["demo"], ["train", "--data", "flights"]])
 def test_missing_extras_are_named(capsys, monkeypatch, command):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, *command)
     assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+
+
+def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("anechoic.planning.plan", lambda **options: pytest.fail("planned in vain"))
+    for place, said in ((tmp_path / "none" / "m.json", "is no folder"), (tmp_path, "it is a folder")):
+        code, _, err = run(capsys, *PLAN, "--json", place)
+        assert code == 2 and f"{place} cannot be written" in err and said in err
+    page = tmp_path / "README.md"
+    page.write_text("# no mechanism")
+    for command in ("explain", "audit"):
+        code, _, err = run(capsys, command, page)
+        assert code == 2 and err.startswith(f"anechoic {command}: {page}: this is not a mechanism file"), err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e6", 10**6), ("2.5e3", 2500), ("1_000", 1000), ("1,000", 1000)]
+)
+def test_counts_may_be_written_with_an_exponent(text, value):
+    assert values.count(text) == value
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "2.55e1", "nan", "1e", "0e5", "1e999"])
+def test_what_is_no_count_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        values.count(text)
+
+
+def test_a_delta_that_promises_nothing_is_said(capsys):
+    code, out, err = run(
+        capsys, *PLAN[:8], "1", "--delta", "0.001", "--no-random-sampling", "--mechanism", "identity"
+    )
+    assert code == 0 and "Chosen" in out
+    assert err.startswith("anechoic plan: delta=0.001 is at least 1/N for N=10000 examples")
+
+
+def test_a_command_that_takes_long_says_so_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(manners, "PATIENCE", 0.0)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
+        with manners.patience("thinking"):
+            time.sleep(0.05)
+        assert ("thinking; this can take minutes" in capsys.readouterr().err) == terminal
 
 
 def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_explain", interrupted)
+    monkeypatch.setattr(commands, "explain", interrupted)
     code, _, err = run(capsys, "explain", "x")
     assert code == 130 and err == "anechoic explain: stopped.\n"
 
@@ -192,10 +238,11 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
     for arguments, said in [
         (["--data", "fashion-mnist"], "--data-dir"),
         (["--data", "fashion-mnist", "--data-dir", tmp_path], "lacks train-images"),
-        (["--data", "flights", "--epochs", "3"], "epochs"),
-        (["--data", "flights", "--sampling", "poisson"], "sampling"),
+        (["--data", "flights", "--epochs", "3", "--batch-size", "9"], "--batch-size, --epochs: the flights"),
+        (["--data", "flights", "--model", "cnn"], "--model: the flights"),
+        (["--data", "flights", "--sampling", "poisson"], "--sampling: the flights"),
         (["--data", "flights", "--resume"], "--checkpoint"),
-        (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "unit='tail'"),
+        (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "--unit tail"),
         (["--data", "flights", "--separation", "4"], "--unit tail"),
         (["--data", "flights", "--unit", "flight", "--local-steps", "2"], "--unit tail"),
         (["--data", "flights", "--unit", "tail", "--sampling", "poisson", "--limit", "2"], "time order"),
@@ -203,6 +250,17 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
     ]:
         code, _, err = run(capsys, "train", *arguments, "--out", tmp_path / "out")
         assert code == 2 and said in err and err.count("\n") == 1, err
+    assert not (tmp_path / "out").exists()
+
+
+@needs_torch
+def test_train_does_not_write_over_the_runs_of_an_earlier_study(capsys, tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "planned-1.pt").write_bytes(b"")
+    arguments = ["train", "--data", "flights", "--quick", "--checkpoint", kept, "--out", tmp_path / "out"]
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and "holds runs already (planned-1.pt among them)" in err and "--resume" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -218,6 +276,10 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     assert code == 0, err
     assert "outside the guarantee" in " ".join(shown.split())
     assert "0.3" in shown and "(0.3000, 1e-06)-differential privacy of all 20 releases together" in shown
+    # the keys of a study are no secret, and its statements do not say that they were
+    said = " ".join(shown.split())
+    assert "in this study keys follow from the seeds" in said
+    assert KEYS not in said and KEYS not in (out / "report.html").read_text()
 
     record = json.loads((out / "results.json").read_text())
     assert record["steps"] == 20 and len(record["comparisons"]) == 3

@@ -145,13 +145,11 @@ def test_every_section_says_something():
         assert rows(text) or names(text), section
 
 
-@pytest.mark.parametrize(
-    "name", sorted({name for name in names(PAGE) if name != "anechoic" and name != "::"})
-)
-def test_every_name_exists(name):
-    if name.startswith("anechoic.torch"):
-        pytest.importorskip("torch")
-    resolve(name)
+def test_every_name_exists():
+    found = {name for name in names(PAGE) if name not in ("anechoic", "::")}
+    assert len(found) > 100
+    for name in sorted(found):
+        resolve(name)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ strategies upper_bounds workloads
 """
 STRATEGIES = """
 Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
-ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MovingAverage Nested Output Recurrence
-RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure Toeplitz
-Tree TreeAggregation approximation_error circulant_root endless excess_bound from_factorization rational_blt
+ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MixtureRoot MovingAverage Nested Output
+Recurrence RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure
+Toeplitz Tree TreeAggregation approximation_error circulant_root endless excess_bound from_factorization
+rational_blt
 serializable without_horizon
 """
 TORCH = """

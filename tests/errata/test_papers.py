@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from anechoic import losses, participation, strategies, workloads
+from anechoic import losses, participation, strategies, theory, workloads
 
 
 def test_p1_last_iterate_of_private_ftrl_is_less_private_than_claimed():
@@ -86,6 +86,48 @@ def test_p5_limiting_sensitivity_needs_minimum_phase():
     assert integral == pytest.approx(1 / 3)
     truth = [strategies.Toeplitz(n, 2.0 ** np.arange(n)).largest_column_norm() ** 2 for n in (4, 8, 16)]
     assert truth == pytest.approx([(4.0**n - 1) / 3 for n in (4, 8, 16)])
+
+
+def test_p8_lags_of_the_multiplier_are_subtracted():
+    """Theorem E.1: mu = 0, L = 1, gradient max(theta, 0), theta = 1, -1, 1, …, and lambda_1 = lambda_0."""
+    theta = np.array([1.0, -1.0] * 4)
+    gradient = np.maximum(theta, 0.0)
+    rest = theta - gradient  # L theta - g, beside g - mu theta = g
+    lagged = gradient @ np.roll(rest, 1)
+    assert gradient @ rest + lagged == -4.0  # printed: must be >= 0
+    assert gradient @ rest - lagged == 4.0
+
+
+def test_p9_the_programme_of_figure_3_gives_dp_sgd_more_than_it_has():
+    problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
+    plain = strategies.without_horizon(strategies.BandedInverse(1, [1.0]))
+    drawn = theory.strongly_convex_bound(problem, plain, rho=0.5, causal=False).value
+    contraction = 0.5 / (1 - 0.99**2)  # L / 2 E|d|^2, E|d|^2 <= (1 - eta mu)^2 E|d|^2 + eta^2 s^2
+    assert problem.contraction_bound(0.5) == pytest.approx(contraction)
+    assert drawn > 5 * contraction
+    optimised = theory.optimized_strongly_convex_bound(problem, rho=0.5, causal=False, turns=5)
+    assert contraction < optimised.bound.value < drawn
+
+
+def test_p10_the_gradient_is_that_of_half_the_square():
+    x, y, theta, step = np.array([0.3, -2.0]), 0.7, np.array([1.0, 0.5]), 1e-6
+    printed = x * (x @ theta) - y * x
+    for factor, matches in ((1.0, False), (0.5, True)):
+        slope = [
+            factor * ((y - (theta + e) @ x) ** 2 - (y - (theta - e) @ x) ** 2) / (2 * step)
+            for e in step * np.eye(2)
+        ]
+        assert (np.abs(slope - printed).max() < 1e-6) == matches
+
+
+def test_p11_learning_rates_near_one_gain_nothing():
+    """Theorem 2.1: at eta = 1 the iterate is z + w, of variance r_0 gamma^2 >= 1; the order printed is 0."""
+    for eta in (0.99, 0.999999):
+        problem = theory.MeanEstimation(eta)
+        best = problem.smallest_loss**2
+        printed = eta**2 * math.log(1 / eta) ** 2
+        assert best == pytest.approx(theory.independent_noise(problem).loss ** 2, rel=1e-3)
+        assert printed < 1e-3 * best
 
 
 def test_p6_directions_of_balls_in_bins():

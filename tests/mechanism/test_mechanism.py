@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from anechoic.accounting import PoissonAccountant, gaussian_epsilon, poisson_epsilon
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.composition import compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
@@ -286,3 +287,10 @@ def test_printed_delta_is_not_rounded_down():
     fixed = FixedOrder(57, 10, epochs=4)
     mech = calibrate(BANDED, sampling=fixed, epsilon=1.0, delta=1.0000049e-6)
     assert ", 1.0000049e-06)-differential" in str(mech)
+
+
+@pytest.mark.parametrize("sampling", [FixedOrder(40, 10, steps=4), Poisson(40, 10, 4)])
+def test_epsilon_is_a_built_in_float(sampling):
+    mech = Mechanism(Identity(4), sampling, 3.0)
+    assert {type(mech.epsilon()), type(mech.epsilon(1e-3, steps=2)), type(mech.epsilon(steps=0))} == {float}
+    assert type(compose(mech, mech).epsilon(1e-5)) is float

@@ -85,6 +85,20 @@ def _catalogue():
 STRATEGIES = _catalogue()
 
 
+def _kind(strategy):
+    """What a filter can tell apart: recurrence, window, gains, restarts, and the wrapper."""
+    found = strategy.recurrence()
+    window = getattr(found, "window", None)
+    length = None if window is None else {1: "none", found.n: "all"}.get(window, "some")
+    cut = None if found.period is None else bool(found.n % found.period)
+    outer = type(strategy).__name__ if isinstance(strategy, s.ColumnScaled | s.Restarted) else None
+    return type(found).__name__, length, found.gains is not None, cut, outer
+
+
+# The first of each kind: what reaches every branch of the filters, without all strategies that are alike.
+ONE_OF_EACH = list({_kind(strategy): name for name, strategy in reversed(STRATEGIES.items())}.values())[::-1]
+
+
 def dtype_of(backend, precision):
     if backend == "numpy":
         return np.dtype(precision)

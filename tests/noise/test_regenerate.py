@@ -20,7 +20,16 @@ from anechoic.strategies import (
     Tree,
 )
 from anechoic.workloads import prefix_sum
-from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream
+from tests.noise.catalogue import (
+    BACKENDS,
+    KEY,
+    ONE_OF_EACH,
+    STRATEGIES,
+    dtype_of,
+    emit,
+    fresh_rows,
+    make_stream,
+)
 
 KINDS = (Autoregressive, MovingAverage)
 MADE = [name for name, item in STRATEGIES.items() if isinstance(item.recurrence(), KINDS)]
@@ -39,7 +48,7 @@ def test_every_kind_is_there():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", [name for name in MADE if name in ONE_OF_EACH])
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 17, backend, std=0.7, memory="regenerate")

@@ -14,7 +14,17 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
-from tests.noise.catalogue import BACKENDS, KEY, STRATEGIES, dtype_of, emit, fresh_rows, make_stream, noise_of
+from tests.noise.catalogue import (
+    BACKENDS,
+    KEY,
+    ONE_OF_EACH,
+    STRATEGIES,
+    dtype_of,
+    emit,
+    fresh_rows,
+    make_stream,
+    noise_of,
+)
 
 
 def test_the_catalogue_has_every_strategy():
@@ -28,7 +38,7 @@ def test_the_catalogue_has_every_strategy():
     assert kinds == classes
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_rows_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:
@@ -40,7 +50,7 @@ def test_rows_are_those_of_solve(name):
         np.testing.assert_allclose(rows, expected, rtol=1e-11, atol=within, err_msg=backend)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_rows_in_single_precision_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:

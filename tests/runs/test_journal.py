@@ -2,12 +2,14 @@
 
 import hashlib
 import hmac
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs import Journal, conflicts, digest_key_of, digest_of, identity_of, journal, read_journal
-from anechoic.runs.record import Record, parse
+from anechoic.runs.record import SECOND, Record, Seal, parse
 
 RUN = identity_of(bytes(range(32)))
 OTHER = identity_of(bytes(range(1, 33)))
@@ -31,8 +33,19 @@ def a_digest(word):
     return hashlib.sha256(str(word).encode()).hexdigest()
 
 
-def opened(path, position=0, *, identity=RUN, fingerprint=PRINT, **how):
-    return Journal.open(path, identity=identity, fingerprint=fingerprint, position=position, **how)
+def opened(path, position=0, *, identity=RUN, fingerprint=PRINT, digest_key=SECRET, **how):
+    what = {"identity": identity, "fingerprint": fingerprint, "digest_key": digest_key}
+    return Journal.open(path, position=position, **what, **how)
+
+
+def written(path, kind, releases, time=SECOND):
+    """A journal of an earlier version in the place of `path`, which anybody can write."""
+    record, content = Record(), b""
+    lines = [(kind, RUN, PRINT, 0, time), ("place", path.stat().st_ino, time)]
+    for fields in [*lines, *(("release", t, digest, time) for t, digest in enumerate(releases))]:
+        content += record.line(*fields)
+        record.take(content.splitlines(keepends=True)[-1])
+    path.write_bytes(content)
 
 
 @pytest.fixture
@@ -82,7 +95,8 @@ def test_another_process_cannot_open_it_and_a_worker_does_not_hold_it(path):
     book = opened(path)
     code = f"""
         from anechoic.runs import Journal
-        Journal.open({str(path)!r}, identity={RUN!r}, fingerprint={PRINT!r}, position=0)
+        what = dict(identity={RUN!r}, fingerprint={PRINT!r}, digest_key={SECRET!r})
+        Journal.open({str(path)!r}, position=0, **what)
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -144,11 +158,11 @@ def test_a_file_that_was_only_created_is_begun_again(path):
         path.unlink()
 
 
-@given(st.data())
+@given(st.data(), st.sampled_from(["run", "keyed", "authentic"]))
 @settings(deadline=None, max_examples=60)
-def test_whatever_is_changed_in_whole_lines_is_seen(data):
-    record, content = Record(), b""
-    for fields in [("run", RUN, PRINT, 0, 1), ("place", "1.2", 2), ("release", 0, a_digest(0), 3)]:
+def test_whatever_is_changed_in_whole_lines_is_seen(data, kind):
+    record, content = Record(seal=Seal(SECRET)), b""
+    for fields in [(kind, RUN, PRINT, 0, SECOND), ("place", "1.2", SECOND), ("release", 0, a_digest(0), 0)]:
         line = record.line(*fields)
         assert record.take(line)
         content += line
@@ -243,6 +257,69 @@ def test_a_journal_that_was_cut_within_an_old_line_is_refused(path, monkeypatch)
     opened(path, 3, adopt=True).close()
     assert not read_journal(path).torn
     opened(path, 3).close()
+
+
+# Without the run's key.
+
+
+def test_a_journal_that_was_cut_and_made_fresh_without_the_key_is_refused(path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.time, "time_ns", lambda: 10**18)  # long ago
+        filled(path, 6)
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = parse(b"".join(lines[:4]))
+    assert (kept.end, kept.time) == (2, 0)
+    with pytest.raises(ValueError, match="under a key"):
+        kept.line("place", kept.token, time.time_ns())
+    forged = parse(b"".join(lines[:4]))
+    forged.seal = Seal(digest_key_of(bytes(32)))  # a key, but not the run's
+    for fresh in (forged.line("place", kept.token, time.time_ns()), b""):
+        with path.open("r+b") as file:
+            file.write(b"".join([*lines[:4], fresh]))
+            file.truncate()
+        with pytest.raises((CheckpointError, ReplayError), match="was edited|was changed .* s after"):
+            opened(path, 2)
+
+
+def test_a_journal_of_a_version_that_anybody_can_write_has_to_be_adopted(path, tmp_path):
+    release = [b"what was released"]
+    for kind, key in (("keyed", SECRET), ("run", None)):
+        path = tmp_path / kind
+        opened(path).close()
+        written(path, kind, [digest_of(release, key)])
+        assert (read_journal(path).end, read_journal(path).keyed) == (1, key is not None)
+        with pytest.raises(ReplayError, match="anybody can write.*adopt_journal=True"):
+            opened(path, 0)
+        book = opened(path, 0, adopt=True)
+        book.record(0, book.digest(release))
+        with pytest.raises(ReplayError, match="would make release 2"):
+            book.record(2, book.digest(release))
+        book.record(1, book.digest(release))
+        book.close()
+        assert (read_journal(path).end, read_journal(path).authentic) == (2, False)
+
+
+def test_without_the_key_nobody_learns_how_long_a_step_took(path, monkeypatch):
+    clock = iter(SECOND * (1_700_000_000 + np.cumsum([1, 1, 5, 1, 9, 2, 1])))
+    now = {}
+    monkeypatch.setattr(journal.time, "time_ns", lambda: int(now.setdefault(len(now), next(clock))))
+    filled(path, 5)
+    seals = [line.split()[-2] for line in path.read_text().splitlines()]
+    assert [len(seal) for seal in seals] == [48] * 7 == [48] * len(now)
+    record = Record(seal=Seal(SECRET))
+    told = [record.take(line) and record.time for line in path.read_bytes().splitlines(keepends=True)]
+    assert told == list(now.values())  # the run itself knows
+    hidden = [int.from_bytes(bytes.fromhex(seal)[16:], "little") for seal in seals]
+    shown = [a ^ b for a, b in itertools.pairwise(hidden)]
+    assert not set(shown) & {(a // SECOND) ^ (b // SECOND) for a in told for b in told}
+    assert read_journal(path).time == 0
+
+
+def test_times_that_anybody_can_read_are_whole_minutes(path, monkeypatch):
+    monkeypatch.setattr(journal.time, "time_ns", lambda: 10**18 + 123_456_789)
+    book = opened(path, digest_key=None)
+    book.record(0, a_digest(0))
+    assert read_journal(path).time == -(-(10**18) // (60 * SECOND)) * 60 * SECOND
 
 
 def test_a_renamed_folder_is_the_same_journal(path, tmp_path):
@@ -358,14 +435,15 @@ def test_a_journal_goes_on_with_the_digests_that_it_was_begun_with(path, tmp_pat
     book.close()
     assert read_journal(path).keyed
     with pytest.raises(MismatchError, match="digest_key_of"):
-        opened(path, 1)
-    book = opened(path, 0, digest_key=SECRET)
+        opened(path, 1, digest_key=None)
+    book = opened(path, 0)
     book.record(0, book.digest(release))
     with pytest.raises(ReplayError, match="release 0"):
         book.record(0, book.digest([b"something else"]))
-    filled(tmp_path / "plain", 1)  # as older versions wrote it
-    plain = opened(tmp_path / "plain", 1, digest_key=SECRET)
+    opened(tmp_path / "plain", digest_key=None).close()
+    plain = opened(tmp_path / "plain", adopt=True)
     assert plain.digest(release) == digest_of(release)
+    plain.record(0, plain.digest(release))
     assert not read_journal(tmp_path / "plain").keyed
     with pytest.raises(ValueError, match="under a key"):
         conflicts(path, tmp_path / "plain")

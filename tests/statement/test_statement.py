@@ -16,7 +16,7 @@ import pytest
 import anechoic as an
 from anechoic import cli
 from anechoic.accounting import Verified
-from anechoic.participation import MinSep
+from anechoic.participation import MinSep, Single
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -364,7 +364,7 @@ def test_what_is_not_finite_is_null():
 class TestArithmetic:
     def test_exact_sums_are_covered_and_float_sums_are_bounded(self):
         sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
-        made = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        made = an.Mechanism(Identity(16), sampling, 2.0)
         text, record = made.report(), json.loads(made.report("json"))["arithmetic"]
         assert "floating-point attacks" in text and "1 + 0.0078" in " ".join(text.split())
         assert record == {"grid_bits": None, "sum_excess": pytest.approx(0.0078136, rel=1e-3), "drift": 0.0}
@@ -396,7 +396,7 @@ class TestArithmetic:
 
     def test_a_composition_is_exact_where_all_parts_are(self):
         sampling = an.sampling.FixedOrder(examples=4096, batch_size=256, steps=16)
-        floats = an.Mechanism(an.strategies.Identity(16), sampling, 2.0)
+        floats = an.Mechanism(Identity(16), sampling, 2.0)
         exact = dataclasses.replace(floats, grid_bits=24)
         both = one_line(an.compose(exact, floats).report())
         assert "1 + 0.0078" in both and "2^-24" in both and "floating-point attacks" in both
@@ -412,3 +412,34 @@ class TestArithmetic:
         assert plain.epsilon() + 2.0**-33 <= made.epsilon() <= 1
         assert made.gdp() == plain.gdp() + 2.0**-39
         assert "what its memory loses" in made.report()
+
+
+def test_contributions_are_counted_in_whole_numbers():
+    one = an.calibrate(Identity(3), sampling=External(Single(), 1, steps=3), epsilon=1, delta=1e-6)
+    said = one.report()
+    assert "constant 1\n" in said and "without its one contribution a float32 sum" in said
+    assert "1 contributions" not in said
+    many = an.Mechanism(Identity(3), Poisson(400, 200.0, 3), 1.0)
+    assert "constant 200\n" in many.report() and "one of 200 contributions" in many.report()
+
+
+@pytest.mark.parametrize(("delta", "weak"), [(1e-3, True), (9.9e-4, False), (0.5, True)])
+def test_a_delta_that_publishing_a_record_would_satisfy_is_named(delta, weak):
+    mech = an.Mechanism(Identity(2), FixedOrder(1000, 500, steps=2), 3.0, delta=delta)
+    assert (
+        "is at least 1/N for N=1000 examples: publishing one of them" in " ".join(mech.report().split())
+    ) == weak
+    unknown = an.Mechanism(Identity(2), External(Single(), 5, steps=2), 3.0, delta=delta)
+    assert ("is at least 1/2" in " ".join(unknown.report().split())) == (delta >= 0.5)
+
+
+def test_a_statement_about_sums_needs_no_model():
+    mech = an.Mechanism(Identity(2), External(Single(), 5, steps=2), 3.0)
+    said = " ".join(mech.report().split())
+    assert "released models" not in said and "every noisy sum and all that is computed from them" in said
+
+
+def test_the_notion_of_balls_in_bins_begins_with_a_short_sentence():
+    mech = an.Mechanism(Identity(4), BallsInBins(40, 4, 4), 3.0)
+    first = dict(statement_of(mech).items)["Notion"].split(". ")[0]
+    assert first == "(epsilon, delta)-DP, amplified by bins that are drawn in secret"

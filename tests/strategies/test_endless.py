@@ -129,9 +129,9 @@ class TestRefusals:
         assert found.limiting_norm < 10
 
     def test_the_undamped_root(self):
-        for radius in (None, 1.0):
+        for options in ({}, {"radius": 1.0}):
             with pytest.raises(ValueError, match="it is not for sqrt"):
-                endless.series(lambda x: np.sqrt(1 - x), radius=radius)
+                endless.series(lambda x: np.sqrt(1 - x), **options)
         # and the promise that it is analytic farther out is seen through
         for radius in (1.0001, 1.1, 2.0, 100.0):
             with pytest.raises(ValueError, match="not known to be square-summable"):

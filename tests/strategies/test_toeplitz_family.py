@@ -286,7 +286,5 @@ class TestRationalBLT:
     def test_refusals(self):
         with pytest.raises(ValueError, match="buffers=0"):
             rational_blt(10, 0)
-        with pytest.raises(ValueError, match="say for how many steps"):
-            rational_blt(None, 4)
         with pytest.raises(ValueError, match="accurate_to=0"):
             endless.rational(4, 0)

@@ -141,6 +141,30 @@ def test_replacing_the_sampler_is_said(caplog):
     assert "fixed order" in caplog.text
 
 
+def test_memory_and_keys_are_said(caplog):
+    mech = mechanism(bands=4)
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        engine = PrivacyEngine(noise_key=bytes(32))
+        private(engine, mechanism=mech, poisson_sampling=False)
+    entries = sum(p.numel() for p in network().parameters())
+    assert engine._current().release.noise_bytes == 4 * 4 * entries
+    assert f"its state takes {16 * entries / 1e6:.3g} MB, 16 bytes for each parameter" in caplog.text
+    assert "memory_budget=" in caplog.text and "at least 1/N" not in caplog.text
+    assert "Keys: noise_key given by the caller, who answers for it" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        private(mechanism=mech, poisson_sampling=False)
+    assert "Keys: from the operating system." in caplog.text
+
+
+def test_planning_and_a_delta_that_promises_nothing_are_said(caplog):
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        private(mechanism="identity", poisson_sampling=False, **EPSILON | {"target_delta": 0.03})
+    assert "planning a mechanism for 15 steps and 40 examples" in caplog.text
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text for text in warned if text.startswith("delta=0.03 is at least 1/N for N=40 examples")]
+
+
 def test_two_engines_draw_different_keys():
     assert not torch.equal(train(start(keys=False), 2), train(start(keys=False), 2))
     assert torch.equal(train(start(), 2), train(start(), 2))

@@ -657,6 +657,15 @@ class Impatient(torch.optim.SGD):
         return super().step(closure)
 
 
+@pytest.fixture
+def interruptible():
+    """A shell that runs the tests in the background has switched Ctrl-C off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_waits_until_the_release_is_whole():
     run = start(optimizer=lambda parameters: Impatient(parameters, lr=0.1))
     whole = start()

@@ -286,6 +286,20 @@ class ParticipationDual:
         )
         return self.at(result.x)
 
+    def best(self, begin: Array, stalled: Callable[[list[float]], bool], *, rounds: int) -> DualPoint:
+        """The best point of an ascent, which ends where `stalled` says so of the values reached so far."""
+        found: list[DualPoint] = []
+        reached: list[float] = []
+
+        def done(point: DualPoint, evaluations: int) -> bool:
+            if not found or point.value > found[0].value:
+                found[:] = [point]
+            reached.append(found[0].value)
+            return stalled(reached)
+
+        self.ascend(begin, done, rounds=rounds)
+        return found[0]
+
 
 def _softmax(logs: Array) -> Array:
     shares = np.exp(logs - logs.max())

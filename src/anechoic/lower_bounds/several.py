@@ -17,7 +17,6 @@ from anechoic.losses import LossKind, row_weights
 from anechoic.lower_bounds.cycles import LARGEST, cyclic_bound
 from anechoic.lower_bounds.dual import (
     EPS,
-    DualPoint,
     Multiplier,
     ParticipationDual,
     columns,
@@ -143,17 +142,12 @@ def certify(
 def ascended(workload: Array, weights: Array | None, begin: Multiplier, rounds: int) -> Bound:
     """The bound after at most some rounds of L-BFGS from a multiplier; fewer where it has stopped to grow."""
     dual = ParticipationDual(workload, begin.patterns, weights)
-    best: list[DualPoint] = []
-    passed: list[float] = []
 
-    def done(point: DualPoint, evaluations: int) -> bool:
-        if not best or point.value > best[0].value:
-            best[:] = [point]
-        passed.append(best[0].value)
-        return len(passed) > rounds or (len(passed) > 4 and passed[-1] < passed[-4] * (1 + STILL))
+    def stalled(reached: list[float]) -> bool:
+        return len(reached) > rounds or (len(reached) > 4 and reached[-1] < reached[-4] * (1 + STILL))
 
-    dual.ascend(dual.pack(begin), done, rounds=max(1, rounds))
-    return Bound(nuclear_bound(workload, best[0].weights, best[0].multiplier), NUCLEAR, EVERY)
+    point = dual.best(dual.pack(begin), stalled, rounds=max(1, rounds))
+    return Bound(nuclear_bound(workload, point.weights, point.multiplier), NUCLEAR, EVERY)
 
 
 def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:

@@ -18,7 +18,7 @@ from anechoic.strategies import Strategy
 def calibrate(
     strategy: Strategy,
     *,
-    sampling: Sampling,
+    sampling: Sampling | None = None,
     delta: float,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
@@ -44,10 +44,16 @@ def calibrate(
         grid_bits: see `Mechanism`.
 
     Raises:
-        ValueError: for an argument out of range, where not exactly one of the two is given, or where the
-            samples of a `Verified` do not show epsilon.
+        ValueError: without `sampling`; for an argument out of range; where not exactly one of the two is
+            given; or where the samples of a `Verified` do not show epsilon.
         UnsupportedError: where no theorem covers the combination.
     """
+    if sampling is None:
+        raise ValueError(
+            "sampling is missing: say how batches are formed, as sampling.FixedOrder or sampling.Poisson do."
+            " Where somebody else forms them, or there is no training (docs/releases.md), promise how often"
+            " one unit takes part: sampling.External(participation.Single(), batch_size=1, steps=n)."
+        )
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."

@@ -166,7 +166,7 @@ class Composition:
         """
         delta = self.delta if delta is None else fraction("delta", delta)
         if delta not in self._epsilons:
-            self._epsilons[delta] = self._epsilon(delta)
+            self._epsilons[delta] = float(self._epsilon(delta))
         return self._epsilons[delta]
 
     @cached_property

@@ -23,9 +23,15 @@ def check_covered(
         UnsupportedError: if they fit, but no theorem gives a guarantee.
     """
     if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
+        raise ValueError(
+            f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n); of what an optimiser"
+            " returned it is .strategy."
+        )
     if not isinstance(sampling, Sampling):
-        raise ValueError(f"sampling={sampling!r} must be a Sampling, such as sampling.FixedOrder(...).")
+        raise ValueError(
+            f"sampling={sampling!r} must be a Sampling, such as sampling.FixedOrder(...); a participation"
+            " goes into sampling.External(participation, batch_size, steps)."
+        )
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     steps = sampling.steps
     if strategy.n != steps:

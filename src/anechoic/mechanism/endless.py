@@ -99,7 +99,7 @@ class EndlessMechanism:
 
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
-        return gaussian_epsilon(self.delta if delta is None else delta, self.gdp())
+        return float(gaussian_epsilon(self.delta if delta is None else delta, self.gdp()))
 
     def at(self, steps: int) -> Mechanism:
         """The mechanism of the first `steps` releases, with the same noise; its guarantee is no weaker."""

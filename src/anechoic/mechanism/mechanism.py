@@ -174,7 +174,7 @@ class Mechanism:
         key = (delta, steps)
         if key not in self._epsilons:
             whole = math.inf if steps == self.steps else self.epsilon(delta)
-            self._epsilons[key] = min(whole, self._epsilon(delta, steps))
+            self._epsilons[key] = float(min(whole, self._epsilon(delta, steps)))
         return self._epsilons[key]
 
     @cached_property

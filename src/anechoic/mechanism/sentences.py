@@ -12,6 +12,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
+from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.noise.grid import float_excess
 from anechoic.sampling import FixedOrder, Sampling
 from anechoic.sampling.base import plural
@@ -27,10 +28,10 @@ _ADJACENCY = {
 }
 
 _OBSERVER = (
-    "sees every noisy gradient and every model, all their digits; knows the code, C, the sampling scheme and"
-    " all data but the unit's, and with them the bare noise of other entries; does not know the keys or,"
-    " where batches are secret, which of them the unit joined, and cannot tell AES-256 and SHAKE-256 from"
-    " random bits"
+    "sees every noisy sum and all that is computed from them (every model), all their digits; knows the code,"
+    " C, the sampling scheme and all data but the unit's, and with them the bare noise of other entries; does"
+    " not know the keys or, where batches are secret, which of them the unit joined, and cannot tell AES-256"
+    " and SHAKE-256 from random bits"
 )
 
 _NOT_COVERED = (
@@ -40,10 +41,13 @@ _NOT_COVERED = (
     "a deployment that departs from the assumptions above, or that loses or shares the random keys",
 )
 
+#: The duty of whoever makes the keys; those who depart from it say so in its place.
+KEYS = "keys come from the operating system, stay secret, and are used for this run only"
+
 _DUTIES = (
-    "each {unit}'s contribution is computed from that {unit}'s data and from released models alone: not"
-    " from the length to which others are padded, nor by a loss whose divisor depends on others",
-    "keys come from the operating system, stay secret, and are used for this run only",
+    "each {unit}'s contribution is computed from that {unit}'s data and from what was released before, alone:"
+    " not from the length to which others are padded, nor by a loss whose divisor depends on others",
+    KEYS,
     "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
     "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"
     " compares them); the journal stays with the checkpoint, and of two copies of a run only one goes on",
@@ -61,6 +65,7 @@ def _(mechanism: Mechanism) -> Statement:
     whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
     items = (
         ("Guarantee", whole),
+        *_too_large(m),
         ("Privacy unit", f"one {unit}"),
         ("Adjacency", adjacency),
         ("Notion", _notion(m)),
@@ -73,7 +78,7 @@ def _(mechanism: Mechanism) -> Statement:
         ("Clip norm", f"each {unit}'s contribution to one step has 2-norm at most {m.clip_norm!r}"),
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
-        ("Divisor", f"every noisy sum is divided by the constant {m.expected_batch_size}"),
+        ("Divisor", f"every noisy sum is divided by the constant {_counted(m.expected_batch_size)}"),
         ("Arithmetic", _arithmetic(m.grid_bits, m.expected_batch_size, m.drift)),
     )
     record = {
@@ -124,7 +129,7 @@ def _(mechanism: EndlessMechanism) -> Statement:
         ("Clip norm", f"each {unit}'s contribution has 2-norm at most {m.clip_norm!r}"),
         ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
         ("Noise multiplier", f"{m.noise_multiplier!r} = noise std / limiting sensitivity"),
-        ("Divisor", f"every noisy sum is divided by the constant {m.batch_size}"),
+        ("Divisor", f"every noisy sum is divided by the constant {_counted(m.batch_size)}"),
         ("Arithmetic", _arithmetic(None, m.batch_size, 0.0)),
     )
     record = {
@@ -243,9 +248,15 @@ def _numbers(bits: int | None, count: float, drift: float) -> dict[str, Any]:
     return {"grid_bits": bits, "sum_excess": excess if math.isfinite(excess) else None, "drift": drift}
 
 
+def _counted(value: float) -> float:
+    """A number of contributions for people: 200.0 is 200."""
+    return int(value) if float(value).is_integer() else value
+
+
 def _excess(count: float) -> str:
     """How far rounding may take the sum of `count` contributions, for people."""
-    one, excess = f"without one of {count} contributions", float_excess(count)
+    excess = float_excess(count)
+    one = f"without one of {_counted(count)} contributions" if count > 1 else "without its one contribution"
     if math.isinf(excess):
         return f"{one} nothing bounds how far a float32 sum moves"
     return f"{one} a float32 sum moves by at most 1 + {round_up(excess)} clip norms"
@@ -267,6 +278,12 @@ def _arithmetic(bits: int | None, count: float, drift: float) -> str:
         " added up as integers, and noise is rounded to the same grid as real numbers would be"
     )
     return text if not drift else f"{text}; what its memory loses is a part of epsilon and delta"
+
+
+def _too_large(m: Mechanism) -> list[tuple[str, str]]:
+    """A delta that promises next to nothing, named beside the guarantee."""
+    weak = weak_delta(m.delta, examples_of(m.sampling), m.unit)
+    return [("Delta", weak)] if weak else []
 
 
 def _sensitivity(m: Mechanism) -> str:

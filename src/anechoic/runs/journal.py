@@ -20,7 +20,7 @@ from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock
-from anechoic.runs.record import Mark, Record, checked_digest_key, digest_of, parse
+from anechoic.runs.record import SECOND, Mark, Record, Seal, checked_digest_key, digest_of, parse
 
 logger = logging.getLogger("anechoic")
 
@@ -45,9 +45,13 @@ class Journal:
     A torn line is cut within a minute of the last whole one, as after a crash. Later the file may as well
     have been cut by hand, in the middle of an old line, and has to be adopted.
 
+    Lines are sealed under the run's key: whoever lacks it can write none, and cannot tell from the file how
+    long a step took. He can still delete the file, or cut it at a line end. A missing file is refused with a
+    checkpoint, and begun anew without one; a cut that is older than a minute is refused.
+
     Not seen: a copy that is continued on another machine while this one goes on (the copy has to be adopted
-    there, and nothing tells this one); a whole disk that is put back to an earlier state; a file that was put
-    back by hand within a minute of its last line.
+    there, and nothing tells this one); a whole disk that is put back to an earlier state, or a clock; a file
+    that was put back or cut to lines after the checkpoint's within a minute of the last of them.
     """
 
     def __init__(
@@ -90,14 +94,15 @@ class Journal:
             sync_every: releases between two waits for the disk. Above 1, a killed process still loses none;
                 after a power cut the last sync_every - 1 may be missing, and a resumed run that makes
                 others in their place is then not seen.
-            digest_key: see `digest_key_of`; None for digests without a key. A journal that was begun without
-                one goes on without.
+            digest_key: see `digest_key_of`; None for digests and lines without a key. A journal that an
+                earlier version began goes on as it was begun, but has to be adopted: anybody can write it.
 
         Raises:
-            CheckpointError: if it is missing (with `mark`), shorter than `mark` says, or damaged.
+            CheckpointError: if it is missing (with `mark`), shorter than `mark` says, damaged or edited.
             GuaranteeError: if another process has it open, or its file system has no locks.
             MismatchError: if it belongs to another run or mechanism.
-            ReplayError: if it is a copy or was put back (without `adopt`), or does not know `position`.
+            ReplayError: if it is a copy, was put back, or anybody could have written it (without `adopt`);
+                if it does not know `position`.
         """
         target = Path(os.path.abspath(path))
         positive_int("sync_every", sync_every)
@@ -112,8 +117,7 @@ class Journal:
                 return shared
             try:
                 lock(handle, target)
-                kind = "run" if digest_key is None else "keyed"
-                record = _begun(target, handle, kind, identity, fingerprint, position)
+                record = _begun(target, handle, digest_key, identity, fingerprint, position)
                 found = cls(target, handle, record, sync_every, digest_key)
             except BaseException:
                 os.close(handle)
@@ -265,6 +269,13 @@ class Journal:
     def _settle(self, adopt: bool) -> None:
         """Refuse a file that is not the one last written to; then say that this process has it open."""
         record, here = self._record, _token(self._handle)
+        if self._digest_key is not None and not (record.authentic or adopt):
+            raise ReplayError(
+                f"journal {self.path} was begun by an earlier version, and anybody can write its lines: some"
+                " could have been cut and one added, and releases made again unseen. If nobody had it, say"
+                " adopt_journal=True; or start a new run, and count this one's releases too"
+                " (PrivacyEngine.charge)."
+            )
         if record.token and not adopt:
             idle = (os.fstat(self._handle).st_ctime_ns - record.time) / 1e9
             if record.token != here:
@@ -288,7 +299,7 @@ class Journal:
         self._sync()
 
     def _append(self, kind: str, *fields: object) -> None:
-        line = self._record.line(kind, *fields, time.time_ns())
+        line = self._record.line(kind, *fields, _time(self._record.authentic))
         self._fault = (
             f"journal {self.path} could not be written, so the release was not made: make room on the disk,"
             " restart the process, and resume from the last checkpoint."
@@ -330,21 +341,32 @@ def _handle(target: Path, *, create: bool) -> int:
         raise CheckpointError(f"journal {target} cannot be opened: {error.strerror or error}.") from error
 
 
-def _begun(target: Path, handle: int, kind: str, identity: str, fingerprint: str, position: int) -> Record:
+def _begun(
+    target: Path, handle: int, key: bytes | None, identity: str, fingerprint: str, position: int
+) -> Record:
     """What is in the file; a head is written where there is none."""
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(0)
-        record = parse(file.read(), target)
-    if record.links:
-        return record
+        content = file.read()
+    record = parse(content, target)
+    if record.links:  # of another run its seals are under another key, and it is refused by its name
+        own = record.authentic and record.identity == identity
+        return parse(content, target, key=key) if own else record
     os.ftruncate(handle, 0)  # a process that was killed while it began
-    record = Record()
-    line = record.line(kind, identity, fingerprint, position, time.time_ns())
+    record = Record(seal=None if key is None else Seal(key))
+    kind = "run" if key is None else "authentic"
+    line = record.line(kind, identity, fingerprint, position, _time(key is not None))
     os.write(handle, line)
     os.fsync(handle)
     record.take(line)
     sync_folder(target.parent)
     return record
+
+
+def _time(hidden: bool) -> int:
+    """Now, rounded up: to a second where nobody can read it, else to a minute, which tells less of a step."""
+    grain = SECOND if hidden else 60 * SECOND
+    return -(-time.time_ns() // grain) * grain
 
 
 def _file(handle: int) -> tuple[int, int]:

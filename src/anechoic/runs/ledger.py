@@ -7,6 +7,7 @@ rows come apart: one logical batch is one release, in order, once.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, R
 from anechoic.noise import derive
 from anechoic.runs.uncopyable import Single
 from anechoic.units.batch import UnitBatch
+
+logger = logging.getLogger("anechoic")
 
 #: Releases made by this process under each noise key (known by its hash), so that none is made twice with
 #: other gradients. A resumed process starts with none: it repeats the same releases bit for bit.
@@ -74,6 +77,8 @@ class ReleaseLedger(Single):
         self._turn = 0
         self._releasing = False
         self._fault = ""
+        #: passes without a batch that a loop over all epochs may still ask for once a resumed run is over
+        self.empty_passes = 0
         self._chunking: int | None = None
         self._chunking_fixed = self._opened = False
 
@@ -128,8 +133,16 @@ class ReleaseLedger(Single):
         A batch that was delivered and not stepped is forgotten, and will be delivered again: nothing
         of it was released.
 
+        Where a resumed run is over, as many passes as were complete when it was resumed have no batch, so
+        that `for epoch in range(epochs)` around the loader may stay as it was.
+
         Args:
             chunking: largest micro-batch, None for whole batches.
+
+        Raises:
+            HorizonError: where all n releases were made and no such pass is left.
+            ReplayError: for another size of micro-batches than in the checkpoint.
+            DesynchronizedError: in the middle of a batch.
         """
         self._check_sound()
         if self._chunking_fixed and chunking != self._chunking:
@@ -143,11 +156,17 @@ class ReleaseLedger(Single):
                 f"{self.unfinished}: the loop over a BatchMemoryManager was left early. Call"
                 " optimizer.abandon_batch(), which clears the partial sum, and iterate again."
             )
-        if self.releases >= self.steps:
+        if self.releases >= self.steps and not self.empty_passes:
             raise HorizonError(
                 f"all n={self.steps} releases of this mechanism were made: training is over. To train"
                 " longer, plan a mechanism with more steps; to evaluate, iterate over"
                 " torch.utils.data.DataLoader(loader.dataset)."
+            )
+        if self.releases >= self.steps:
+            self.empty_passes -= 1
+            logger.warning(
+                "all n=%d releases of this resumed run were made: this pass of the loader has no batch.",
+                self.steps,
             )
         self._chunking, self._opened = chunking, True
         self._delivery = None

@@ -9,8 +9,10 @@ from pathlib import Path
 from anechoic.errors import GuaranteeError
 
 
-def lock(handle: int, path: Path) -> None:
+def lock(handle: int, path: Path, what: str = "journal") -> None:
     """Lock the whole file for this process until `handle` is closed.
+
+    `path` and `what` say in messages what the lock is for.
 
     The lock belongs to the open file, so a fork that closes its own handle does not end it, and a reader in
     this process does not either.
@@ -23,12 +25,12 @@ def lock(handle: int, path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
             raise GuaranteeError(
-                f"journal {path} is open in another process: two processes that go on with one run would use"
+                f"{what} {path} is open in another process: two processes that go on with one run would use"
                 " the same rows of noise. Wait until the other one has ended, or end it."
             ) from error
         raise GuaranteeError(
-            f"journal {path} cannot be locked ({error.strerror or error}), so two processes could go on with"
-            " one run unseen: give it a place on a local file system (PrivacyEngine(journal=…))."
+            f"{what} {path} cannot be locked ({error.strerror or error}), so two processes could go on with"
+            " one run unseen: give it a place on a local file system, as PrivacyEngine(journal=…) does."
         ) from error
 
 

@@ -2,13 +2,18 @@
 
 A line is ASCII: a kind, its fields, and a link, the SHA-256 digest of the link before and of the line:
 
-    keyed IDENTITY FINGERPRINT FIRST TIME LINK   the head: whose releases, and the first one recorded
-    run IDENTITY FINGERPRINT FIRST TIME LINK     the same, where digests are plain ones
-    place TOKEN TIME LINK                        which file this is, whenever a process opens it
-    release POSITION DIGEST TIME LINK            what release POSITION was
+    authentic IDENTITY FINGERPRINT FIRST SEAL LINK   the head: whose releases, and the first one recorded
+    place TOKEN SEAL LINK                            which file this is, whenever a process opens it
+    release POSITION DIGEST SEAL LINK                what release POSITION was
 
-Nothing in it is secret: an identity is a one-way function of a key of 256 bits, and a digest is a function of
-what was released, or one that nobody can compute without that key.
+A seal authenticates a line, all lines before it, and the time at which it was written, which it hides: only
+who has the run's key can make one, or read a time. Earlier versions began journals with `keyed`, or `run`
+where digests are plain ones too; they have a TIME in the place of every seal, and anybody can write their
+lines.
+
+Nothing in it is secret: an identity is a one-way function of a key of 256 bits, a digest is a function of
+what was released, or one that nobody can compute without that key; and how long a step took, which could tell
+what was in its batch, is hidden.
 """
 
 from __future__ import annotations
@@ -26,8 +31,14 @@ from anechoic.errors import CheckpointError
 from anechoic.keys import derive
 
 _START = hashlib.sha256(b"anechoic journal 1").hexdigest()
-#: Fields of each kind of line, the time and the link among them.
-_FIELDS = {"keyed": 5, "run": 5, "place": 3, "release": 4}
+#: Heads, by the version of the journal; digests of the first are plain ones.
+_HEADS = ("run", "keyed", "authentic")
+#: Fields of each kind of line, the seal or time and the link among them.
+_FIELDS = dict.fromkeys(_HEADS, 5) | {"place": 3, "release": 4}
+_TAG, _TIME = 16, 8  # bytes of a seal: of the line, and of its hidden time
+
+#: Nanoseconds.
+SECOND = 10**9
 
 _BLOCK = 2**22
 DIGEST_KEY_BYTES = 64
@@ -129,10 +140,12 @@ class Record:
         identity, fingerprint: of the run and of its mechanism.
         first: position of the first release recorded.
         keyed: whether digests are under a key.
+        authentic: whether lines are.
+        seal: what makes and opens the seals of lines; None where they are taken unread.
         digests: of releases first, first + 1, ….
         links: one a line.
         token: which file it was when a process last opened it.
-        time: of the last line, in nanoseconds since 1970.
+        time: of the last line, in nanoseconds since 1970, rounded up; 0 where it is hidden.
         whole: bytes up to the end of the last whole line.
         torn: whether something follows them, as after a crash in the middle of writing a line.
     """
@@ -141,6 +154,8 @@ class Record:
     fingerprint: str = ""
     first: int = 0
     keyed: bool = False
+    authentic: bool = False
+    seal: Seal | None = None
     digests: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     token: str = ""
@@ -159,8 +174,14 @@ class Record:
         return self.links[-1] if self.links else _START
 
     def line(self, kind: str, *fields: object) -> bytes:
-        """The line that comes next, with its link."""
-        body = " ".join([kind, *map(str, fields)])
+        """The line that comes next; the last of `fields` is its time."""
+        *others, time = fields
+        body = " ".join([kind, *map(str, others)])
+        if self.authentic or kind == "authentic":
+            if self.seal is None:
+                raise ValueError("a line of this journal is under a key: give parse the run's digest key.")
+            time = self.seal.made(self.head, body, int(str(time)))
+        body = f"{body} {time}"
         return f"{body} {_link(self.head, body)}\n".encode("ascii")
 
     def take(self, line: bytes) -> bool:
@@ -170,14 +191,13 @@ class Record:
             kind, *fields = body.split(" ")
             if _FIELDS.get(kind) != len(fields) + 1 or _link(self.head, body) != link:
                 return False
-            time = int(fields[-1])
-            if kind in ("run", "keyed"):
-                if self.links:
-                    return False
-                self.identity, self.fingerprint, self.first = fields[0], fields[1], int(fields[2])
-                self.keyed = kind == "keyed"
-            elif not self.links:
+            head = kind in _HEADS
+            if head == bool(self.links):
                 return False
+            time = self._time(kind, body)
+            if head:
+                self.identity, self.fingerprint, self.first = fields[0], fields[1], int(fields[2])
+                self.keyed, self.authentic = kind != "run", kind == "authentic"
             elif kind == "place":
                 self.token = fields[0]
             else:
@@ -191,14 +211,65 @@ class Record:
         self.whole += len(line)
         return True
 
+    def _time(self, kind: str, body: str) -> int:
+        """When the line was written; ValueError where its seal is another's."""
+        said, _, written = body.rpartition(" ")
+        if not (self.authentic or kind == "authentic"):
+            return int(written)
+        return 0 if self.seal is None else self.seal.opened(self.head, said, written)
 
-def parse(content: bytes, name: object = "the journal") -> Record:
+
+class Seal:
+    """What authenticates lines and hides their times: 48 hexadecimal digits a line.
+
+    The first 32 are of an HMAC of the link before, the line and its time; the others are the time, in
+    seconds, under a mask that follows from the first (a synthetic initialisation vector).
+
+    Args:
+        key: see `digest_key_of`.
+
+    References:
+        Rogaway and Shrimpton 2006 (deterministic authenticated encryption).
+    """
+
+    def __init__(self, key: bytes) -> None:
+        keys = hashlib.shake_256(b"anechoic journal lines" + checked_digest_key(key)).digest(64)
+        self._tags, self._masks = keys[:32], keys[32:]
+
+    def made(self, before: str, body: str, time: int) -> str:
+        """The seal of a line that was written at `time`, whole seconds in nanoseconds."""
+        seconds = time // SECOND
+        tag = self._tag(before, body, seconds)
+        return (tag + (seconds ^ self._mask(tag)).to_bytes(_TIME, "little")).hex()
+
+    def opened(self, before: str, body: str, seal: str) -> int:
+        """The time in a seal; ValueError where it is not of this line under this key."""
+        found = bytes.fromhex(seal)
+        tag = found[:_TAG]
+        seconds = int.from_bytes(found[_TAG:], "little") ^ self._mask(tag)
+        if len(found) != _TAG + _TIME or not hmac.compare_digest(tag, self._tag(before, body, seconds)):
+            raise ValueError("the seal is of another line, or under another key.")
+        return seconds * SECOND
+
+    def _tag(self, before: str, body: str, seconds: int) -> bytes:
+        text = f"{before} {body} {seconds}".encode("ascii")
+        return hmac.digest(self._tags, text, "sha256")[:_TAG]
+
+    def _mask(self, tag: bytes) -> int:
+        return int.from_bytes(hmac.digest(self._masks, tag, "sha256")[:_TIME], "little")
+
+
+def parse(content: bytes, name: object = "the journal", *, key: bytes | None = None) -> Record:
     """The record that the bytes of a journal hold; what follows the last line end is torn.
+
+    Args:
+        key: see `digest_key_of`. Without it seals are not checked: the file is not damaged, but anybody may
+            have written it.
 
     Raises:
         CheckpointError: for a line that is complete and does not follow from the one before.
     """
-    record = Record()
+    record = Record(seal=None if key is None else Seal(key))
     *lines, rest = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         if not record.take(line + b"\n"):
@@ -211,14 +282,18 @@ def parse(content: bytes, name: object = "the journal") -> Record:
     return record
 
 
-def read_journal(path: str | os.PathLike[str]) -> Record:
+def read_journal(path: str | os.PathLike[str], *, digest_key: bytes | None = None) -> Record:
     """What the journal at `path` says; nothing is locked or changed.
 
+    Args:
+        path: file name.
+        digest_key: see `digest_key_of`; without it nobody can tell who wrote the file.
+
     Raises:
-        CheckpointError: if it is missing or damaged.
+        CheckpointError: if it is missing or damaged, or (with the key) edited.
     """
     try:
-        return parse(Path(path).read_bytes(), path)
+        return parse(Path(path).read_bytes(), path, key=digest_key)
     except OSError as error:
         raise CheckpointError(f"journal {path} cannot be read: {error.strerror or error}.") from error
 

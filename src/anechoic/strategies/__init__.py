@@ -25,6 +25,7 @@ from anechoic.strategies.factorized import from_factorization
 from anechoic.strategies.full_tree import FullTree
 from anechoic.strategies.identity import Identity
 from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.strategies.output import Output
 from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.recursive_tree import RecursiveTree
@@ -50,6 +51,7 @@ __all__ = [
     "HorizonFree",
     "Identity",
     "IntervalStrategy",
+    "MixtureRoot",
     "MovingAverage",
     "Nested",
     "Output",

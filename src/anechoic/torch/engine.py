@@ -134,7 +134,8 @@ class PrivacyEngine(Resumable, Single):
             module: plain module on its final device, in train() mode.
             optimizer: over the trainable parameters of `module`.
             criterion: loss, used where grad_sample_mode is "ghost" or "vmap_loss".
-            data_loader: over a map-style data set, with a batch_size.
+            data_loader: over a map-style data set, with a batch_size. Each example keeps its index for the
+                whole run: no `set_epoch` that permutes the data.
             noise_multiplier: sigma, in units of the reference sensitivity (see docs/notation.md).
             max_grad_norm: clip norm, > 0.
             batch_first: whether the batch is the first dimension of tensors.

@@ -20,11 +20,23 @@ class Keys:
     Attributes:
         noise, sampling: 32 secret bytes each.
         given: whether the caller knows both, and can give them again.
+        by_caller: those that the caller gave, by name.
     """
 
     noise: bytes = field(repr=False)
     sampling: bytes = field(repr=False)
     given: bool
+    by_caller: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Where they come from, and who answers for them."""
+        if not self.by_caller:
+            return "from the operating system"
+        theirs = " and ".join(self.by_caller)
+        return (
+            f"{theirs} given by the caller, who answers for it: 32 bytes of the operating system, secret, and"
+            " for this run only (a key that follows from a seed protects nobody)"
+        )
 
 
 class KeySource:
@@ -64,7 +76,9 @@ class KeySource:
             )
         noise, sampling = _drawn(self._noise, "noise"), _drawn(self._sampling, "sampling")
         _check_different(noise, sampling)
-        return Keys(noise, sampling, self._noise is not None and self._sampling is not None)
+        given = {"noise_key": self._noise, "sampling_key": self._sampling}
+        theirs = tuple(name for name, key in given.items() if key is not None)
+        return Keys(noise, sampling, len(theirs) == len(given), theirs)
 
 
 def _drawn(key: Key, name: str) -> bytes:

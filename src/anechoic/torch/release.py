@@ -74,6 +74,11 @@ class Release(Single):
         """Where the noise stream stands; it holds secrets."""
         return self._noise
 
+    @property
+    def noise_bytes(self) -> int:
+        """Bytes that the noise state takes between two steps."""
+        return self._stream.memory_bytes
+
     # -- sums ----------------------------------------------------------------------------------
 
     @property

@@ -97,6 +97,7 @@ class Run(Single):
 
         def carry_out() -> None:
             self.ledger.start(noise_key, state.step)
+            self.ledger.empty_passes = state.step // batches.period
             self.release.take_noise(stream, state)
             self.loader.feed.batches, self.loader.feed.key = batches, sampling_key
             self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
 from anechoic.runs import ledger, read_journal
 from anechoic.runs.files import writing
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.plain import plain, unplain
-from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train
+from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +224,77 @@ def test_checkpoints_in_other_folders_find_the_journal(tmp_path, other_process):
     resumed.engine.load_checkpoint(path=tmp_path / "2" / "run.ckpt")
     assert torch.equal(train(resumed), end)
     assert read_journal(the_journal(tmp_path / "2")).end == 15
+
+
+def test_a_resumed_run_counts_what_the_journal_knows(tmp_path, other_process):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    train(run, 11)
+    spent = run.engine.get_epsilon(1e-5)
+    assert spent == run.mechanism.epsilon(1e-5, steps=11) > run.mechanism.epsilon(1e-5, steps=2)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    assert (resumed.engine.releases, resumed.engine.get_epsilon(1e-5)) == (2, spent)
+    train(resumed, 3)
+    assert resumed.engine.get_epsilon(1e-5) == spent
+    train(resumed, 12)
+    assert resumed.engine.get_epsilon(1e-5) == run.mechanism.epsilon(1e-5, steps=12)
+
+
+def test_a_run_under_keys_of_its_own_counts_what_its_journal_knows_from_the_start(tmp_path, other_process):
+    run = start(engine={"journal": tmp_path})
+    train(run, 6)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    again = start(engine={"journal": tmp_path})
+    assert again.engine.get_epsilon(1e-5) == run.mechanism.epsilon(1e-5, steps=6)
+    other = start(keys=False, engine={"journal": tmp_path})
+    assert other.engine.get_epsilon(1e-5) == 0
+
+
+@pytest.mark.parametrize("at", [0, 2, 5, 12, 15])
+def test_a_loop_over_all_epochs_ends_cleanly_after_resuming(at, tmp_path, other_process, caplog):
+    run = start()  # three passes of five steps
+    train(run, at)
+    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    end = train(run)
+    with pytest.raises(HorizonError, match="all n=15 releases"):
+        iter(run.loader)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    batches = []
+    for _ in range(3):
+        batches.append(0)
+        for batch in resumed.loader:
+            step(resumed, batch)
+            batches[-1] += 1
+    complete, rest = divmod(at, 5)
+    expected = [5 - rest] * (complete < 3) + [5] * (2 - complete) + [0] * complete
+    assert batches == expected[:3] and torch.equal(weights(resumed.model), end)
+    assert caplog.text.count("this pass of the loader has no batch") == complete
+    with pytest.raises(HorizonError, match="all n=15 releases"):
+        iter(resumed.loader)
+
+
+def test_the_loop_that_docs_show_goes_on_to_the_end(tmp_path, other_process):
+    run = start()
+    train(run, 7)
+    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
+    end = train(run)
+    run.engine._current().recorder.journal.close()
+    other_process()
+    resumed = start(keys=False)
+    engine = resumed.engine
+    engine.load_checkpoint(path=tmp_path / "run.ckpt")
+    while engine.releases < engine.mechanism.steps:
+        for batch in resumed.loader:
+            step(resumed, batch)
+    assert torch.equal(weights(resumed.model), end)
 
 
 def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):

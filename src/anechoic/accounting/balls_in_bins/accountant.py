@@ -67,14 +67,15 @@ class BallsInBinsAccountant(SampledAccountant):
 
     def describe(self) -> str:
         theorem = (
-            "(epsilon, delta)-DP, amplified by the secret bins: arXiv 2410.06266, Lemma 3.2, for entrywise"
-            " non-negative C, larger of both directions"
+            "(epsilon, delta)-DP, amplified by bins that are drawn in secret. Theorem: arXiv 2410.06266,"
+            " Lemma 3.2, for entrywise non-negative C, larger of both directions"
         )
         if isinstance(self.accounting, Verified):
-            return f"{theorem}, evaluated by {self.accounting.describe()}"
+            return f"{theorem}. Evaluated by {self.accounting.describe()}"
         return (
-            f"{theorem}, bounded without sampling error: the least of one-of-k random allocation within"
-            " classes of bins, Gauss-Markov chains that dominate the bins, and Renyi divergences"
+            f"{theorem}. Evaluated without sampling error, as the least of three upper bounds: one-of-k"
+            " random allocation within classes of bins, Gauss-Markov chains that dominate the bins, and"
+            " Renyi divergences"
         )
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from anechoic.lab.report import words
 from anechoic.lab.report.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
-from anechoic.lab.report.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.losses import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.statement import statement_of
+from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
 
@@ -293,14 +293,17 @@ def _guarantees(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
     first = words.central(planned)
     ordered = [first, *(arm for arm in private if arm is not first)]
     folds = [
-        fold(arm["title"], definitions(statement_of(mechanisms[arm["name"]]).pairs), opened=arm is first)
+        fold(
+            arm["title"],
+            definitions(words.with_keys_from_seeds(statement_of(mechanisms[arm["name"]])).pairs),
+            opened=arm is first,
+        )
         for arm in ordered
     ]
     return section(
         "The guarantee",
         "<p>The statement of each mechanism that ran, as <code>anechoic explain</code> prints it"
-        " from the file beside"
-        " this report.</p>",
+        " from the file beside this report, and what the keys of a study are.</p>",
         *folds,
     )
 

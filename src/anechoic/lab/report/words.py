@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from anechoic.mechanism.sentences import KEYS
 from anechoic.statement import round_up
+from anechoic.statement.statement import Statement
 
 TUNING = (
     "Each arm takes its own best learning rate of its grid, by the mean over the seeds. That"
@@ -24,10 +27,23 @@ NOT_COVERED = (
     "Several runs on the same data add up: each statement above is that of one run of its mechanism.",
 )
 
+#: In the place of the duty `anechoic.mechanism.sentences.KEYS`, in statements about the runs of a study.
+SEEDED = (
+    "in this study keys follow from the seeds, so that its figures can be reproduced: whoever knows the seeds"
+    " can take the noise off. The statement is that of a run whose keys come from the operating system, stay"
+    " secret, and are used once"
+)
+
 SCHEMES = {"fixed": "fixed order", "poisson": "sampled"}
 
 #: A way to form batches, and what is protected.
 Setting = tuple[str, str]
+
+
+def with_keys_from_seeds(statement: Statement) -> Statement:
+    """What `statement` says of a run of a study, whose keys are no secret."""
+    duties = tuple(SEEDED if duty == KEYS else duty for duty in statement.duties)
+    return replace(statement, duties=duties)
 
 
 def reached(arm: Mapping[str, Any]) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from anechoic.lab.report import utility_chart
+from anechoic.lab.report import utility_chart, words
 from anechoic.lab.studies.runner import plain_arms, private_arms, run_study
 from anechoic.lab.studies.study import Study
 from anechoic.lab.studies.tasks import Flights, load
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement import render, statement_of
 
 DELTA = 1e-6
 EPSILONS = (0.1, 0.3, 1.0)
@@ -94,9 +95,8 @@ def finish(study: Study, out: Path, console: Console) -> None:
     if planned:
         arm = planned[(len(planned) - 1) // 2]
         console.print(f"\n[bold]The guarantee of the {arm.title}[/]")
-        console.print(
-            Mechanism.from_json(arm.mechanism or "").report(), markup=False, highlight=False, soft_wrap=True
-        )
+        stated = words.with_keys_from_seeds(statement_of(Mechanism.from_json(arm.mechanism or "")))
+        console.print(render(stated, "text"), markup=False, highlight=False, soft_wrap=True)
         console.print(
             f"\nThe others: anechoic explain {out / (planned[0].name + '.json')}, …", highlight=False
         )

@@ -21,6 +21,22 @@ def begun(run: Run) -> bool:
     return run.checkpoint is not None and checkpoint(run).is_file()
 
 
+def check_empty(folder: Path | None) -> None:
+    """Refuse to begin a study where another one left its runs.
+
+    Raises:
+        CheckpointError: naming one of them.
+    """
+    if folder is None or not folder.is_dir():
+        return
+    kept = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".pt", ".json")]
+    if kept:
+        raise CheckpointError(
+            f"--checkpoint {folder} holds runs already ({kept[0]} among them), which would be written over:"
+            " go on with them by --resume, or name another folder."
+        )
+
+
 def keep(run: Run, identity: str, outcome: Outcome) -> None:
     """Write the outcome of a finished run, and drop its checkpoint."""
     path = _finished(run)

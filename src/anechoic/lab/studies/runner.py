@@ -16,6 +16,7 @@ from anechoic.lab.studies.pool import execute_all
 from anechoic.lab.studies.record import make_record
 from anechoic.lab.studies.study import Arm, Study
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import plan
 
@@ -131,6 +132,9 @@ def run_study(
         f" {', '.join(f'{rate:g}' for rate in study.rates)}{words.WIDENED if study.widen else ''}."
     )
     console.print(words.TUNING, style="dim")
+    weak = (weak_delta(one.delta, examples_of(one.sampling), one.unit) for one in mechanisms.values())
+    for sentence in dict.fromkeys(filter(None, weak)):
+        console.print(f"Warning: {sentence}.", style="yellow", highlight=False)
     start = time.perf_counter()
     with progress(study, console) as bars:
         outcomes = execute_all(runs, jobs=jobs, listen=bars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from anechoic.lab.studies import demo
 from anechoic.lab.studies.aircraft import QUICK_PASSES, aircraft_study, sampled_study
+from anechoic.lab.studies.keeping import check_empty
 from anechoic.lab.studies.runner import plain_arms, private_arms, run_study
 from anechoic.lab.studies.study import Arm, Study
 from anechoic.lab.studies.tasks import FashionMNIST, load
@@ -100,30 +102,32 @@ def train(
         options: of `fashion_study`, `flights_study` or `aircraft_study`; None stands for the default.
 
     Raises:
+        CheckpointError: where `checkpoints` holds runs already and `resume` is not said.
         ValueError: for options that the data set does not have.
     """
+    if not resume:
+        check_empty(checkpoints)
     console = Console()
     given = {name: value for name, value in options.items() if value is not None}
     unit, facts = given.pop("unit", None), None
     if unit not in (None, "flight", "tail") or (unit is not None and data != "flights"):
         raise ValueError(
-            f"unit={unit!r}: the flights are protected by flight or by tail (the aircraft); of the other data"
+            f"--unit {unit}: the flights are protected by flight or by tail (the aircraft); of the other data"
             " nobody knows who owns what. Leave it out."
         )
     if unit != "tail" and (extra := {"separation", "limit", "local_steps"} & given.keys()):
-        raise ValueError(f"{', '.join(sorted(extra))}: what an aircraft adds needs --unit tail.")
+        raise ValueError(f"{_options(extra)}: what an aircraft adds needs --unit tail.")
     sampled = unit == "tail" and given.get("sampling") == "poisson"
     if sampled:
         given.pop("sampling")
         if extra := {"separation", "limit"} & given.keys():
-            raise ValueError(f"{', '.join(sorted(extra))}: bounds are for time order, --sampling fixed.")
+            raise ValueError(f"{_options(extra)}: bounds are for time order, --sampling fixed.")
     if data == "flights":
         fixed = {"model", "batch_size", "steps", "epochs"} & given.keys()
         if fixed or given.get("sampling", "fixed") != "fixed":
-            what = ", ".join(sorted(fixed)) or "sampling"
             raise ValueError(
-                f"{what}: the flights are one pass in time order with a logistic model; leave it out, or take"
-                " --data fashion-mnist."
+                f"{_options(fixed or {'sampling'})}: the flights are one pass in time order with a logistic"
+                " model; leave it out, or take --data fashion-mnist."
             )
         given.pop("sampling", None)
         if quick:
@@ -158,3 +162,8 @@ def train(
     )
     demo.finish(study, out, console)
     return record
+
+
+def _options(names: Iterable[str]) -> str:
+    """Arguments by the names that they have on the command line."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

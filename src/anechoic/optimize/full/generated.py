@@ -81,14 +81,8 @@ def heavy_patterns(gram: Array, participation: MinSep | OncePerEpoch) -> set[tup
 
 def _ascended(a: Array, weights: Array | None, patterns: NDArray[np.intp]) -> DualPoint:
     dual = ParticipationDual(a, patterns, weights)
-    best: list[DualPoint] = []
-    passed: list[float] = []
 
-    def done(point: DualPoint, evaluations: int) -> bool:
-        if not best or point.value > best[0].value:
-            best[:] = [point]
-        passed.append(best[0].value)
-        return len(passed) > 10 and passed[-1] < passed[-11] * (1 + STILL)
+    def stalled(reached: list[float]) -> bool:
+        return len(reached) > 10 and reached[-1] < reached[-11] * (1 + STILL)
 
-    dual.ascend(dual.pack(start(a, weights, patterns)), done, rounds=ROUNDS)
-    return best[0]
+    return dual.best(dual.pack(start(a, weights, patterns)), stalled, rounds=ROUNDS)

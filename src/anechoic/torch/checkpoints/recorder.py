@@ -10,7 +10,7 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of
+from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of, read_journal
 from anechoic.torch.release import Release
 
 
@@ -45,6 +45,19 @@ class Recorder:
     def path(self) -> str:
         """File name of the journal, or "" where there is none yet."""
         return "" if self.journal is None else str(self.journal.path)
+
+    def made(self, noise_key: bytes) -> int:
+        """Releases that were ever made under `noise_key`, as far as the journal knows: 0 where there is none.
+
+        A resumed run stands before the end of its journal until it has repeated what follows its checkpoint.
+        """
+        if self.journal is not None:
+            return self.journal.end
+        place = None if self._path is None else _file(self._path, noise_key)
+        if place is None or not place.exists() or not place.stat().st_size:
+            return 0
+        record = read_journal(place)
+        return record.end if record.identity == identity_of(noise_key) else 0
 
     def ready(self, step: int, noise_key: bytes) -> None:
         """Begin the journal before release `step`, where a path was given."""
@@ -98,13 +111,17 @@ class Recorder:
         self._release.journal = self
 
     def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:
-        identity = identity_of(noise_key)
         return Journal.open(
-            place / f"anechoic-{identity[:16]}.journal" if place.is_dir() else place,
-            identity=identity,
+            _file(place, noise_key),
+            identity=identity_of(noise_key),
             fingerprint=self._fingerprint,
             position=step,
             sync_every=self._sync_every,
             digest_key=digest_key_of(noise_key),
             **how,
         )
+
+
+def _file(place: Path, noise_key: bytes) -> Path:
+    """The journal of a run at `place`, which may be a folder."""
+    return place / f"anechoic-{identity_of(noise_key)[:16]}.journal" if place.is_dir() else place

@@ -23,11 +23,13 @@ class Resumable(ABC):
     def get_epsilon(self, delta: float) -> float:
         """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
 
-        Without charges never above the mechanism's. It holds for a number of releases that was fixed without
-        looking at them; a stop that was chosen by what was released has the epsilon of the whole mechanism.
+        Releases that the journal knows of count from the start, also where a resumed run has not repeated
+        them yet. Without charges never above the mechanism's. It holds for a number of releases that was
+        fixed without looking at them; a stop that was chosen by what was released has the epsilon of the
+        whole mechanism.
         """
         run = self._current()
-        return run.history.epsilon(delta, run.ledger.releases)
+        return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.made(run.keys.noise)))
 
     def charge(
         self,
@@ -127,9 +129,10 @@ class Resumable(ABC):
 
         Args:
             path: of the checkpoint, with its journal beside it.
-            adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that
-                no other copy of the run is continued, and that nothing was released after this copy was
-                taken: otherwise rows of noise are used twice unseen.
+            adopt_journal: take a journal that was moved, copied or put back, or one of an earlier version,
+                whose lines anybody could have written. It is the caller's word that no other copy of the run
+                is continued, and that nothing was released after this copy was taken: otherwise rows of
+                noise are used twice unseen.
 
         Returns:
             The `checkpoint_dict` that was saved.

@@ -45,6 +45,9 @@ class PrivateDataLoader(DataLoader[Any]):
     given there. Under Poisson sampling a batch may hold no example: its tensors then have length 0, and it
     is stepped like any other (without a forward pass, if the model cannot make one).
 
+    An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
+    guarantee unseen, since batches are drawn as indices. Another length is refused.
+
     Args:
         source: the user's loader.
         feed: which examples form batch t, and the sampling key.
@@ -53,7 +56,8 @@ class PrivateDataLoader(DataLoader[Any]):
         max_physical_batch_size: largest micro-batch delivered, or None for whole batches.
 
     Raises:
-        HorizonError: on iterating when all n releases were made.
+        HorizonError: on iterating when all n releases were made; a resumed run has empty passes before, as
+            many as were complete when it was resumed.
         MismatchError: on iterating when the length of the data set has changed; for micro-batches smaller
             than what one unit brings to a step.
         DesynchronizedError: on fetching a batch before the last one was stepped, or through a stale iterator.

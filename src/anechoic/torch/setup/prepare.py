@@ -18,6 +18,7 @@ from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.runs.ledger import Delivery, ReleaseLedger
@@ -201,6 +202,14 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
 
+    logger.info(
+        "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
+        " give mechanism=, where it is made often.",
+        fit.planned_steps(setup.period, setup.epochs, setup.steps),
+        setup.count,
+        "examples" if setup.units is None else "units",
+    )
+
     def made(memory_budget: int | None) -> Plan:
         return plan(
             examples=setup.count,
@@ -297,6 +306,15 @@ def begin(
         mechanism,
         arithmetic,
     )
+    logger.info(
+        "noise: its state takes %.3g MB, %d bytes for each parameter; memory_budget= bounds it where a"
+        " mechanism is planned. Keys: %s.",
+        release.noise_bytes / 1e6,
+        release.noise_bytes // sum(p.numel() for p in source.parameters),
+        keys,
+    )
+    if weak := weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit):
+        logger.warning("%s.", weak)
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
     return run, (source.module, optimizer, source.criterion, loader)

@@ -1,0 +1,159 @@
+"""What the commands do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from anechoic.cli.manners import check_writable, naming, need, patience, text_of
+from anechoic.cli.values import as_tuple
+
+# -- what the commands do ------------------------------------------------------------------------
+
+
+def demo(options: argparse.Namespace) -> None:
+    if options.streaming:
+        from anechoic.lab.studies.stream import streaming_demo
+
+        streaming_demo(options.out)
+        return
+    need("torch", "opacus", "rich", "matplotlib")
+    from anechoic.lab.studies.demo import demo
+
+    demo(
+        out=options.out,
+        seeds=options.seeds,
+        quick=options.quick,
+        jobs=options.jobs,
+        rates=as_tuple(options.lr),
+        command=options.command_line,
+    )
+
+
+def train(options: argparse.Namespace) -> None:
+    need("torch", "opacus", "rich", "matplotlib")
+    from anechoic.lab.studies.train import train
+
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+    train(
+        data=options.data,
+        directory=options.data_dir,
+        out=options.out,
+        jobs=options.jobs,
+        command=options.command_line,
+        quick=options.quick,
+        checkpoints=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
+        resume=options.resume,
+        model=options.model,
+        batch_size=options.batch_size,
+        steps=options.steps,
+        epochs=options.epochs,
+        sampling=options.sampling,
+        unit=options.unit,
+        separation=options.separation,
+        limit=options.limit,
+        local_steps=options.local_steps,
+        strategy=options.mechanism,
+        epsilons=as_tuple(options.epsilon),
+        delta=options.delta,
+        rates=as_tuple(options.lr),
+        seeds=options.seeds,
+    )
+
+
+def plan(options: argparse.Namespace) -> None:
+    from anechoic.lab.report.plan_table import print_plan
+    from anechoic.mechanism.weak_delta import weak_delta
+    from anechoic.participation import MinSep
+    from anechoic.planning import plan
+    from anechoic.sampling.base import plural
+
+    if options.max_participations is not None and options.min_sep is None:
+        raise ValueError(
+            "--max-participations needs --min-sep, the steps between two participations of one unit."
+        )
+    promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
+    check_writable(options.json)
+    if weak := weak_delta(options.delta, options.examples, options.unit):
+        print(f"anechoic plan: {weak}.", file=sys.stderr)
+    with patience(f"comparing mechanisms for {options.examples:,} {plural(options.unit)}"):
+        found = plan(
+            examples=options.examples,
+            batch_size=options.batch_size,
+            epochs=options.epochs,
+            steps=options.steps,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            dimension=options.dimension,
+            memory_budget=options.memory_budget,
+            random_sampling=not options.no_random_sampling,
+            participation=promised,
+            strategy=options.mechanism,
+            clip_norm=options.clip_norm,
+            adjacency=options.adjacency,
+            unit=options.unit,
+            drop_last=options.drop_last,
+            accounting=options.accounting,
+        )
+    print_plan(found, rows=None if options.all else 12)
+    if options.json is not None:
+        options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
+        print(f"\nSaved: {options.json} (anechoic explain {options.json})")
+
+
+def explain(options: argparse.Namespace) -> None:
+    from anechoic.mechanism.endless import EndlessMechanism
+    from anechoic.mechanism.mechanism import Mechanism
+
+    check_writable(options.out)
+    text = text_of(options.file)
+    kind = EndlessMechanism if '"endless_format"' in text else Mechanism
+    with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
+        shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
+    print(shown.rstrip("\n") if options.out is None else f"Saved: {options.out}")
+
+
+def audit(options: argparse.Namespace) -> int:
+    from anechoic.audit import audit_mechanism
+    from anechoic.mechanism.mechanism import Mechanism
+
+    text = text_of(options.file)
+    if '"endless_format"' in text:
+        raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
+    check_writable(options.json)
+    with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
+        mechanism = Mechanism.from_json(text)
+    given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
+    if options.training:
+        need("torch", "opacus")
+        from anechoic.torch import audit_training
+
+        report = audit_training(mechanism, **given)
+    else:
+        report = audit_mechanism(mechanism, **given)
+    print(report)
+    if options.json is not None:
+        options.json.write_text(report.to_json(), encoding="utf-8")
+        print(f"\nSaved: {options.json}")
+    return int(report.violated)
+
+
+def stream(options: argparse.Namespace) -> None:
+    from anechoic.streaming.command import stream_file
+
+    stream_file(options)
+
+
+def theory(options: argparse.Namespace) -> None:
+    need("matplotlib")
+    from anechoic.lab.published import EXHIBITS, exhibit
+
+    if options.list:
+        for name, make in EXHIBITS.items():
+            print(f"{name:16}{(make.__doc__ or '').splitlines()[0]}")
+        return
+    for name in options.names or EXHIBITS:
+        for file in exhibit(name).write(options.out):
+            print(file, flush=True)

@@ -1,0 +1,42 @@
+"""The command line: anechoic demo | train | plan | stream | explain | audit | theory."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from anechoic.cli.manners import one_line
+from anechoic.cli.parser import parser_of_all
+from anechoic.cli.values import _UNITS
+from anechoic.errors import AnechoicError
+
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 2 for what the caller can mend, 130 after Ctrl-C.
+
+    `audit` returns 1 where it refutes a guarantee.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser_of_all().parse_args(given)
+    options.command_line = shlex.join(["anechoic", *given])
+    try:
+        code: int = options.run(options) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (AnechoicError, ValueError, OSError) as error:
+        print(f"anechoic {options.command}: {one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"anechoic {options.command}: stopped.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""Manners of the command line: what is said while it works, and where it cannot."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from anechoic.errors import AnechoicError, MismatchError
+
+#: Seconds after which a command says what it is at.
+PATIENCE = 3.0
+
+
+@contextmanager
+def patience(doing: str) -> Iterator[None]:
+    """Say on a terminal's stderr what takes so long, once it does."""
+
+    def say() -> None:
+        print(f"anechoic: {doing}; this can take minutes. Ctrl-C stops it.", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(PATIENCE, say)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name the file that is no mechanism, or another one than it says."""
+    try:
+        yield
+    except MismatchError as error:
+        raise MismatchError(f"{file}: {error}") from error
+
+
+def check_writable(file: Path | None) -> None:
+    """Refuse a file that could not be written, before the work whose result it is for.
+
+    Raises:
+        ValueError: naming the folder that is missing, or in the way.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise ValueError(f"{file} cannot be written: {file.parent} is no folder. Make it, or name another.")
+    if file is not None and file.is_dir():
+        raise ValueError(f"{file} cannot be written: it is a folder. Name a file in it.")
+
+
+def text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not a mechanism file: {error}.") from error
+
+
+def need(*modules: str) -> None:
+    """Refuse to start without the packages of the extras.
+
+    Raises:
+        AnechoicError: naming what to install.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise AnechoicError(
+            f"this command needs {', '.join(missing)}, which is not installed: pip install"
+            " 'anechoic[torch,plot]'"
+        )
+
+
+def one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("anechoic")
+    except metadata.PackageNotFoundError:
+        return "(not installed as a package)"

@@ -1,0 +1,179 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from anechoic.cli import commands as do
+from anechoic.cli.manners import version
+from anechoic.cli.values import count, size
+
+_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "blt")
+
+_ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
+
+
+# -- the parser ----------------------------------------------------------------------------------
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anechoic", description="Correlated noise mechanisms for differential privacy."
+    )
+    parser.add_argument("--version", action="version", version=f"anechoic {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(commands)
+    _add_train(commands)
+    _add_plan(commands)
+    _add_stream(commands)
+
+    explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
+    explain.add_argument("file", type=Path, metavar="MECHANISM.json")
+    explain.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text")
+    explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
+    explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
+    explain.set_defaults(run=do.explain)
+    _add_audit(commands)
+    _add_theory(commands)
+    return parser
+
+
+def _add_demo(commands: Any) -> None:
+    demo = commands.add_parser("demo", help="private training on 327,346 flights, with a report")
+    _add_running(demo, Path("demo-report"))
+    demo.add_argument("--seeds", type=count, help="seeds of each arm (default: 3)")
+    demo.add_argument("--streaming", action="store_true", help="releases of every hour instead of training")
+    demo.set_defaults(run=do.demo)
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser("train", help="compare mechanisms on a data set, over several epochs")
+    train.add_argument("--data", choices=("fashion-mnist", "flights"), required=True)
+    train.add_argument("--data-dir", metavar="DIR", help="folder with the four files of Fashion-MNIST")
+    train.add_argument("--model", choices=("logistic", "cnn"), help="default: logistic")
+    train.add_argument("--epsilon", type=float, nargs="+", help="default: 1 (flights: 0.1 0.3 1)")
+    train.add_argument("--delta", type=float, help="default: 1e-6")
+    length = train.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=count, help="default: 2048")
+    length.add_argument("--epochs", type=count, help="passes, instead of --steps")
+    train.add_argument("--batch-size", type=count, help="default: 469")
+    train.add_argument("--sampling", choices=("fixed", "poisson", "both"), help="default: fixed")
+    train.add_argument(
+        "--unit", choices=("flight", "tail"), help="of the flights: what is protected, tail for the aircraft"
+    )
+    train.add_argument("--separation", type=count, metavar="STEPS", help="of an aircraft's participations")
+    train.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
+    train.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
+    train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
+    train.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
+    _add_running(train, Path("train-report"))
+    train.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
+    train.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
+    train.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    train.set_defaults(run=do.train)
+
+
+def _add_running(command: argparse.ArgumentParser, out: Path) -> None:
+    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
+    command.add_argument("--lr", type=float, nargs="+", help="the grid of learning rates, one for all arms")
+    command.add_argument("--jobs", type=count, default=min(os.cpu_count() or 1, 8), help="worker processes")
+    command.add_argument("--quick", action="store_true", help="a slice of the data, for a first look")
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="compare mechanisms for a training setting, and choose one")
+    plan.add_argument("--examples", type=count, required=True)
+    plan.add_argument("--batch-size", type=count, nargs="+", required=True, help="several are compared")
+    length = plan.add_mutually_exclusive_group(required=True)
+    length.add_argument("--epochs", type=count)
+    length.add_argument("--steps", type=count)
+    plan.add_argument("--epsilon", type=float, required=True)
+    plan.add_argument("--delta", type=float, required=True)
+    plan.add_argument("--dimension", type=count, help="trainable parameters, for the memory of the noise")
+    plan.add_argument(
+        "--memory-budget", type=size, metavar="BYTES", help="for the noise, such as 2GB or 512MiB"
+    )
+    plan.add_argument("--no-random-sampling", action="store_true", help="batches come in a fixed order")
+    plan.add_argument(
+        "--min-sep", type=count, metavar="STEPS", help="promised: steps between two participations"
+    )
+    plan.add_argument("--max-participations", type=count, help="promised, with --min-sep")
+    plan.add_argument("--mechanism", choices=_STRATEGIES, default="auto", help="compare this class only")
+    plan.add_argument("--clip-norm", type=float, default=1.0)
+    plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
+    plan.add_argument("--unit", default="example", help="what is protected (default: example)")
+    plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
+    plan.add_argument(
+        "--accounting",
+        choices=("deterministic", "verified"),
+        default="deterministic",
+        help="verified compares schemes that only Monte Carlo accounts for, too (minutes)",
+    )
+    plan.add_argument("--all", action="store_true", help="show every candidate")
+    plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
+    plan.set_defaults(run=do.plan)
+
+
+def _add_stream(commands: Any) -> None:
+    stream = commands.add_parser("stream", help="release running statistics of a file, step by step")
+    stream.add_argument("--input", required=True, metavar="FILE", help=".csv, .jsonl, .parquet, or - for CSV")
+    stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
+    stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
+    stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
+    stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
+    stream.add_argument("--timezone", default="UTC", metavar="ZONE", help="of times without offset")
+    stream.add_argument("--count", action="store_true", help="how many records")
+    for name, form in (
+        ("sum", "COLUMN:BOUND"),
+        ("mean", "COLUMN:LOW:HIGH"),
+        ("histogram", "COLUMN:CATEGORY,…"),
+        ("quantiles", "COLUMN:LOW:HIGH:WIDTH"),
+        ("distribution", "COLUMN:LOW:HIGH:WIDTH"),
+    ):
+        stream.add_argument(f"--{name}", action="append", default=[], metavar=form)
+    stream.add_argument("--epsilon", type=float, required=True)
+    stream.add_argument("--delta", type=float, default=1e-6, help="default: 1e-6")
+    stream.add_argument("--horizon", type=count, metavar="STEPS", help="default: none")
+    stream.add_argument("--unit", metavar="COLUMN", help="ids of what is protected (default: each record)")
+    stream.add_argument("--max-participations", type=count, help="of one unit, with --unit (default: 1)")
+    stream.add_argument("--min-sep", type=count, metavar="STEPS", help="between two of them (default: 1)")
+    stream.add_argument("--per-step", type=count, default=1, help="records of a unit in a step (default: 1)")
+    stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped; secret")
+    stream.add_argument("--counter", type=Path, metavar="FILE", help="shows an older state put back")
+    stream.add_argument("--key-env", metavar="NAME", help="environment variable with the key, 64 hex digits")
+    stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
+    stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
+    stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
+    stream.set_defaults(run=do.stream)
+
+
+def _add_audit(commands: Any) -> None:
+    audit = commands.add_parser(
+        "audit", help="try to refute the guarantee of a mechanism file; exit code 1 if it is refuted"
+    )
+    audit.add_argument("file", type=Path, metavar="MECHANISM.json")
+    audit.add_argument(
+        "--training", action="store_true", help="through PrivacyEngine, instead of the noise stream alone"
+    )
+    audit.add_argument("--canaries", type=count, default=1000, help="default: 1000")
+    audit.add_argument("--confidence", type=float, default=0.95, help="default: 0.95")
+    audit.add_argument("--delta", type=float, help="default: the mechanism's own")
+    audit.add_argument(
+        "--factor", type=float, default=1.2, help="lack of noise for which powers are stated (default: 1.2)"
+    )
+    audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
+    audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
+    audit.set_defaults(run=do.audit)
+
+
+def _add_theory(commands: Any) -> None:
+    theory = commands.add_parser(
+        "theory", help="figures and tables of the papers on learning, computed again"
+    )
+    theory.add_argument("names", nargs="*", metavar="NAME", help="such as 000-2; all of them by default")
+    theory.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="default: theory")
+    theory.add_argument("--list", action="store_true", help="print the names, and stop")
+    theory.set_defaults(run=do.theory)

@@ -1,0 +1,39 @@
+"""Values as they are typed: counts such as 1e6, sizes such as 8GB, lists."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def count(text: str) -> int:
+    """An integer >= 1; underscores and commas may group its digits, and 1e6 is a million."""
+    grouped = text.replace(",", "_")
+    try:
+        value = int(Decimal(grouped)) if re.fullmatch(r"[\d_.]+[eE]\+?\d{1,2}", grouped) else int(grouped)
+        if value != Decimal(grouped):
+            raise ValueError(text)
+    except (ValueError, ArithmeticError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value
+
+
+def size(text: str) -> int:
+    """A number of bytes, with a unit: 2GB is 2·10⁹, 2GiB is 2·2³⁰."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)

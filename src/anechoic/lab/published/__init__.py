@@ -1,0 +1,6 @@
+"""Figures and tables of the papers, computed again: `exhibit("000-2").write(folder)`."""
+
+from anechoic.lab.published.exhibit import Curve, Exhibit, Panel
+from anechoic.lab.published.exhibits import EXHIBITS, exhibit
+
+__all__ = ["EXHIBITS", "Curve", "Exhibit", "Panel", "exhibit"]

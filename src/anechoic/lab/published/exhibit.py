@@ -1,0 +1,134 @@
+"""A figure or table of a paper, computed again: its data, its page, and its drawing."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array
+
+_COLOURS = ("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#8b949e")
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line: x and y of shape (points,)."""
+
+    label: str
+    x: Array
+    y: Array
+    dashed: bool = False
+    points: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One pair of axes; `log` holds the letters of the axes that are logarithmic."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+    log: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """What a command regenerates.
+
+    Attributes:
+        name: as typed, such as "000-2".
+        title: one line.
+        source: paper and number.
+        panels: drawn side by side; none for a table.
+        table: header and rows, for a table.
+        remarks: what was published, what is found here, and why they differ; each one paragraph.
+    """
+
+    name: str
+    title: str
+    source: str
+    panels: tuple[Panel, ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def write(self, folder: Path, *, draw: bool = True) -> list[Path]:
+        """NAME.csv, NAME.md and, for a figure, NAME.svg in `folder`; returns what was written.
+
+        Raises:
+            ModuleNotFoundError: where matplotlib is missing, for a figure that is to be drawn.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        data, page, image = (folder / f"{self.name}.{kind}" for kind in ("csv", "md", "svg"))
+        with data.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(self._rows())
+        drawn = draw and bool(self.panels)
+        page.write_text(self._page(drawn), encoding="utf-8")
+        if drawn:
+            self._draw(image)
+        return [data, page, *([image] if drawn else [])]
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        if self.table:
+            return list(self.table)
+        rows: list[tuple[Any, ...]] = [("panel", "curve", "x", "y")]
+        for panel in self.panels:
+            for curve in panel.curves:
+                for x, y in zip(np.asarray(curve.x, float), np.asarray(curve.y, float), strict=True):
+                    rows.append((panel.title, curve.label, f"{x:.10g}", f"{y:.10g}"))
+        return rows
+
+    def _page(self, drawn: bool) -> str:
+        lines = [f"# {self.title}", "", f"{self.source}. Data: [{self.name}.csv]({self.name}.csv).", ""]
+        if drawn:
+            lines += [f"![{self.title}]({self.name}.svg)", ""]
+        if self.table:
+            head, *rows = self.table
+            lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+            lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+        for remark in self.remarks:
+            lines += [remark, ""]
+        return "\n".join(lines)
+
+    def _draw(self, file: Path) -> None:
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        style: Any = {
+            "font.size": 9,
+            "legend.frameon": False,
+            "svg.hashsalt": "anechoic",
+        }
+        style |= {"axes.spines.top": False, "axes.spines.right": False}
+        with matplotlib.rc_context(style):
+            figure = Figure(figsize=(4.4 * len(self.panels), 3.6), layout="constrained")
+            for axes, panel in zip(np.ravel(figure.subplots(1, len(self.panels))), self.panels, strict=True):
+                for curve, colour in zip(panel.curves, _COLOURS * 2, strict=False):
+                    line = "none" if curve.points else "--" if curve.dashed else "-"
+                    marker = "o" if curve.points else ""
+                    axes.plot(
+                        curve.x,
+                        curve.y,
+                        ls=line,
+                        marker=marker,
+                        ms=3,
+                        lw=1.4,
+                        color=colour,
+                        label=curve.label,
+                    )
+                axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+                if "x" in panel.log:
+                    axes.set_xscale("log")
+                if "y" in panel.log:
+                    axes.set_yscale("log")
+                axes.legend(fontsize=7.5)
+            figure.savefig(file, metadata={"Date": None})
+
+
+def slope(x: Any, y: Any) -> float:
+    """Slope of log y against log x by least squares."""
+    return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])

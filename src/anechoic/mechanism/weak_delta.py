@@ -1,0 +1,35 @@
+"""A delta that is too large to promise anything: said wherever a guarantee is made or stated."""
+
+from __future__ import annotations
+
+from anechoic.sampling import Sampling
+from anechoic.sampling.base import plural
+
+
+def examples_of(sampling: Sampling) -> int | None:
+    """N of a scheme, None where nobody said."""
+    return getattr(sampling, "examples", None)
+
+
+def weak_delta(delta: float, examples: int | None, unit: str = "example") -> str:
+    """What to say of a delta that publishing whole records would satisfy; "" where there is nothing to say.
+
+    Whoever publishes one record of N, drawn at random, is (0, 1/N)-DP, so that a guarantee with delta >= 1/N
+    does not rule it out.
+
+    Args:
+        delta: in (0, 1); of others something else is wrong.
+        examples: N, of `unit`; None where nobody knows it, which is then taken for 2.
+        unit: what is protected.
+
+    Returns:
+        One sentence, without a full stop.
+    """
+    count = 2 if examples is None else examples
+    if not delta < 1 or count < 2 or delta * count < 1:
+        return ""
+    of = f"1/N for N={count} {plural(unit)}" if examples is not None else "1/2"
+    return (
+        f"delta={delta:g} is at least {of}: publishing one of them as it is, drawn at random, would keep this"
+        f" guarantee too; take a delta far below 1/N{f', such as {count**-1.1:.2g}' if examples else ''}"
+    )

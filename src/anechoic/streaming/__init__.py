@@ -1,0 +1,59 @@
+"""Statistics of a live stream, released step after step with correlated noise, each step once.
+
+    flights = streaming.Count(epsilon=1.0, delta=1e-6, horizon=8760, state="flights.db")
+    flights.update(batch)          # adds to the open step; no noise
+    release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
+
+Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`,
+`Moments`, `LinearRegression`. `Dashboard` releases several of one stream together.
+"""
+
+from anechoic.streaming.distribution import DistributionOf, QuantilesOf
+from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.estimators import (
+    Count,
+    Dashboard,
+    Distribution,
+    Histogram,
+    LinearRegression,
+    Mean,
+    Moments,
+    Quantiles,
+    Sum,
+)
+from anechoic.streaming.mechanisms import planned_mechanism
+from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
+from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.statistic import Records, Statistic
+from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+
+__all__ = [
+    "Count",
+    "CountOf",
+    "Dashboard",
+    "Decayed",
+    "Distribution",
+    "DistributionOf",
+    "Estimate",
+    "Estimator",
+    "Histogram",
+    "HistogramOf",
+    "LinearRegression",
+    "LinearRegressionOf",
+    "Mean",
+    "MeanOf",
+    "Moments",
+    "MomentsOf",
+    "Over",
+    "Quantiles",
+    "QuantilesOf",
+    "Records",
+    "Release",
+    "Running",
+    "SlidingWindow",
+    "Statistic",
+    "Sum",
+    "SumOf",
+    "planned_mechanism",
+]

@@ -1,0 +1,83 @@
+"""How many standard deviations an interval needs so that those of all steps hold together.
+
+The noise of the n released sums is B Z, of which everything is known: its covariance is B B^T. Its largest
+standardised entry is simulated, with an upper confidence bound of the quantile in the place of the quantile;
+where there are too many steps or numbers for that, probabilities are added up instead.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import binom
+
+from anechoic._validate import Array
+from anechoic.losses import error
+from anechoic.mechanism import Mechanism
+from anechoic.streaming.mechanisms import FOR_EVER
+from anechoic.streaming.over import Over
+
+#: Longest stream that is simulated, how often, and the numbers drawn at once.
+SIMULATED_UP_TO = 2**14
+REPEATS = 4096
+_AT_ONCE = 2**22
+#: Probability that the simulated quantile lies below the true one.
+_FAILURE = 0.01
+
+
+class Factors:
+    """z by step: |error| <= z standard deviations holds at all steps, for all numbers, at some level.
+
+    Args:
+        mechanism, over: of the stream.
+        level: in (0, 1).
+        dimension: numbers released at each step, whose noises are independent.
+    """
+
+    def __init__(self, mechanism: Mechanism, over: Over, level: float, dimension: int) -> None:
+        # independent numbers: each may miss with the same small probability
+        self._miss = -math.expm1(math.log(level) / dimension)
+        self._steps = mechanism.steps
+        self._one: float | None = None
+        if self._steps < FOR_EVER:
+            self._one = two_sided(self._miss / self._steps)
+        if self._steps <= SIMULATED_UP_TO:
+            place = order_of(REPEATS, 1 - self._miss)
+            if place is not None:
+                largest = np.sort(largest_entries(mechanism, over, REPEATS))
+                self._one = min(self._one or math.inf, float(largest[place]))
+
+    def at(self, step: int) -> float:
+        """z of a step."""
+        if self._one is not None:
+            return self._one
+        # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
+        block = (step + 1).bit_length() - 1
+        share = 6 / (math.pi * (block + 1)) ** 2 / 2**block
+        return two_sided(self._miss * share)
+
+
+def two_sided(miss: float) -> float:
+    """z that a standard normal number exceeds in size with probability `miss`."""
+    return float(-ndtri(miss / 2))
+
+
+def order_of(count: int, level: float) -> int | None:
+    """Index of the order statistic of `count` draws that is above the quantile, but for _FAILURE; or None."""
+    place = int(binom.ppf(1 - _FAILURE, count, level))
+    return place if place < count else None
+
+
+def largest_entries(mechanism: Mechanism, over: Over, repeats: int) -> Array:
+    """max_t |(B Z)[t]| / ||B[t]|| in independent repetitions; the draws are public, and always the same."""
+    strategy, workload = mechanism.strategy, over.workload(mechanism.steps)
+    norms = error(workload, strategy).per_step[:, None]
+    rng = np.random.default_rng(0)
+    width = max(1, min(repeats, _AT_ONCE // strategy.rows))
+    found = []
+    for start in range(0, repeats, width):
+        fresh = rng.standard_normal((strategy.rows, min(width, repeats - start)))
+        found.append(np.abs(workload.multiply(strategy.correlate(fresh)) / norms).max(axis=0))
+    return np.concatenate(found)

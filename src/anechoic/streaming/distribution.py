@@ -1,0 +1,240 @@
+"""Distribution functions and quantiles: noise correlated over the buckets as well as over time.
+
+A record in bucket j adds column j of a matrix D to the step, and the noise of the step is correlated over
+time by C, independently in each entry. Undone, D^-1 correlates that noise over the buckets. Together this is
+the Kronecker product of C and D, and as the columns of D have norm at most 1, its sensitivity is that of C:
+see docs/proofs/streaming.md. Errors multiply too, so that each of the two is chosen by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
+from scipy.optimize import isotonic_regression
+
+from anechoic import optimize, workloads
+from anechoic._validate import Array, finite_array, one_of
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, numbers
+
+#: Most buckets over which noise is correlated: their matrix is dense.
+CORRELATED_UP_TO = 1024
+#: Entries of D are multiples of 1 / FINE, so that sums of its columns are exact.
+FINE = 2**14
+
+
+class DistributionOf(Statistic):
+    """How many records lie below each edge: a cumulative distribution function in counts.
+
+    The value is the isotonic regression of the noisy cumulative counts, cut at 0: the distribution function
+    does not fall, begins at 0 below the first edge and ends at the number of records. `raw` holds the
+    cumulative counts as released, unbiased; low and high are theirs.
+
+    Args:
+        edges: increasing, in public units, given in advance. Numbers below the first count in the first
+            bucket, those from the last on in the last one; infinite ones too. NaN is left out.
+        column: of the batch.
+        noise: "domain" correlates it over the buckets, so that the average range of buckets has the least
+            error; "buckets" gives each its own. "auto" takes the better one, "buckets" for more than 1,024.
+
+    Attributes:
+        noise: which of the two it is.
+    """
+
+    def __init__(self, edges: ArrayLike, column: str | None = None, noise: str = "auto") -> None:
+        self.edges = finite_array("edges", edges)
+        if len(self.edges) < 2 or not (np.diff(self.edges) > 0).all():
+            raise ValueError(
+                f"edges={np.array2string(self.edges, threshold=6)} must be at least two increasing numbers,"
+                " chosen without looking at the data."
+            )
+        self.column = column
+        buckets = len(self.edges) - 1
+        one_of("noise", noise, ("auto", "buckets", "domain"))
+        if noise == "domain" and buckets > CORRELATED_UP_TO:
+            raise ValueError(
+                f"noise='domain' for {buckets} buckets: at most {CORRELATED_UP_TO} are correlated. Take fewer"
+                " edges, or noise='buckets'."
+            )
+        if noise == "auto":
+            correlated = (
+                buckets <= CORRELATED_UP_TO and self.range_errors()["domain"] < self.range_errors()["buckets"]
+            )
+            noise = "domain" if correlated else "buckets"
+        self.noise = noise
+
+    @property
+    def dimension(self) -> int:
+        return len(self.edges) - 1
+
+    bound = 1.0
+    quantum = FINE
+
+    def range_errors(self) -> dict[str, float]:
+        """RMS error over all ranges of buckets, for noise of variance 1, by way of correlating it."""
+        return {
+            "buckets": range_error(np.eye(self.dimension)) if self.dimension <= CORRELATED_UP_TO else np.nan,
+            "domain": range_error(range_encoder(self.dimension)),
+        }
+
+    @cached_property
+    def _fine(self) -> Integers:
+        """D, in multiples of 1 / FINE; rounded towards zero, which makes its columns no longer."""
+        matrix = np.eye(self.dimension) if self.noise == "buckets" else range_encoder(self.dimension)
+        return np.trunc(matrix * FINE).astype(np.int64)
+
+    @cached_property
+    def decoder(self) -> Array:
+        """A D^-1, shape (E, E): cumulative counts from the noisy sums of encoded records."""
+        ones = np.tril(np.ones((self.dimension, self.dimension)))
+        return np.asarray(solve_triangular(self._fine.T / FINE, ones.T, lower=False).T)
+
+    def read(self, batch: Any) -> Records:
+        values = numbers(batch, what="batch")
+        if values.ndim != 1:
+            raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
+        usable = ~np.isnan(values)
+        places = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, self.dimension - 1)
+        beyond = usable & ((values < self.edges[0]) | (values >= self.edges[-1]))
+        return Records(
+            len(values),
+            places,
+            usable,
+            {"not a number": int((~usable).sum()), "beyond the edges": int(beyond.sum())},
+        )
+
+    def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
+        counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
+        if self.noise == "buckets":
+            return counts.astype(np.int64) * unit
+        return np.asarray(self._fine @ counts.astype(np.int64)) * (unit // FINE)
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        counts, errors = self._cumulative(totals, deviation)
+        value = monotone(counts, errors)
+        low, high = np.maximum(counts - z * errors, 0.0), np.maximum(counts + z * errors, 0.0)
+        return Estimate(value, errors, low, high, counts)
+
+    def _cumulative(self, totals: Array, deviation: float) -> tuple[Array, Array]:
+        """Cumulative counts and their standard errors."""
+        if self.noise == "buckets":
+            return np.cumsum(totals), deviation * np.sqrt(np.arange(1.0, self.dimension + 1))
+        return self.decoder @ totals, deviation * self._row_norms
+
+    @cached_property
+    def _row_norms(self) -> Array:
+        return np.asarray(np.sqrt(np.square(self.decoder).sum(axis=1)))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "distribution",
+            "edges": self.edges.tolist(),
+            "noise": self.noise,
+            "column": self.column,
+        }
+
+
+class QuantilesOf(DistributionOf):
+    """Quantiles of the records, from their noisy distribution function.
+
+    The value is interpolated within a bucket. An interval goes from one edge to another: it holds the bucket
+    of the quantile, with at least the level for which `z` is made.
+
+    Args:
+        edges, column, noise: as for `DistributionOf`.
+        probabilities: strictly between 0 and 1; shape (k,).
+    """
+
+    def __init__(
+        self,
+        edges: ArrayLike,
+        probabilities: Sequence[float] = (0.25, 0.5, 0.75),
+        column: str | None = None,
+        noise: str = "auto",
+    ) -> None:
+        super().__init__(edges, column, noise)
+        self.probabilities = finite_array("probabilities", probabilities)
+        if not ((self.probabilities > 0) & (self.probabilities < 1)).all():
+            raise ValueError(f"probabilities={probabilities!r} must lie strictly between 0 and 1.")
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        raw, errors = self._cumulative(totals, deviation)
+        counts = np.concatenate([[0.0], monotone(raw, errors)])
+        value = np.empty(len(self.probabilities))
+        low, high = np.empty_like(value), np.empty_like(value)
+        for i, p in enumerate(self.probabilities):
+            value[i] = np.interp(p * counts[-1], counts, self.edges) if counts[-1] > 0 else self._middle
+            low[i], high[i] = self._interval(float(p), raw, deviation, z)
+        value = np.clip(value, low, high)
+        return Estimate(value, (high - low) / (2 * z), low, high, raw)
+
+    def _interval(self, p: float, raw: Array, deviation: float, z: float) -> tuple[float, float]:
+        """Edges around all buckets whose right end may be the first with at least p of the records."""
+        excess = raw - p * raw[-1]
+        spread = z * deviation * self._contrast_norms(p)
+        may_reach = np.flatnonzero(excess + spread >= 0)
+        may_lack = np.flatnonzero(excess - spread < 0)
+        first = int(may_reach[0]) if len(may_reach) else self.dimension - 1
+        last = int(may_lack[-1]) + 1 if len(may_lack) else 0
+        last = min(max(last, first), self.dimension - 1)
+        return float(self.edges[first]), float(self.edges[last + 1])
+
+    def _contrast_norms(self, p: float) -> Array:
+        """Norms of the rows of A D^-1 less p times the last."""
+        if self.noise == "buckets":
+            own = np.arange(1.0, self.dimension + 1)
+            return np.asarray(np.sqrt(own * (1 - p) ** 2 + (self.dimension - own) * p**2))
+        return np.asarray(np.sqrt(np.square(self.decoder - p * self.decoder[-1]).sum(axis=1)))
+
+    @property
+    def _middle(self) -> float:
+        return float(self.edges[0] + self.edges[-1]) / 2
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "kind": "quantiles",
+            "probabilities": self.probabilities.tolist(),
+        }
+
+
+def monotone(counts: Array, errors: Array) -> Array:
+    """The nearest non-decreasing sequence that is >= 0, in the metric of the errors' inverse squares."""
+    found = isotonic_regression(counts, weights=1.0 / np.square(errors)).x
+    return np.asarray(np.maximum(found, 0.0))
+
+
+def range_error(matrix: Array) -> float:
+    """RMS over all ranges of buckets of the standard deviation that noise D^-1 z has in their sums.
+
+    A range is a difference of two cumulative sums, with rows r_i of A D^-1 and r_0 = 0: the sum of all
+    |r_i - r_j|^2 is (E + 1) sum |r_i|^2 - |sum r_i|^2.
+    """
+    size = len(matrix)
+    rows = solve_triangular(matrix.T, np.tril(np.ones((size, size))).T, lower=False).T
+    squares = (size + 1) * np.square(rows).sum() - np.square(rows.sum(axis=0)).sum()
+    return float(np.sqrt(squares / (size * (size + 1) / 2)))
+
+
+_ENCODERS: dict[int, Array] = {}
+
+
+def range_encoder(buckets: int) -> Array:
+    """The lower-triangular D with columns of norm at most 1 that has the least `range_error`; shape (E, E).
+
+    All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular
+    root is found with a certificate by `optimize.dense`.
+    """
+    if buckets not in _ENCODERS:
+        ones = np.tril(np.ones((buckets, buckets)))
+        gram = ones.T @ ((buckets + 1) * np.eye(buckets) - 1) @ ones
+        # the root that is lower triangular: Cholesky from the last row up
+        root = np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T
+        found = optimize.dense(workloads.from_dense(root), loss="rms").strategy.to_dense()
+        _ENCODERS[buckets] = found / np.sqrt(np.square(found).sum(axis=0).max()) * (1 - 2.0**-40)
+    return _ENCODERS[buckets]

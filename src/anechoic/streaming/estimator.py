@@ -1,0 +1,436 @@
+"""The estimator: update adds to the open step, release publishes its running statistics, once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import fraction, positive_int
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.keys import checked_key, derive, new_key
+from anechoic.mechanism import Mechanism
+from anechoic.participation import Participation
+from anechoic.streaming.bands import Factors
+from anechoic.streaming.intake import Addition, Intake
+from anechoic.streaming.ledger import Ledger
+from anechoic.streaming.mechanisms import (
+    ACCURATE_TO,
+    Deviations,
+    NoiseRows,
+    Spent,
+    grid_bits,
+    mechanism_of,
+)
+from anechoic.streaming.over import Over, Running
+from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
+from anechoic.streaming.standing import Standing, check_time
+from anechoic.streaming.state import InMemory, State
+from anechoic.streaming.statistic import Integers, Statistic, quantile
+from anechoic.streaming.store import Store
+
+Key = bytes | Callable[[], bytes] | None
+
+
+class Estimator:
+    """Running statistics of a stream of records about people, with a privacy guarantee.
+
+    `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
+    noise is added to the sums of the step, and what has been released of all steps is added up (`over`).
+
+    Guarantee: all releases together are (epsilon, delta)-DP, also where later records depend on earlier
+    releases, for one privacy unit whose records are there or not (adjacency "zero_out") or are others
+    ("replace_one"). Without `participation` the unit is a record ("event"). With it, units are told by
+    `unit_ids`, and records beyond the participation are left out, whatever the caller feeds: nothing is
+    promised. Which steps there are, and when they end, is not protected. See docs/proofs/streaming.md.
+
+    Args:
+        statistics: by name; they share one release (see `weights`).
+        epsilon, delta: of all releases together. Not with `mechanism`.
+        mechanism: a finished one, with `sampling=External(participation, 1, steps=n)`.
+        horizon: number of steps n, after which nothing is released; None for 2**40 of them.
+        participation: which steps one unit may touch: Single, MinSep(separation, most) or FullBatch. None for
+            records that are units themselves.
+        per_step: records of one unit that count in one step, the first ones; with `participation`.
+        over: Running() (default), SlidingWindow(width) or Decayed(factor).
+        weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
+            over the bound of one record, are in inverse proportion to them. All 1 by default.
+        adjacency: "zero_out" or "replace_one".
+        unit: what is protected, for statements; "event", or "unit" with `participation`.
+        level: of the intervals, in (0, 1).
+        accurate_to: without horizon, the releases for which running sums are near the best possible.
+        state: path of a state file, by which the stream outlives this process; see `store.Store`.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file.
+        counter: path of a file, kept elsewhere, by which an older state file is recognised.
+        adopt: take a state file that was moved or copied.
+
+    Raises:
+        ValueError: for an argument out of range or missing.
+        UnsupportedError, MismatchError: where no theorem covers the combination.
+        CheckpointError, GuaranteeError: as `store.Store`, for a state file that cannot be continued.
+
+    Example:
+        >>> from anechoic import streaming
+        >>> visits = streaming.Count(epsilon=1.0, delta=1e-6, horizon=24)
+        >>> visits.update(["ann", "bob", "cyd"])
+        True
+        >>> release = visits.release()
+        >>> release.step, release.standard_error < 20, release is visits.get()
+        (0, True, True)
+    """
+
+    def __init__(
+        self,
+        statistics: Mapping[str, Statistic],
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-6,
+        mechanism: Mechanism | None = None,
+        horizon: int | None = None,
+        participation: Participation | None = None,
+        per_step: int = 1,
+        over: Over | None = None,
+        weights: Mapping[str, float] | None = None,
+        adjacency: str = "zero_out",
+        unit: str | None = None,
+        level: float = 0.95,
+        accurate_to: int = ACCURATE_TO,
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+    ) -> None:
+        checked_statistics(statistics)
+        self.level = fraction("level", level)
+        self._z = quantile(self.level)
+        self.over = Running() if over is None else over
+        if not isinstance(self.over, Over):
+            raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
+        if per_step != 1 and participation is None:
+            raise ValueError(
+                f"per_step={per_step} without participation: every record is a unit of its own. Give"
+                " participation=Single() or MinSep(…), and unit_ids to update."
+            )
+        self.per_step = positive_int("per_step", per_step)
+        self.dimension = dimension_of(statistics)
+        self._by_unit = participation is not None
+        self.mechanism = mechanism_of(
+            mechanism,
+            participation,
+            over=self.over,
+            horizon=horizon,
+            epsilon=epsilon,
+            delta=delta,
+            dimension=self.dimension,
+            adjacency=adjacency,
+            unit=unit,
+            accurate_to=accurate_to,
+        )
+        self.participation = self.mechanism.participation
+        bits = grid_bits(self.mechanism, self.dimension)
+        self._shared = SharedRelease(statistics, weights, self.per_step, bits)
+        self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
+        self._start(state, key, counter, adopt)
+
+    def _start(
+        self,
+        state: str | os.PathLike[str] | None,
+        key: Key,
+        counter: str | os.PathLike[str] | None,
+        adopt: bool,
+    ) -> None:
+        secret = key() if callable(key) else key
+        if state is None:
+            if counter is not None:
+                raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
+            self._state: State = InMemory()
+            secret = new_key() if secret is None else checked_key(secret)
+        else:
+            store = Store(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
+            self._state, secret = store, store.key
+        self._process = os.getpid()
+        # the key of the state file is for this stream alone; noise has a key of its own
+        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
+        ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
+        self._intake = Intake(self._shared, ledger if self._by_unit else None)
+        self._standing = Standing.first(self.dimension)
+        self._last: Release | None = None
+        saved = self._state.load()
+        if saved is not None:
+            self._standing = Standing.of(saved)
+            self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
+            if self.step:
+                self._last = self._state.release(self.step - 1)
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Releases made, which is the index of the open step."""
+        return self._standing.step
+
+    @property
+    def contribution(self) -> float:
+        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
+        return self._shared.contribution
+
+    def standard_deviations(self, step: int) -> dict[str, float]:
+        """Standard deviation of the noise in each raw number of each statistic, known in advance."""
+        return self._shared.deviations(self._deviations.at(step))
+
+    def diagnostics(self) -> dict[str, int]:
+        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
+        return dict(self._standing.counts)
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
+        """Add records to the open step. No noise is used, and nothing is published.
+
+        Args:
+            batch: records, as the statistics read them; a mapping of columns where they name columns.
+            unit_ids: one a record, with `participation`: integers, text or bytes.
+            batch_id: a name for the batch. One that was added before is not added again.
+
+        Returns:
+            Whether it was added: False for a batch id that is known.
+
+        Raises:
+            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            HorizonError: if all steps were released.
+            GuaranteeError: in a fork, or after a failure that left the state file behind.
+        """
+        self._check_own()
+        addition = self._read(batch, unit_ids)
+        if batch_id is not None and self._state.seen(_checked_id(batch_id)) is not None:
+            return False
+        with self._state.transaction():
+            self._add(addition, batch_id)
+            self._save()
+        return True
+
+    def release(self, time: str | float | None = None) -> Release:
+        """End the open step and publish: one row of noise, used here and never again.
+
+        Args:
+            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number,
+                not below that of the release before.
+
+        Raises:
+            HorizonError: if all steps were released.
+            ValueError: if time goes backwards.
+            GuaranteeError: as `update`.
+        """
+        self._check_own()
+        check_time(self._standing.time, time)
+        with self._state.transaction():
+            made = self._publish(time)
+            self._save()
+        self._last = made
+        return made
+
+    def steps(
+        self,
+        batches: Iterable[Any],
+        *,
+        unit_ids: Iterable[Any] | None = None,
+        times: Iterable[str | float | None] | None = None,
+        batch_ids: Iterable[str] | None = None,
+    ) -> list[Release]:
+        """One update and one release for each batch, kept in one commit; returned when all are on disk.
+
+        A batch whose id was released before gives the release that it went into, and uses no noise.
+
+        Args:
+            batches: one a step.
+            unit_ids, times, batch_ids: one a batch.
+
+        Raises:
+            ValueError: as `update`, before anything is changed; also if the numbers differ.
+            HorizonError, GuaranteeError: as `release`.
+        """
+        self._check_own()
+        listed = list(batches)
+        ids: list[Any] = [None] * len(listed) if unit_ids is None else list(unit_ids)
+        when: list[Any] = [None] * len(listed) if times is None else list(times)
+        names: list[str | None] = (
+            [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+        )
+        if not len(listed) == len(ids) == len(when) == len(names):
+            raise ValueError(
+                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)}"
+                f" batch_ids: one"
+                " of each belongs to a step."
+            )
+        places = self._places(names)
+        new = [place for place, known in enumerate(places) if known is None]
+        additions = {place: self._read(listed[place], ids[place]) for place in new}
+        before = self._standing.time
+        for place in new:
+            check_time(before, when[place])
+            before = when[place] if when[place] is not None else before
+        if self.step + len(new) > self.mechanism.steps:
+            raise HorizonError(self._over_horizon(f"{len(new)} more steps"))
+        made: dict[int, Release] = {}
+        if new:
+            with self._state.transaction():
+                for place in new:
+                    self._add(additions[place], names[place])
+                    made[place] = self._publish(when[place])
+                self._save()
+            self._last = made[new[-1]]
+        return [
+            made[place] if known is None else self._stored(known, names[place])
+            for place, known in enumerate(places)
+        ]
+
+    def _places(self, names: list[str | None]) -> list[int | None]:
+        """For each batch the step that it is part of already, or None."""
+        known = [None if name is None else self._state.seen(name) for name in names]
+        fresh = [name for name, step in zip(names, known, strict=True) if name is not None and step is None]
+        if len(set(fresh)) < len(fresh):
+            raise ValueError("batch_ids name a batch twice: each is one step.")
+        return known
+
+    def _stored(self, step: int, name: str | None) -> Release:
+        if step >= self.step:
+            raise ValueError(
+                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use"
+                f" either update"
+                " and release, or steps, for one batch."
+            )
+        return self._state.release(step)
+
+    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
+        """All releases so far with intervals that hold together, for every step and every raw number.
+
+        With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
+        for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
+        published, and on the noise's known covariance.
+
+        Args:
+            level: probability that all intervals hold, in (0, 1); None for the stream's own.
+            simultaneous: False for pointwise intervals of that level.
+
+        Returns:
+            Releases with new `low` and `high`; nothing else differs from `releases()`.
+        """
+        level = self.level if level is None else fraction("level", level)
+        factors = Factors(self.mechanism, self.over, level, self.dimension)
+        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
+        found = []
+        for made in self.releases():
+            total = self.over.advance(total, self._row(made.step), made.step, self._row)
+            z = factors.at(made.step) if simultaneous else quantile(level)
+            found.append(replace(made, estimates=self._decoded(total, made.step, z)))
+        return found
+
+    def get(self) -> Release | None:
+        """The last release, or None before the first. Free: what is published can be read at will."""
+        return self._last
+
+    def releases(self) -> Iterator[Release]:
+        """All releases so far, as they were published."""
+        return self._state.releases()
+
+    def close(self) -> None:
+        """Give the state file back; it can be opened again."""
+        self._state.close()
+        self._process = -1
+
+    def __enter__(self) -> Estimator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _read(self, batch: Any, unit_ids: Any) -> Addition:
+        if self.step >= self.mechanism.steps:
+            raise HorizonError(self._over_horizon("another step"))
+        return self._intake.read(batch, unit_ids)
+
+    def _add(self, addition: Addition, batch_id: str | None) -> None:
+        sums, remarks, changed = self._intake.sums(addition, self.step)
+        if changed:
+            self._state.accounts.keep(changed)
+        if batch_id is not None:
+            self._state.mark(batch_id, self.step)
+        self._standing.open = self._standing.open + sums
+        self._standing.counts += remarks
+
+    def _publish(self, time: str | float | None) -> Release:
+        if self.step >= self.mechanism.steps:
+            raise HorizonError(self._over_horizon("another step"))
+        step = self.step
+        row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
+        estimates = self._decoded(self._standing.total, step, self._z)
+        made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
+        self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
+        return made
+
+    def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
+        return self._shared.decode(total, self._deviations.at(step), z)
+
+    def _save(self) -> None:
+        if not self._state.volatile:
+            self._state.save(self._standing.snapshot(self._noise))
+
+    def _row(self, step: int) -> Integers:
+        return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
+
+    def _identity(self) -> str:
+        """What must be the same whenever a state file is opened."""
+        return json.dumps(
+            {
+                "mechanism": self.mechanism.fingerprint,
+                "over": [type(self.over).__name__, vars(self.over)],
+                **self._shared.describe(),
+                "by_unit": self._by_unit,
+                "level": self.level,
+            },
+            sort_keys=True,
+        )
+
+    def _check_own(self) -> None:
+        if self._process == os.getpid():
+            return
+        if self._process == -1:
+            raise GuaranteeError("this stream is closed: open its state file again.")
+        raise GuaranteeError(
+            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of"
+            f" it: both would"
+            " use the same rows of noise. Make the stream in the process that uses it."
+        )
+
+    def _over_horizon(self, what: str) -> str:
+        return (
+            f"all {self.mechanism.steps} steps of this stream are planned for, {self.step} are released, and"
+            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
+            f" adds to this"
+            " one's; without horizon there is no last step."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a stream cannot be copied or pickled: its noise would be used twice. Give it a state."
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self.step},"
+            f" {self.over.describe()})"
+        )
+
+
+def _checked_id(batch_id: Any) -> str:
+    if not isinstance(batch_id, str) or not batch_id:
+        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
+    return batch_id

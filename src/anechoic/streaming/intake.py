@@ -1,0 +1,69 @@
+"""Batches on their way in: read by all statistics, and held to the contribution bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anechoic.streaming.ledger import Account, Ledger
+from anechoic.streaming.shared import SharedRelease
+from anechoic.streaming.statistic import Integers, Records
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """A batch that was read: by statistic, and the digests of its units."""
+
+    records: Mapping[str, Records]
+    units: list[bytes] | None
+
+
+class Intake:
+    """What batches add to a step.
+
+    Args:
+        shared: the statistics.
+        ledger: of units, or None where every record is a unit of its own.
+    """
+
+    def __init__(self, shared: SharedRelease, ledger: Ledger | None) -> None:
+        self._shared, self._ledger = shared, ledger
+
+    def read(self, batch: Any, unit_ids: Any) -> Addition:
+        """The batch, checked as far as that can be done before anything changes.
+
+        Raises:
+            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+        """
+        records, count = self._shared.read(batch)
+        if self._ledger is None:
+            if unit_ids is not None:
+                raise ValueError(
+                    "unit_ids were given, but every record is a unit of its own here. To protect units with"
+                    " several records, or to leave out repeated ones, give the stream participation=Single()"
+                    " or MinSep(…)."
+                )
+            return Addition(records, None)
+        if unit_ids is None:
+            raise ValueError(
+                f"unit_ids=None, but each unit is held to {self._ledger.participation!r}: give one id a"
+                " record."
+            )
+        units = self._ledger.digests(unit_ids)
+        if len(units) != count:
+            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
+        return Addition(records, units)
+
+    def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
+        """What it adds, what was left out or changed by reason, and the accounts to be kept."""
+        kept = None
+        changed: dict[bytes, Account] = {}
+        remarks: Counter[str] = Counter()
+        if self._ledger is not None and addition.units is not None:
+            kept, refused, changed = self._ledger.admit(addition.units, step)
+            remarks.update(refused)
+        for name, read in addition.records.items():
+            remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
+        return self._shared.sums(addition.records, kept), remarks, changed

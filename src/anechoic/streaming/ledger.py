@@ -1,0 +1,174 @@
+"""Contribution bounds, enforced: which record of a unit still counts, and which is left out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_int
+from anechoic.errors import UnsupportedError
+from anechoic.keys import derive
+from anechoic.participation import FullBatch, MinSep, Participation, Single
+
+_DIGEST = 16
+
+
+@dataclass
+class Account:
+    """What one unit has contributed so far.
+
+    Attributes:
+        steps: steps in which it took part.
+        last: the last of them.
+        records: records that counted in that step.
+    """
+
+    steps: int
+    last: int
+    records: int
+
+
+class Accounts(Protocol):
+    """Where accounts are kept, by digest of the unit."""
+
+    def fetch(self, units: Iterable[bytes]) -> dict[bytes, Account]:
+        """Those of `units` that there are."""
+
+    def keep(self, changed: dict[bytes, Account]) -> None:
+        """Write these."""
+
+
+class MemoryAccounts:
+    """Accounts of a stream without a state file."""
+
+    def __init__(self) -> None:
+        self._all: dict[bytes, Account] = {}
+
+    def fetch(self, units: Iterable[bytes]) -> dict[bytes, Account]:
+        return {unit: self._all[unit] for unit in units if unit in self._all}
+
+    def keep(self, changed: dict[bytes, Account]) -> None:
+        self._all.update(changed)
+
+
+class Ledger:
+    """Admits the records of units that keep to a participation, in the order in which they come.
+
+    Whether a record counts depends on earlier records of the same unit alone, so that one unit changes
+    nothing about the contributions of another.
+
+    Args:
+        participation: Single, MinSep or FullBatch.
+        per_step: records of one unit that count in one step, >= 1.
+        key: of the stream; units are kept as keyed digests of it.
+        accounts: where.
+
+    Raises:
+        UnsupportedError: for another schema.
+    """
+
+    def __init__(self, participation: Participation, per_step: int, key: bytes, accounts: Accounts) -> None:
+        self.participation = participation
+        self._separation, self._most = limits_of(participation)
+        self._per_step = positive_int("per_step", per_step)
+        self._secret = derive(key, "units", size=64)
+        self._accounts = accounts
+
+    def digests(self, unit_ids: Any) -> list[bytes]:
+        """See `digest`, one for each.
+
+        Raises:
+            ValueError: if ids are no list, or one of them is missing or of a kind that ids do not have.
+        """
+        return [self.digest(unit) for unit in _listed(unit_ids)]
+
+    def admit(
+        self, units: list[bytes], step: int
+    ) -> tuple[NDArray[np.bool_], dict[str, int], dict[bytes, Account]]:
+        """Which records count in `step`; how many do not, by reason; and the accounts to be kept.
+
+        Nothing is kept here: the caller does so in the transaction that adds the records up.
+        """
+        found = self._accounts.fetch(set(units))
+        changed: dict[bytes, Account] = {}
+        kept = np.ones(len(units), bool)
+        refused: Counter[str] = Counter()
+        for place, unit in enumerate(units):
+            account = changed.get(unit) or found.get(unit)
+            if account is None:
+                changed[unit] = Account(1, step, 1)
+                continue
+            if account.last == step:
+                if account.records < self._per_step:
+                    changed[unit] = Account(account.steps, step, account.records + 1)
+                    continue
+                reason = "more records of a unit in one step than count"
+            elif account.steps >= self._most:
+                reason = "unit took part as often as it may"
+            elif step - account.last < self._separation:
+                reason = "unit took part too few steps ago"
+            else:
+                changed[unit] = Account(account.steps + 1, step, 1)
+                continue
+            kept[place] = False
+            refused[reason] += 1
+        return kept, dict(refused), changed
+
+    def digest(self, unit: Any) -> bytes:
+        """The keyed digest under which a unit is kept; 7 and "7" are two units."""
+        if isinstance(unit, np.generic):
+            unit = unit.item()
+        if isinstance(unit, bool) or not isinstance(unit, int | str | bytes):
+            raise ValueError(
+                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing"
+                f" ids could not"
+                " be told apart. Leave such records out, or give them an id."
+            )
+        text = unit if isinstance(unit, bytes) else str(unit).encode()
+        person = type(unit).__name__.encode()
+        return hashlib.blake2b(text, digest_size=_DIGEST, key=self._secret, person=person).digest()
+
+
+@singledispatch
+def limits_of(participation: Participation) -> tuple[int, float]:
+    """(separation, most steps) that a ledger holds units to.
+
+    Raises:
+        UnsupportedError: for a schema that it does not know.
+    """
+    raise UnsupportedError(
+        f"participation={participation!r}: a stream enforces Single, MinSep and FullBatch. Take"
+        " MinSep(separation, max_participations), which allows every pattern of that kind."
+    )
+
+
+@limits_of.register
+def _(participation: Single) -> tuple[int, float]:
+    return 1, 1
+
+
+@limits_of.register
+def _(participation: MinSep) -> tuple[int, float]:
+    most = participation.max_participations
+    return participation.separation, np.inf if most is None else most
+
+
+@limits_of.register
+def _(participation: FullBatch) -> tuple[int, float]:
+    return 1, np.inf
+
+
+def _listed(unit_ids: Any) -> list[Any]:
+    ids = np.asarray(unit_ids) if not isinstance(unit_ids, list) else unit_ids
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1:
+            raise ValueError(f"unit_ids has shape {ids.shape}; one id a record is needed.")
+        return ids.tolist()  # type: ignore[no-any-return]
+    return ids

@@ -1,0 +1,323 @@
+"""The mechanism of a stream: planned for its horizon, or for ever, and its standard errors step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cached_property, singledispatch
+
+import numpy as np
+
+from anechoic import optimize
+from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.losses import error
+from anechoic.losses import loss as loss_of
+from anechoic.mechanism import Mechanism, calibrate
+from anechoic.noise import NoiseStream
+from anechoic.noise.grid import MOST, Integers, default_bits
+from anechoic.participation import Participation, Single
+from anechoic.sampling import External
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
+from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+
+#: Releases of a stream without horizon: 34 years at 1,000 a second.
+FOR_EVER = 2**40
+#: Releases for which its strategy is near the best; beyond, the error grows like their square root.
+ACCURATE_TO = 10**6
+#: Fewest bits below the clip norm: what truncation takes off one contribution is below 1e-8 of it.
+_BITS = 28
+#: Steps for which a strategy is optimised where the optimum no longer changes with more.
+_SETTLED = 4096
+#: Longest horizon at which columns are normalised: errors then take O(n bands).
+_NORMALIZE_UP_TO = 2048
+
+
+def planned_mechanism(
+    *,
+    over: Over,
+    horizon: int | None,
+    participation: Participation,
+    epsilon: float,
+    delta: float,
+    dimension: int,
+    adjacency: str = "zero_out",
+    unit: str = "event",
+    accurate_to: int = ACCURATE_TO,
+) -> Mechanism:
+    """The mechanism that a stream takes where none is given, for contributions of norm 1.
+
+    With a horizon it is the one of least max loss among independent noise, an optimised BLT and, up to 2,048
+    steps and for one participation, the column-normalised square root. Without, C is horizon-free: it has a
+    limiting sensitivity, so that its noise does not depend on how many releases there will be.
+
+    Args:
+        over: which steps are added up.
+        horizon: number of releases n, or None for 2**40.
+        participation: which steps one unit may touch; without horizon it must bound their number.
+        epsilon, delta, adjacency, unit: see `calibrate`.
+        dimension: numbers released at each step.
+        accurate_to: without horizon, the releases for which running sums are near the best.
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: if without horizon a unit may take part for ever.
+    """
+    positive_int("accurate_to", accurate_to)
+    if horizon is None:
+        if participation.max_participations_in(FOR_EVER) > 2**16:
+            raise UnsupportedError(
+                f"horizon=None with participation={participation!r}: a unit that takes part for ever needs"
+                " infinitely much noise. Bound it, as MinSep(separation=24, max_participations=30), or give a"
+                " horizon."
+            )
+        candidates = [_endless(over, accurate_to)]
+    else:
+        candidates = _finite(over, positive_int("horizon", horizon), participation)
+    steps = candidates[0].n
+    sampling = External(participation, 1, steps=steps)
+    if len(candidates) > 1:
+        workload = over.workload(steps)
+        candidates.sort(key=lambda strategy: loss_of(workload, strategy, participation, "max"))
+    made = [
+        calibrate(
+            candidates[0],
+            sampling=sampling,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=one_of("adjacency", adjacency, ("zero_out", "replace_one")),  # type: ignore[arg-type]
+            unit=unit,
+            grid_bits=bits,
+        )
+        for bits in (min(MOST, max(_BITS, default_bits(dimension))), None)
+    ]
+    return made[0] if _can_be_exact(made[0], dimension) else made[1]
+
+
+def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
+    """Whether rows can be rounded exactly: not where a memory that never fades has too many entries."""
+    try:
+        mechanism.stream(dimension)
+    except GuaranteeError:
+        return False
+    return True
+
+
+@singledispatch
+def _finite(over: Over, n: int, participation: Participation) -> list[Strategy]:
+    """Candidates for n steps."""
+    found: list[Strategy] = [Identity(n)]
+    if n >= 4:
+        workload, buffers = over.workload(n), _buffers(n)
+        found.append(
+            optimize.blt(workload, buffers=buffers, participation=participation, loss="max").strategy
+        )
+    return found
+
+
+@_finite.register
+def _(over: Running, n: int, participation: Participation) -> list[Strategy]:
+    found = _finite.dispatch(Over)(over, n, participation)
+    if participation.max_participations_in(n) == 1 and 4 <= n <= _NORMALIZE_UP_TO:
+        ratios = (np.arange(1.0, n) - 0.5) / np.arange(1.0, n)
+        root = np.cumprod(np.concatenate([[1.0], ratios]))
+        found.append(ColumnNormalized(BandedToeplitz(n, root)))
+    return found
+
+
+@_finite.register
+def _(over: SlidingWindow, n: int, participation: Participation) -> list[Strategy]:
+    if over.width >= n:
+        return _finite(Running(), n, participation)
+    return [Identity(n), _window(over.width, n)]
+
+
+@singledispatch
+def _endless(over: Over, accurate_to: int) -> Strategy:
+    """A strategy of 2**40 steps whose sensitivity is bounded as if there were no last one."""
+    raise UnsupportedError(f"over={over!r}: give a horizon, or a mechanism.")
+
+
+@_endless.register
+def _(over: Running, accurate_to: int) -> Strategy:
+    return rational_blt(FOR_EVER, _rational_buffers(accurate_to), accurate_to=accurate_to)
+
+
+@_endless.register
+def _(over: SlidingWindow, accurate_to: int) -> Strategy:
+    return _window(over.width, FOR_EVER)
+
+
+@_endless.register
+def _(over: Decayed, accurate_to: int) -> Strategy:
+    settled = min(2**20, max(64, math.ceil(20 / -math.log(over.factor))))
+    found = optimize.blt(over.workload(settled), buffers=_buffers(settled), loss="max").strategy
+    return dataclasses.replace(found, n=FOR_EVER)
+
+
+def _window(width: int, n: int) -> Strategy:
+    """Banded, as long as the window: the memory of older noise would be of no use."""
+    if width == 1:
+        return Identity(n)
+    bands = min(width, 256)
+    steps = min(max(4 * width, 64), _SETTLED)
+    workload = SlidingWindow(min(width, steps)).workload(steps)
+    best = optimize.banded_toeplitz(workload, bands=bands, loss="max").strategy
+    return BandedToeplitz(n, best.coefficients[:bands][:n])
+
+
+def _buffers(n: int) -> int:
+    return 3 if n < 64 else 4 if n < 2048 else 5
+
+
+def _rational_buffers(accurate_to: int) -> int:
+    """Enough for a max loss within a tenth of a percent of that of the square root."""
+    return max(4, math.ceil(1.6 * math.log10(accurate_to)))
+
+
+def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:
+    """A mechanism that the caller gives, if a stream can hold to it.
+
+    Raises:
+        ValueError: if it is of another kind.
+        MismatchError: if it promises something else than the stream enforces.
+    """
+    if not isinstance(mechanism, Mechanism):
+        raise ValueError(
+            f"mechanism={mechanism!r} must be an anechoic.Mechanism, as from anechoic.calibrate(strategy,"
+            " sampling=External(Single(), 1, steps=n), …)."
+        )
+    if not isinstance(mechanism.sampling, External):
+        raise MismatchError(
+            f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random."
+            " Give sampling=External(participation, 1, steps=n)."
+        )
+    if mechanism.sampling.batch_size != 1:
+        raise MismatchError(
+            f"mechanism.sampling.batch_size={mechanism.sampling.batch_size}: a stream releases sums, which"
+            " are divided by nothing. Give External(participation, 1, steps=n)."
+        )
+    if participation is not None and participation != mechanism.participation:
+        raise MismatchError(
+            f"participation={participation!r}, but the mechanism is calibrated for"
+            f" {mechanism.participation!r}: leave the argument out, or calibrate for it."
+        )
+    return mechanism
+
+
+def mechanism_of(
+    mechanism: Mechanism | None,
+    participation: Participation | None,
+    *,
+    over: Over,
+    horizon: int | None,
+    epsilon: float | None,
+    delta: float,
+    dimension: int,
+    adjacency: str,
+    unit: str | None,
+    accurate_to: int,
+) -> Mechanism:
+    """The mechanism that is given, or the planned one; without participation, for units of one record.
+
+    Raises:
+        ValueError, MismatchError, UnsupportedError: as `checked_mechanism` and `planned_mechanism`.
+    """
+    if mechanism is not None:
+        if epsilon is not None or horizon is not None:
+            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
+        checked = checked_mechanism(mechanism, participation)
+        if participation is None and checked.participation != Single():
+            raise ValueError(
+                f"the mechanism is for {checked.participation!r}: give the same participation, so that units"
+                " are held to it."
+            )
+        return checked
+    if epsilon is None:
+        raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
+    return planned_mechanism(
+        over=over,
+        horizon=horizon,
+        participation=Single() if participation is None else participation,
+        epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+        delta=fraction("delta", delta),
+        dimension=dimension,
+        adjacency=adjacency,
+        unit=unit or ("event" if participation is None else "unit"),
+        accurate_to=accurate_to,
+    )
+
+
+class Deviations:
+    """Standard deviation of the noise in row t of A Y, for contributions of norm 1: noise_std ||B[t]||."""
+
+    def __init__(self, mechanism: Mechanism, over: Over) -> None:
+        self._mechanism, self._over = mechanism, over
+        self._known: Array = np.zeros(0)
+
+    def at(self, step: int) -> float:
+        """One number, the same for every coordinate: the row norm of B times noise_std."""
+        if step >= len(self._known):
+            n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
+            strategy = self._mechanism.strategy if n == self._mechanism.steps else self._leading(n)
+            self._known = self._mechanism.noise_std * error(self._over.workload(n), strategy).per_step
+        return float(self._known[step])
+
+    def _leading(self, n: int) -> Strategy:
+        return self._mechanism.strategy.truncate(n)
+
+
+class Spent:
+    """Epsilon of the releases so far, from few numbers of releases, each rounded up to a power of two."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        self._known: dict[int, float] = {}
+
+    def after(self, releases: int) -> float:
+        """An epsilon, at the mechanism's delta, of the first `releases` ones."""
+        steps = min(self._mechanism.steps, 2 ** max(0, releases - 1).bit_length())
+        if steps not in self._known:
+            self._known[steps] = self._mechanism.epsilon(steps=steps)
+        return self._known[steps]
+
+
+def grid_bits(mechanism: Mechanism, dimension: int) -> int:
+    """Bits below the clip norm on which sums are added up: the mechanism's, or enough."""
+    given = mechanism.grid_bits
+    return min(MOST, max(_BITS, default_bits(dimension))) if given is None else given
+
+
+class NoiseRows:
+    """Rows of noise as integers, in units of clip_norm * 2**-bits.
+
+    With `grid_bits` in the mechanism each is rounded exactly (docs/proofs/float-safe.md). Without, rows are
+    float64, rounded to the same grid: that hides the digits below it, but the rounded law is that of
+    the float64 numbers, which is not exactly the Gaussian one.
+    """
+
+    def __init__(self, mechanism: Mechanism, dimension: int, key: bytes) -> None:
+        self.exact = mechanism.grid_bits is not None
+        self.bits = grid_bits(mechanism, dimension)
+        self._spacing = mechanism.clip_norm * 2.0**-self.bits
+        options = {} if self.exact else {"dtype": np.float64}
+        self._stream: NoiseStream = mechanism.stream(dimension, key=key, **options)
+        self.state = self._stream.init()
+
+    @cached_property
+    def identity(self) -> dict[str, object]:
+        return self._stream.identity
+
+    def next(self) -> Integers:
+        row, self.state = self._stream.next(self.state)
+        found: Integers = row if self.exact else np.rint(row / self._spacing).astype(np.int64)
+        return found
+
+    def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
+        """(step, dtype, shape, bytes) of the state."""
+        rows = self.state.state_dict(copy=False)["rows"]
+        return self.state.step, rows.dtype.str, rows.shape, np.ascontiguousarray(rows).tobytes()
+
+    def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
+        rows = np.frombuffer(data, dtype).reshape(shape)
+        self.state = self._stream.restore({**self._stream.identity, "step": step, "rows": rows})

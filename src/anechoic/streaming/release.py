@@ -1,0 +1,147 @@
+"""What is published: estimates with their standard errors and intervals, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array
+from anechoic.errors import CheckpointError
+
+_PARTS = ("value", "standard_error", "low", "high")
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """One statistic at one step. All arrays have one shape, () for a single number; read-only.
+
+    Standard errors and intervals speak of the noise alone: what clipping and dropping took away is a bias
+    that no release can show (`Estimator.diagnostics` counts it, for those who hold the data).
+
+    Attributes:
+        value: the estimate, after post-processing.
+        standard_error: standard deviation of the noise in it; of a ratio or another function of noisy sums
+            its linearisation at the estimate.
+        low, high: interval of the stream's level, pointwise: for this entry and this step alone.
+        raw: the noisy sums before post-processing, shape (dimension of the statistic,); unbiased.
+    """
+
+    value: Any
+    standard_error: Any
+    low: Any
+    high: Any
+    raw: Array
+
+    def __post_init__(self) -> None:
+        for name in (*_PARTS, "raw"):
+            array = np.array(getattr(self, name), dtype=np.float64)
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One step of a stream, as it was published.
+
+    Attributes:
+        step: 0, 1, 2, …
+        time: what `release(time=…)` was given, or None.
+        estimates: by the name of the statistic.
+        epsilon, delta: all releases up to this one are together (epsilon, delta)-DP. The bound is that of
+            the next power of two of releases, and never above the mechanism's own.
+    """
+
+    step: int
+    time: str | float | None
+    estimates: Mapping[str, Estimate]
+    epsilon: float
+    delta: float
+
+    def __getitem__(self, name: str) -> Estimate:
+        return self.estimates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.estimates)
+
+    @property
+    def only(self) -> Estimate:
+        """The estimate of a stream of one statistic.
+
+        Raises:
+            ValueError: if there are several.
+        """
+        if len(self.estimates) != 1:
+            raise ValueError(
+                f"this release has {len(self.estimates)} statistics ({', '.join(self.estimates)}): name one,"
+                f" as release[{next(iter(self.estimates))!r}]."
+            )
+        return next(iter(self.estimates.values()))
+
+    @property
+    def estimate(self) -> float | Array:
+        """Value of the only statistic, a float where it is one number."""
+        return _plain(self.only.value)
+
+    @property
+    def standard_error(self) -> float | Array:
+        """Standard error of the only statistic."""
+        return _plain(self.only.standard_error)
+
+    @property
+    def interval(self) -> tuple[float | Array, float | Array]:
+        """(low, high) of the only statistic, pointwise."""
+        return _plain(self.only.low), _plain(self.only.high)
+
+    def to_bytes(self) -> bytes:
+        """The release without loss: a line of JSON, then float64 numbers, little-endian."""
+        head = {
+            "step": self.step,
+            "time": self.time,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "estimates": {
+                name: {"shape": list(e.value.shape), "raw": len(e.raw)} for name, e in self.estimates.items()
+            },
+        }
+        arrays = [
+            np.ascontiguousarray(getattr(estimate, part), "<f8").tobytes()
+            for estimate in self.estimates.values()
+            for part in (*_PARTS, "raw")
+        ]
+        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Release:
+        """What `to_bytes` wrote.
+
+        Raises:
+            CheckpointError: if it is something else.
+        """
+        try:
+            line, _, rest = data.partition(b"\n")
+            head = json.loads(line)
+            numbers: NDArray[np.float64] = np.frombuffer(rest, "<f8")
+            estimates, place = {}, 0
+            for name, form in head["estimates"].items():
+                size, shape = int(np.prod(form["shape"])), tuple(form["shape"])
+                parts = []
+                for _part in _PARTS:
+                    parts.append(numbers[place : place + size].reshape(shape))
+                    place += size
+                parts.append(numbers[place : place + form["raw"]])
+                estimates[name] = Estimate(*parts)
+                place += form["raw"]
+            if place != len(numbers):
+                raise ValueError(f"{len(numbers)} numbers instead of {place}")
+            return cls(head["step"], head["time"], estimates, head["epsilon"], head["delta"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"this is not a stored release, or it is damaged: {error}.") from error
+
+
+def _plain(array: Any) -> float | Array:
+    return float(array) if array.ndim == 0 else array

@@ -1,0 +1,153 @@
+"""Several statistics in one release: concatenated with weights, under one sensitivity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_float
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import Integers, Records, Statistic
+
+
+class SharedRelease:
+    """The vectors of all statistics, side by side, as integers on the grid of the noise.
+
+    Guarantee: what one unit adds to one step, `per_step` records at most, has 2-norm at most 2**bits whatever
+    the records hold: statistic i has norm at most bound_i times its unit, and the squares of these add up
+    to at most (2**bits / per_step)**2. See docs/proofs/streaming.md.
+
+    Args:
+        statistics: by name.
+        weights: by name, > 0; None for 1 each. Standard errors over bounds are in inverse proportion.
+        per_step: records of one unit that count in one step.
+        bits: of the grid: the clip norm is 2**bits.
+
+    Raises:
+        ValueError: for statistics or weights that are none, or do not fit on the grid together.
+    """
+
+    def __init__(
+        self,
+        statistics: Mapping[str, Statistic],
+        weights: Mapping[str, float] | None,
+        per_step: int,
+        bits: int,
+    ) -> None:
+        self.statistics = checked_statistics(statistics)
+        self.weights = _checked_weights(weights, statistics)
+        self._per_step, self._bits = per_step, bits
+        self.dimension = dimension_of(statistics)
+        self._parts: dict[str, slice] = {}
+        start = 0
+        for name, statistic in statistics.items():
+            self._parts[name] = slice(start, start + statistic.dimension)
+            start += statistic.dimension
+        self.units = {name: self._unit_of(name) for name in statistics}
+
+    def _unit_of(self, name: str) -> int:
+        """The integer that stands for 1 in a statistic."""
+        statistic = self.statistics[name]
+        share = self.weights[name] / math.sqrt(sum(weight**2 for weight in self.weights.values()))
+        unit = math.floor(share / (statistic.bound * self._per_step) * 2.0**self._bits * (1 - 2.0**-40))
+        unit -= unit % statistic.quantum
+        if not 1 <= unit <= 2**45:
+            raise ValueError(
+                f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self._bits}"
+                " bits cannot hold beside the others: bring bounds and weights nearer to 1."
+            )
+        return unit
+
+    @property
+    def contribution(self) -> float:
+        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
+        squares = sum((self.units[name] * one.bound) ** 2 for name, one in self.statistics.items())
+        return self._per_step * math.sqrt(squares) / 2.0**self._bits
+
+    def read(self, batch: Any) -> tuple[dict[str, Records], int]:
+        """A batch as all statistics read it, and its number of records.
+
+        Raises:
+            ValueError: for a column that is missing, of the wrong shape, or of another length.
+        """
+        records = {
+            name: statistic.read(_column(batch, name, statistic.column))
+            for name, statistic in self.statistics.items()
+        }
+        counts = sorted({read.count for read in records.values()})
+        if len(counts) > 1:
+            raise ValueError(
+                f"the columns of a batch differ in length: {counts} records. Give one entry a record."
+            )
+        return records, counts[0]
+
+    def sums(self, records: Mapping[str, Records], kept: NDArray[np.bool_] | None) -> Integers:
+        """What the kept records add to the step, shape (dimension,)."""
+        return np.concatenate(
+            [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
+        )
+
+    def deviations(self, noise: float) -> dict[str, float]:
+        """Standard deviation in each raw number of each statistic, for noise of `noise` clip norms."""
+        return {name: noise * 2.0**self._bits / unit for name, unit in self.units.items()}
+
+    def decode(self, total: NDArray[Any], noise: float, z: float) -> dict[str, Estimate]:
+        """Estimates from noisy sums; intervals are z standard deviations of the noise to either side."""
+        deviations = self.deviations(noise)
+        return {
+            name: one.decode(
+                total[self._parts[name]].astype(np.float64) / self.units[name], deviations[name], z
+            )
+            for name, one in self.statistics.items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        return {
+            "statistics": {name: one.describe() for name, one in self.statistics.items()},
+            "weights": dict(self.weights),
+            "per_step": self._per_step,
+        }
+
+
+def dimension_of(statistics: Mapping[str, Statistic]) -> int:
+    """Numbers that they release together at each step."""
+    return sum(statistic.dimension for statistic in statistics.values())
+
+
+def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
+    """`statistics` if they are some.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(statistics, Mapping) or not statistics:
+        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
+    for name, statistic in statistics.items():
+        if not isinstance(name, str) or not isinstance(statistic, Statistic):
+            raise ValueError(
+                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
+            )
+    return dict(statistics)
+
+
+def _checked_weights(
+    weights: Mapping[str, float] | None, statistics: Mapping[str, Statistic]
+) -> dict[str, float]:
+    given = dict.fromkeys(statistics, 1.0) if weights is None else dict(weights)
+    if given.keys() != statistics.keys():
+        raise ValueError(f"weights name {sorted(given)}, the statistics are {sorted(statistics)}: name each.")
+    return {name: positive_float(f"weights[{name!r}]", given[name]) for name in statistics}
+
+
+def _column(batch: Any, name: str, column: str | None) -> Any:
+    if column is None:
+        return batch
+    try:
+        return batch[column]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error

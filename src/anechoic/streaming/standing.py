@@ -1,0 +1,92 @@
+"""Where a stream stands between two instructions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.streaming.mechanisms import NoiseRows
+from anechoic.streaming.over import Over
+from anechoic.streaming.state import Snapshot
+from anechoic.streaming.statistic import Integers
+
+
+@dataclass
+class Standing:
+    """Sums of the open step, and row step - 1 of A Y.
+
+    Attributes:
+        step: releases made.
+        open: int64, shape (m,).
+        total: int64, or float64 where earlier steps fade; shape (m,).
+        counts: of records that were left out or changed, by reason; private.
+        time: of the last release that had one.
+    """
+
+    step: int
+    open: Integers
+    total: NDArray[Any]
+    counts: Counter[str]
+    time: str | float | None = None
+
+    @classmethod
+    def first(cls, dimension: int) -> Standing:
+        """Before anything."""
+        return cls(0, np.zeros(dimension, np.int64), np.zeros(dimension, np.int64), Counter())
+
+    @classmethod
+    def of(cls, saved: Snapshot) -> Standing:
+        """Where a stream stood when it was saved."""
+        return cls(
+            saved.step,
+            np.frombuffer(saved.open, "<i8").astype(np.int64),
+            np.frombuffer(saved.total, saved.total_dtype).copy(),
+            Counter(saved.counts),
+            saved.time,
+        )
+
+    def end_step(
+        self, noise: Integers, over: Over, row_of: Callable[[int], Integers], time: str | float | None
+    ) -> Integers:
+        """Row `step` of Y, which is the open step with its noise; the next step begins."""
+        row = self.open + noise
+        self.total = over.advance(self.total, row, self.step, row_of)
+        self.open = np.zeros(len(row), np.int64)
+        self.step += 1
+        self.time = self.time if time is None else time
+        return row
+
+    def snapshot(self, noise: NoiseRows) -> Snapshot:
+        """With the memory of the noise, for a state file."""
+        _, dtype, shape, memory = noise.saved()
+        total = np.ascontiguousarray(self.total)
+        return Snapshot(
+            self.step,
+            np.ascontiguousarray(self.open, "<i8").tobytes(),
+            total.dtype.str,
+            total.tobytes(),
+            dtype,
+            shape,
+            memory,
+            dict(self.counts),
+            self.time,
+        )
+
+
+def check_time(before: str | float | None, time: str | float | None) -> None:
+    """Refuse a time that lies before the one of the last release, or cannot be compared with it.
+
+    Raises:
+        ValueError: for such a time.
+    """
+    if time is None or before is None:
+        return
+    if isinstance(time, str) != isinstance(before, str):
+        raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
+    if not time >= before:  # type: ignore[operator]
+        raise ValueError(f"time={time!r} lies before {before!r}, that of the last release: time went back.")

@@ -1,0 +1,115 @@
+"""Where a stream keeps what it is in the middle of: in memory, or in one SQLite file (`store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from anechoic.streaming.ledger import Accounts, MemoryAccounts
+from anechoic.streaming.release import Release
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that the next instruction of a stream depends on, besides its key and its earlier releases.
+
+    Attributes:
+        step: releases made.
+        open: sums of the open step, int64 as bytes.
+        total: row step - 1 of A Y, bytes in `total_dtype`.
+        noise_dtype, noise_shape, noise: memory of the noise.
+        counts: of records, by reason; private.
+        time: of the last release.
+    """
+
+    step: int
+    open: bytes
+    total_dtype: str
+    total: bytes
+    noise_dtype: str
+    noise_shape: tuple[int, ...]
+    noise: bytes
+    counts: dict[str, int]
+    time: str | float | None
+
+
+class State(Protocol):
+    """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all."""
+
+    accounts: Accounts
+    volatile: bool
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end, unless an error leaves it."""
+
+    def load(self) -> Snapshot | None:
+        """What was saved last, or None."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        """In the place of what was saved before."""
+
+    def seen(self, batch_id: str) -> int | None:
+        """The step into which a batch went, or None."""
+
+    def mark(self, batch_id: str, step: int) -> None:
+        """Note that a batch is part of a step."""
+
+    def append(self, release: Release, row: bytes) -> None:
+        """Keep a release, and the noisy row Y[step] that it was made with, int64 as bytes."""
+
+    def release(self, step: int) -> Release:
+        """The release of a step that was made."""
+
+    def row(self, step: int) -> bytes:
+        """Its noisy row."""
+
+    def releases(self) -> Iterator[Release]:
+        """All, in order."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class InMemory:
+    """State that ends with the process: nothing is copied, and nothing survives."""
+
+    volatile = True
+
+    def __init__(self) -> None:
+        self.accounts: Accounts = MemoryAccounts()
+        self._releases: list[Release] = []
+        self._rows: list[bytes] = []
+        self._seen: dict[str, int] = {}
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def load(self) -> Snapshot | None:
+        return None
+
+    def save(self, snapshot: Snapshot) -> None:
+        raise NotImplementedError("an estimator in memory is its own snapshot")
+
+    def seen(self, batch_id: str) -> int | None:
+        return self._seen.get(batch_id)
+
+    def mark(self, batch_id: str, step: int) -> None:
+        self._seen[batch_id] = step
+
+    def append(self, release: Release, row: bytes) -> None:
+        self._releases.append(release)
+        self._rows.append(row)
+
+    def release(self, step: int) -> Release:
+        return self._releases[step]
+
+    def row(self, step: int) -> bytes:
+        return self._rows[step]
+
+    def releases(self) -> Iterator[Release]:
+        return iter(tuple(self._releases))
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,222 @@
+"""Counts, sums, means and histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array, positive_float, positive_int
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import (
+    Integers,
+    Records,
+    Rows,
+    Statistic,
+    both,
+    checked_interval,
+    linear_estimate,
+    numbers,
+    read_vectors,
+)
+
+#: Records of one update: their sum stays far below 2**63.
+MOST_RECORDS = 2**31
+
+
+class CountOf(Statistic):
+    """How many records."""
+
+    def __init__(self, column: str | None = None) -> None:
+        self.column = column
+
+    dimension = 1
+    bound = 1.0
+    wants_numbers = None
+
+    def read(self, batch: Any) -> Records:
+        if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
+            if batch > MOST_RECORDS:
+                raise ValueError(f"batch={batch} records in one update: at most {MOST_RECORDS} are added up.")
+            return Records(positive_int("batch", int(batch), minimum=0), None)
+        try:
+            return Records(len(batch), None)
+        except TypeError as error:
+            raise ValueError(f"batch={batch!r:.60} must be records, or their number.") from error
+
+    def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
+        count = records.count if kept is None else int(np.count_nonzero(kept))
+        return np.array([count * unit], np.int64)
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals[0], deviation, z, totals)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "count", "column": self.column}
+
+
+class SumOf(Rows):
+    """Sum of vectors, each clipped to 2-norm `bound`.
+
+    Args:
+        bound: > 0.
+        dimension: entries of a vector; 1 for numbers.
+        column: of the batch.
+    """
+
+    def __init__(self, bound: float, dimension: int = 1, column: str | None = None) -> None:
+        remedy = "Without a bound one record could change the sum by any amount."
+        self._bound = positive_float("bound", bound, remedy=remedy)
+        self._dimension = positive_int("dimension", dimension)
+        self.column = column
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def bound(self) -> float:
+        return self._bound
+
+    def read(self, batch: Any) -> Records:
+        return read_vectors(batch, self._dimension, np.zeros(self._dimension), self._bound)
+
+    def rows(self, values: Array) -> Array:
+        return values
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals[0] if self._dimension == 1 else totals, deviation, z, totals)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "sum",
+            "bound": self._bound,
+            "dimension": self._dimension,
+            "column": self.column,
+        }
+
+
+class MeanOf(Rows):
+    """Mean of numbers clipped to [low, high]: a noisy sum over a noisy count, in one release.
+
+    The sum is of x - centre, and the count has weight (high - low) / 2, with which the worst mean has the
+    least error. The interval is Fieller's: all m with |S - m N| within z standard deviations of its noise,
+    which covers the mean of the clipped records with the nominal probability whatever their number.
+
+    Args:
+        low, high: bounds of one record.
+        column: of the batch.
+    """
+
+    dimension = 2
+
+    def __init__(self, low: float, high: float, column: str | None = None) -> None:
+        self._low, self._high = checked_interval("(low, high)", low, high)
+        self._centre, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        self.column = column
+
+    @property
+    def bound(self) -> float:
+        return float(np.sqrt(2)) * self._half
+
+    def read(self, batch: Any) -> Records:
+        values = numbers(batch, what="batch")
+        if values.ndim != 1:
+            raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
+        usable = np.isfinite(values)
+        beyond = (values[usable] < self._low) | (values[usable] > self._high)
+        return Records(
+            len(values),
+            values,
+            usable,
+            {"not finite": int((~usable).sum()), "clipped to the bounds": int(beyond.sum())},
+        )
+
+    def rows(self, values: Array) -> Array:
+        centred = np.clip(values, self._low, self._high) - self._centre
+        return np.stack([centred, np.full(len(centred), self._half)], axis=1)
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        count = totals[1] / self._half
+        low, high = fieller(totals[0], count, deviation, deviation / self._half, z)
+        mean = totals[0] / count if count > 0 else 0.0
+        mean = min(max(mean, -self._half), self._half)
+        error = np.hypot(1.0, mean / self._half) * deviation / count if count > 0 else np.inf
+        low, high = max(low, -self._half), min(high, self._half)
+        if low > high:  # all of the set lies beyond the bounds
+            low = high = mean
+        return Estimate(
+            self._centre + mean,
+            min(error, 2 * self._half),
+            self._centre + low,
+            self._centre + high,
+            np.array([totals[0] + self._centre * count, count]),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "mean", "low": self._low, "high": self._high, "column": self.column}
+
+
+def fieller(total: float, count: float, s: float, r: float, z: float) -> tuple[float, float]:
+    """The smallest interval that holds all m with (total - m count)^2 <= z^2 (s^2 + m^2 r^2).
+
+    It is the whole line where the noisy count does not exceed z of its standard deviations.
+    """
+    a = count**2 - (z * r) ** 2
+    if count <= 0 or a <= 0:
+        return -np.inf, np.inf
+    b, c = total * count, total**2 - (z * s) ** 2
+    root = np.sqrt(max(b**2 - a * c, 0.0))
+    return float((b - root) / a), float((b + root) / a)
+
+
+class HistogramOf(Statistic):
+    """How many records of each category.
+
+    Args:
+        categories: distinct values, given in advance: taken from the data they would show who is in it,
+            which no program can see. Records of others are left out.
+        column: of the batch.
+    """
+
+    bound = 1.0
+    wants_numbers = False
+
+    def __init__(self, categories: Sequence[Any], column: str | None = None) -> None:
+        self.categories = [c.item() if isinstance(c, np.generic) else c for c in categories]
+        if not self.categories:
+            raise ValueError("categories=[] must name at least one category.")
+        self._places = {c: i for i, c in enumerate(self.categories)}
+        if len(self._places) < len(self.categories):
+            raise ValueError(f"categories={self.categories!r:.80} must be distinct: some are repeated.")
+        self._consecutive = self.categories == list(range(len(self.categories)))
+        self.column = column
+
+    @property
+    def dimension(self) -> int:
+        return len(self.categories)
+
+    def read(self, batch: Any) -> Records:
+        given = np.asarray(batch)
+        if given.ndim != 1:
+            raise ValueError(f"batch has shape {given.shape}; one category a record is needed.")
+        size = len(self.categories)
+        if self._consecutive and given.dtype.kind in "iu":
+            places = np.where((given >= 0) & (given < size), given, -1).astype(np.int64)
+        else:
+            listed = given.tolist()
+            places = np.fromiter((self._places.get(c, -1) for c in listed), np.int64, len(listed))
+        usable = places >= 0
+        return Records(len(places), places, usable, {"unknown category": int((~usable).sum())})
+
+    def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
+        chosen = both(records.usable, kept)
+        return np.bincount(records.values[chosen], minlength=self.dimension).astype(np.int64) * unit
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        return linear_estimate(totals, deviation, z, totals)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "histogram", "categories": self.categories, "column": self.column}

@@ -1,0 +1,208 @@
+"""Private convex optimisation by follow-the-regularised-leader on noisy prefix sums of gradients.
+
+w_{t+1} = argmin over W of <noisy sum of g_0 … g_t, w> + Psi(w) / eta_t. The noisy sums are what a mechanism
+releases, and everything after them is post-processing: the guarantee of the mechanism covers *all* iterates,
+for every loss, smooth or not. (Paper 001 claims more for the last iterate, with independent noise; that is
+false: docs/errata.md, P1. What holds for the last iterate alone is `last_iterate_rho`.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anechoic._validate import Array, positive_float, positive_int
+from anechoic.mechanism import Mechanism
+from anechoic.theory.mirror import AllSpace, Domain, Euclidean, Potential, mirror_step
+
+# Relative excess of a gradient over the promised bound that rounding may bring about.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class FTRLRun:
+    """What a run released.
+
+    Attributes:
+        iterates: w_0 … w_T, shape (T + 1, d); covered as a whole by the mechanism's guarantee.
+        average: mean of w_0 … w_{T-1}, the point that regret bounds speak of.
+        clipped: share of contributions that were longer than the clip norm.
+    """
+
+    iterates: Array
+    average: Array
+    clipped: float
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateFTRL:
+    """The algorithm, for any mechanism of this library.
+
+    Guarantee: that of `mechanism`, for all iterates together, adaptively: each gradient may depend on all
+    earlier iterates. `mechanism.report()` says it; whoever gives the gradients promises the participation.
+
+    Args:
+        mechanism: its `expected_batch_size` divides the noisy sums; strategies.Output is the paper's
+            Algorithm 1, independent noise in the prefix sums.
+        rate: eta, > 0, or a function of the step t = 0, 1, … for anytime step sizes. It must fall or stay.
+        potential, domain: of `mirror_step`.
+        lipschitz: if given, a gradient longer than this is refused instead of clipped: the loss breaks what
+            was promised of it.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    mechanism: Mechanism
+    rate: float | Callable[[int], float]
+    potential: Potential = Euclidean()  # noqa: RUF009 - without state
+    domain: Domain = AllSpace()  # noqa: RUF009 - without state
+    lipschitz: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.rate):
+            positive_float("rate", self.rate)
+        if self.lipschitz is not None:
+            positive_float("lipschitz", self.lipschitz)
+        if self.mechanism.grid_bits is not None:
+            raise ValueError(
+                f"grid_bits={self.mechanism.grid_bits}: sums here are floating-point numbers. Calibrate the"
+                " mechanism without grid_bits."
+            )
+
+    def run(
+        self,
+        gradients: Callable[[int, Array], ArrayLike],
+        *,
+        dimension: int,
+        steps: int | None = None,
+        **options: Any,
+    ) -> FTRLRun:
+        """Run `steps` steps.
+
+        Args:
+            gradients: called with t and w_t, gives the gradients of the units of batch t, shape
+                (units, dimension) or (dimension,) for one. Each is clipped to the mechanism's clip norm.
+            dimension: d.
+            steps: at most the mechanism's n, and by default all.
+            options: of the noise stream, such as `key`.
+
+        Raises:
+            ValueError: if gradients have another shape, are not finite, or break the Lipschitz promise.
+        """
+        positive_int("dimension", dimension)
+        n = self.mechanism.steps if steps is None else positive_int("steps", steps)
+        if n > self.mechanism.steps:
+            raise ValueError(
+                f"steps={n} exceeds the mechanism's {self.mechanism.steps}: its noise ends there."
+            )
+        stream = self.mechanism.stream(dimension, **options)
+        state, total = stream.init(), np.zeros(dimension)
+        iterates = [mirror_step(total, self._rate(0), self.potential, self.domain)]
+        long = units = 0
+        for t in range(n):
+            given = np.atleast_2d(np.asarray(gradients(t, iterates[-1].copy()), dtype=np.float64))
+            clipped, count = self._clipped(t, given, dimension)
+            long, units = long + count, units + len(given)
+            noise, state = stream.next(state)
+            total = total + (clipped + np.asarray(noise)) / self.mechanism.expected_batch_size
+            iterates.append(mirror_step(total, self._rate(t), self.potential, self.domain))
+        all_of_them = np.array(iterates)
+        return FTRLRun(all_of_them, all_of_them[:-1].mean(axis=0), long / max(1, units))
+
+    def _rate(self, t: int) -> float:
+        return positive_float("rate", self.rate(t) if callable(self.rate) else self.rate)
+
+    def _clipped(self, t: int, given: Array, dimension: int) -> tuple[Array, int]:
+        if given.shape[1] != dimension or not np.isfinite(given).all():
+            raise ValueError(
+                f"gradients of step {t} have shape {given.shape} or entries that are not finite:"
+                f" ({dimension},) or (units, {dimension}) is needed."
+            )
+        norms = np.linalg.norm(given, axis=1)
+        largest = float(norms.max(initial=0.0))
+        if self.lipschitz is not None and largest > self.lipschitz * (1.0 + ROUNDING):
+            raise ValueError(
+                f"a gradient of step {t} has norm {largest:.6g}, more than"
+                f" lipschitz={self.lipschitz:g}: the loss"
+                " is not Lipschitz with that constant. Give the right one, or leave it out to clip."
+            )
+        clip = self.mechanism.clip_norm
+        factors = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+        return np.asarray(factors @ given), int((norms > clip * (1.0 + ROUNDING)).sum())
+
+
+def last_iterate_rho(
+    *, steps: int, position: int, smoothness: float, rate: float, lipschitz: float, noise_std: float
+) -> float:
+    """rho of zCDP of releasing only the last iterate of projected noisy SGD: amplification by iteration.
+
+    w_{t+1} = Proj(w_t - eta (grad f(w_t, z_t) + noise_std N(0, I))), one example a step, independent noise.
+    For convex beta-smooth losses and eta <= 2 / beta a step without noise does not expand distances, so that
+    the difference that one example made, at most 2 eta L, can be spread evenly over the noise of its own and
+    all later steps: D_alpha <= alpha (2 L)^2 / (2 noise_std^2 (steps - position)).
+
+    Guarantee: for replacing the example of step `position` by another, and for that example only; the last
+    step has no amplification. Earlier noise is not counted: it need not survive (docs/errata.md, P1).
+
+    Args:
+        steps: T, >= 1.
+        position: t of the example, 0 … T - 1.
+        smoothness: beta, > 0, of every loss.
+        rate: eta, > 0, at most 2 / beta.
+        lipschitz: L, > 0: the norm of every gradient, which is not clipped (clipping breaks smoothness).
+        noise_std: std of one coordinate of the noise added to a gradient, > 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or the step may expand distances.
+
+    References:
+        Feldman, Mironov, Talwar and Thakurta, Privacy Amplification by Iteration (FOCS 2018), Theorem 23.
+    """
+    steps = positive_int("steps", steps)
+    place = positive_int("position", position, minimum=0)
+    if place >= steps:
+        raise ValueError(f"position={place} must be below steps={steps}.")
+    beta, eta = positive_float("smoothness", smoothness), positive_float("rate", rate)
+    if eta > 2.0 / beta * (1.0 + 1e-12):
+        raise ValueError(
+            f"rate={eta} must be at most 2 / smoothness = {2.0 / beta:.6g}: beyond it a step may"
+            " expand distances,"
+            " and nothing is known of the last iterate alone. Account for all iterates with a Mechanism."
+        )
+    shift = 2.0 * positive_float("lipschitz", lipschitz)
+    return shift**2 / (2.0 * positive_float("noise_std", noise_std) ** 2 * (steps - place))
+
+
+def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: float) -> float:
+    """rho of the *last* example for quadratics, exactly: why noise of the past must not be counted.
+
+    Gradients beta w + z: theta_{t+1} = a theta_t - eta (z_t + noise), a = fade = 1 - eta beta. If the last z
+    moves by `sensitivity`, the state moves by eta times that, with the variance
+    eta^2 noise_std^2 sum_{k < steps} a^(2k). Paper 001 claims 4 L^2 / (steps noise_std^2) alpha, which is
+    right for a = 1 only (errata P1).
+
+    Args:
+        steps: >= 1.
+        fade: a, in [0, 1].
+        sensitivity: how far the last gradient moves, > 0.
+        noise_std: > 0.
+    """
+    if not 0.0 <= fade <= 1.0:
+        raise ValueError(f"fade={fade} must lie in [0, 1]: it is 1 - eta beta.")
+    steps = positive_int("steps", steps)
+    kept = (
+        float(steps)
+        if fade == 1.0
+        else -math.expm1(2 * steps * math.log(fade)) / (1 - fade**2)
+        if fade
+        else 1.0
+    )
+    return positive_float("sensitivity", sensitivity) ** 2 / (
+        2.0 * positive_float("noise_std", noise_std) ** 2 * kept
+    )

@@ -1,0 +1,253 @@
+"""anechoic stream: times and steps, files in and out, and going on where it stopped."""
+
+import csv
+import json
+import math
+import sys
+from datetime import UTC
+
+import numpy as np
+import pytest
+
+from anechoic import cli, streaming
+from anechoic.errors import UnsupportedError
+from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
+from anechoic.streaming.command import Columns, feed, key_in_environment, statistics_of
+from anechoic.streaming.tables import HEAD, read_columns, write_releases
+from tests.streaming.test_estimator import NoNoise
+
+CSV = """when,carrier,delay,tail
+2013-01-01T05:15,AA,11,N1
+2013-01-01T05:50,UA,-20,N2
+2013-01-01T07:10,AA,400,N1
+2013-01-01T06:59:59,ZZ,nonsense,N3
+yesterday,AA,1,N1
+2013-01-01T08:00,UA,3,N2
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "flights.csv"
+    path.write_text(CSV)
+    return path
+
+
+def run(capsys, *arguments):
+    code = cli.main(["stream", *map(str, arguments)])
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+# -- times -------------------------------------------------------------------------------------
+
+
+def test_steps_have_one_length_in_utc_through_the_change_of_clocks():
+    zone = zone_of("America/New_York")
+    clock = Clock(float(seconds_of(["2013-11-03T00:00"], zone)[0]), 3600)
+    texts = ["2013-11-03T00:59", "2013-11-03T01:30", "2013-11-03T01:30-05:00", "2013-11-03T02:00"]
+    assert clock.step_of(seconds_of(texts, zone)).tolist() == [0, 1, 2, 3]
+    clock = Clock(float(seconds_of(["2013-03-10T00:00"], zone)[0]), 3600)
+    texts = ["2013-03-10T01:59", "2013-03-10T02:30", "2013-03-10T03:00"]  # 2:30 is skipped: 3:30 by the new
+    assert clock.step_of(seconds_of(texts, zone)).tolist() == [1, 2, 2]
+
+
+def test_times_before_the_start_and_none_at_all():
+    clock = Clock(100.0, 10.0)
+    seconds = seconds_of(["100", "109.9", "110", "99", "never", "inf", "2e300", "1970-01-01T00:02Z"])
+    assert clock.step_of(seconds).tolist() == [0, 0, 1, -1, -(2**62), -(2**62), 2**61, 2]
+    assert clock.end_of(1) == iso(120.0) == "1970-01-01T00:02:00+00:00"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("30s", 30), ("15min", 900), ("1.5h", 5400), ("1 d", 86400)])
+def test_lengths(text, expected):
+    assert length_of(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "h", "0h", "-1h", "1y", "1h30"])
+def test_lengths_that_are_none(text):
+    with pytest.raises(ValueError, match="must be a length of time"):
+        length_of(text)
+
+
+def test_an_unknown_zone_is_refused():
+    with pytest.raises(ValueError, match="Mars/Olympus"):
+        zone_of("Mars/Olympus")
+    assert seconds_of(["1970-01-01T01:00"], UTC)[0] == 3600
+
+
+# -- records into steps --------------------------------------------------------------------------
+
+
+def columns_of(steps):
+    return Columns(np.array(steps, dtype=float), None, {"x": np.zeros(len(steps))})
+
+
+def counting(**promise):
+    return NoNoise({"n": streaming.CountOf("x")}, epsilon=1.0, horizon=9, **promise)
+
+
+def test_records_count_in_the_step_of_their_own_time_whatever_their_order():
+    stream = counting(over=streaming.SlidingWindow(1))
+    tally = feed(stream, columns_of([2.5, 0.1, 99.0, 3.0, 0.9, -1.0, math.nan]), Clock(0.0, 1.0), until=4.5)
+    assert [release.estimate for release in stream.releases()] == [2, 0, 1, 1]
+    assert [release.time for release in stream.releases()] == [iso(t) for t in (1, 2, 3, 4)]
+    assert tally.released == 4
+    assert tally.left_out == {"no time": 1, "before the start": 1, "of steps that are not over": 1}
+
+
+def test_the_last_step_stays_open_and_late_records_are_left_out():
+    stream = counting(over=streaming.SlidingWindow(1))
+    feed(stream, columns_of([0.5, 1.5, 2.5]), Clock(0.0, 1.0))
+    assert stream.step == 2
+    tally = feed(stream, columns_of([0.5, 0.6, 1.5, 2.5, 2.6, 3.5]), Clock(0.0, 1.0))
+    assert [release.estimate for release in stream.releases()] == [1, 1, 2]
+    assert tally.left_out["of steps that were released before this run"] == 3
+    assert feed(stream, columns_of([0.5]), Clock(0.0, 1.0)).released == 0
+
+
+def test_more_steps_than_the_horizon_are_refused_before_anything():
+    stream = counting()
+    with pytest.raises(ValueError, match="planned for 9"):
+        feed(stream, columns_of([0.5, 50.0]), Clock(0.0, 1.0))
+    assert stream.step == 0
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+ALL = ["--count", "--histogram", "carrier:AA,UA", "--quantiles", "delay:-60:360:60", "--epsilon", "5"]
+WHEN = ["--time", "when", "--every", "1h", "--start", "2013-01-01T05:00"]
+
+
+def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
+    out, page = tmp_path / "releases.csv", tmp_path / "page.html"
+    code, text, _ = run(
+        capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out, "--report", page
+    )
+    assert code == 0 and "3 steps released, 3 in all" in text
+    assert "private: 1 records no time" in text and "private: 1 records of steps that are not over" in text
+    assert "private: 1 records carrier: unknown category" in text
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == HEAD and len(rows) == 3 * (1 + 2 + 3 + 1)
+    assert {row["time"] for row in rows} == {f"2013-01-01T0{h}:00:00+00:00" for h in (6, 7, 8)}
+    html = page.read_text()
+    assert html.count("<svg") == 1 + 2 + 3 + 1 and "http" not in html.replace("http-equiv", "")
+
+
+def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
+    state, out = tmp_path / "run.db", tmp_path / "out.jsonl"
+    arguments = ["--input", table, *WHEN, *ALL, "--state", state, "--counter", tmp_path / "c", "--out", out]
+    assert run(capsys, *arguments)[0] == 0
+    before = out.read_text()
+    with table.open("a") as file:
+        file.write("2013-01-01T09:30,AA,5,N9\n")
+    code, text, _ = run(capsys, *arguments)
+    assert code == 0 and "1 steps released, 4 in all" in text
+    assert out.read_text().startswith(before) and len(out.read_text().splitlines()) == 24
+    assert json.loads(before.splitlines()[0])["statistic"] == "count"
+
+
+def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SECRET", "ab" * 32)
+    arguments = [
+        "--input",
+        table,
+        *WHEN,
+        "--count",
+        "--epsilon",
+        "1",
+        "--unit",
+        "tail",
+        "--key-env",
+        "SECRET",
+    ]
+    code, text, _ = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
+    assert code == 0 and "private: 2 records unit took part as often as it may" in text
+    assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)
+    monkeypatch.setenv("SECRET", "xy")
+    with pytest.raises(ValueError, match="64 hexadecimal"):
+        key_in_environment("SECRET")
+    with pytest.raises(ValueError, match="has no OTHER"):
+        key_in_environment("OTHER")
+
+
+def test_standard_input(capsys, monkeypatch):
+    class Text(list):
+        def readline(self):
+            return self.pop(0)
+
+    lines = [f'{{"when": {t}, "carrier": "AA", "delay": null}}\n' for t in (0, 10, 4000, 7300)]
+    monkeypatch.setattr(sys, "stdin", Text(lines))
+    code, text, _ = run(capsys, "--input", "-", "--time", "when", "--every", "1h", *ALL)
+    assert code == 0 and "2 steps released" in text and "from the first record" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epsilon", "1"], "nothing to release"),
+        (["--count", "--epsilon", "0"], "epsilon=0.0"),
+        (["--histogram", "carrier", "--epsilon", "1"], "categories taken from the data"),
+        (["--quantiles", "delay:5:1:1", "--epsilon", "1"], "low < high"),
+        (["--mean", "delay:a:1", "--epsilon", "1"], "'a' in 'delay:a:1' is no number"),
+        (["--sum", "nosuch:1", "--epsilon", "1"], "no column 'nosuch'"),
+        (["--count", "--epsilon", "1", "--min-sep", "3"], "need --unit"),
+        (["--count", "--epsilon", "1", "--out", "x.doc"], "must end in"),
+        (["--histogram", "delay:1,2", "--mean", "delay:0:1", "--epsilon", "1"], "both as numbers"),
+    ],
+)
+def test_what_the_caller_can_mend_is_said(table, capsys, arguments, words):
+    code, _, error = run(capsys, "--input", table, *WHEN, *arguments)
+    assert code == 2 and words in error
+
+
+def test_a_state_needs_a_public_start(table, tmp_path, capsys):
+    arguments = ["--time", "when", "--every", "1h", "--count", "--epsilon", "1", "--state", tmp_path / "s"]
+    code, _, error = run(capsys, "--input", table, *arguments)
+    assert code == 2 and "--state needs --start" in error
+
+
+def test_a_broken_line_is_named(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ValueError, match="line 3 of .* has 1 fields"):
+        read_columns(str(path), ["a"])
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n[\n')
+    with pytest.raises(ValueError, match="line 2 of"):
+        read_columns(str(tmp_path / "x.jsonl"), ["a"])
+
+
+def test_parquet_goes_through_polars_there_and_back(tmp_path):
+    polars = pytest.importorskip("polars")
+    polars.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "x.parquet")
+    assert read_columns(str(tmp_path / "x.parquet"), ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
+    stream = streaming.Count(epsilon=1.0, horizon=3)
+    stream.steps([1, 2])
+    write_releases(tmp_path / "out.parquet", stream.releases())
+    assert polars.read_parquet(tmp_path / "out.parquet").columns == list(HEAD)
+
+
+def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("anechoic.streaming.tables.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="needs Polars"):
+        read_columns(str(tmp_path / "x.parquet"), ["a"])
+
+
+def test_short_forms():
+    found = statistics_of(
+        count="t", sums=["a:b:2.5"], means=["x:0:1"], quantiles=["x:0:1:0.25"], distributions=["x:0:1:0.3"]
+    )
+    assert list(found) == ["count", "sum of a:b", "mean x", "quantiles of x", "distribution of x"]
+    assert found["quantiles of x"].edges.tolist() == [0, 0.25, 0.5, 0.75, 1.0]
+    assert len(found["distribution of x"].edges) == 5
+
+
+def test_the_demo_counts_the_first_days_of_2013(tmp_path, capsys):
+    from anechoic.lab.studies.stream import streaming_demo
+
+    page = streaming_demo(tmp_path, hours=30)
+    assert "30 hourly releases" in capsys.readouterr().out
+    assert page.read_text().count("<svg") == 1 + 4 + 4
+    assert len((tmp_path / "releases.csv").read_text().splitlines()) == 1 + 24 * (1 + 16 + 84)

@@ -1,0 +1,167 @@
+"""Distributions: noise over time, over the domain, and both, against matrices written out."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from anechoic import streaming
+from anechoic.participation import MinSep
+from anechoic.streaming.distribution import FINE, monotone, range_encoder, range_error
+from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_sensitivity import change, maker
+
+KEY = bytes(range(32))
+EDGES = [0.0, 1.0, 2.5, 3.0, 7.0, 8.0]
+
+
+def quiet(statistic, **promise):
+    return NoNoise({"d": statistic}, **{"epsilon": 1.0, "horizon": 8, **promise})
+
+
+@pytest.mark.parametrize("noise", ["buckets", "domain"])
+def test_cumulative_counts_without_noise_are_exact(noise):
+    stream = quiet(streaming.DistributionOf(EDGES, noise=noise))
+    stream.update([0.5, 0.0, 1.0, 2.9, 7.5, 99.0, -math.inf, math.nan, 2.5])
+    assert np.allclose(stream.release().estimate, [3, 4, 6, 6, 8], atol=1e-9)
+    stream.update([3.0, 8.0])
+    assert np.allclose(stream.release().estimate, [3, 4, 6, 7, 10], atol=1e-9)
+    assert stream.diagnostics() == {"d: not a number": 1, "d: beyond the edges": 3}
+
+
+@pytest.mark.parametrize("noise", ["buckets", "domain"])
+def test_quantiles_without_noise(noise):
+    statistic = streaming.QuantilesOf(range(101), [0.1, 0.5, 0.9], noise=noise)
+    stream = quiet(statistic)
+    stream.update(np.arange(0, 100, 0.01))
+    found = stream.release().only
+    assert np.allclose(found.value, [10, 50, 90], atol=0.1)
+    assert (found.low <= [10, 50, 90]).all() and (found.high >= [10, 50, 90]).all()
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3, 7, 30])
+def test_the_error_of_ranges_is_that_of_every_range_written_out(buckets):
+    for matrix in (np.eye(buckets), range_encoder(buckets)):
+        inverse = np.linalg.inv(matrix)
+        ranges = [inverse[i : j + 1].sum(axis=0) for i in range(buckets) for j in range(i, buckets)]
+        assert math.isclose(range_error(matrix), np.sqrt(np.mean(np.square(ranges).sum(axis=1))))
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 5, 84])
+def test_columns_of_the_encoder_are_no_longer_than_one(buckets):
+    matrix = range_encoder(buckets)
+    assert np.square(matrix).sum(axis=0).max() <= 1
+    statistic = streaming.DistributionOf(range(buckets + 1), noise="domain")
+    fine = statistic._fine
+    assert max(sum(int(v) ** 2 for v in column) for column in fine.T) <= FINE**2
+    root = np.cumprod(np.concatenate([[1.0], (np.arange(1.0, buckets) - 0.5) / np.arange(1.0, buckets)]))
+    square_root = np.array([[root[i - j] if i >= j else 0 for j in range(buckets)] for i in range(buckets)])
+    square_root /= np.linalg.norm(square_root, axis=0)
+    assert range_error(matrix) <= min(range_error(square_root), range_error(np.eye(buckets))) * (1 + 1e-6)
+
+
+def test_correlated_over_the_domain_from_two_buckets_on():
+    assert streaming.DistributionOf([0, 1]).noise == "buckets"
+    assert streaming.DistributionOf(range(25)).noise == "domain"
+    assert streaming.DistributionOf(range(1026)).noise == "buckets"
+    errors = streaming.DistributionOf(range(85)).range_errors()
+    assert 5.3 < errors["buckets"] < 5.4 and 2.41 < errors["domain"] < 2.42
+    with pytest.raises(ValueError, match="at most 1024"):
+        streaming.DistributionOf(range(1026), noise="domain")
+
+
+def test_the_kronecker_product_has_the_sensitivity_of_its_time_factor():
+    """Column norms multiply: brute force over the columns of C (x) D, and over pairs of them."""
+    stream = streaming.Distribution(EDGES, epsilon=1.0, horizon=6)
+    time = stream.mechanism.strategy.to_dense()
+    domain = range_encoder(5)
+    both = np.kron(time, domain)
+    assert np.linalg.norm(both, axis=0).max() <= stream.mechanism.sensitivity.value * (1 + 1e-12)
+    # a unit with two steps, in any two buckets: the bound is that of two vectors of norm 1
+    pairs = [
+        np.linalg.norm(both[:, s * 5 + i] + both[:, t * 5 + j])
+        for s, t in itertools.combinations(range(6), 2)
+        for i in range(5)
+        for j in range(5)
+    ]
+    lines = [np.linalg.norm(time[:, s] + time[:, t]) for s, t in itertools.combinations(range(6), 2)]
+    assert max(pairs) <= max(lines) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("noise", ["buckets", "domain"])
+def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
+    make = maker(
+        lambda: {"d": streaming.DistributionOf(EDGES, noise=noise)},
+        [],
+        participation=MinSep(2, 2),
+        per_step=2,
+    )
+    rng = np.random.default_rng(2)
+    found = [
+        change(
+            make, [(t, u, rng.normal(4, 5)) for t in range(6) for u in ("greedy", "greedy", "v")], "greedy"
+        )
+        for _ in range(10)
+    ]
+    assert all(moved <= allowed for moved, allowed in found)
+    assert max(moved / allowed for moved, allowed in found) > 0.6
+
+
+@pytest.mark.parametrize("noise", ["buckets", "domain"])
+def test_standard_errors_and_quantile_intervals_are_as_stated(noise):
+    truth = np.concatenate([np.full(50, 0.5), np.full(70, 1.5), np.full(200, 2.7), np.full(80, 7.2)])
+    statistic = streaming.DistributionOf(EDGES, noise=noise)
+    quantiles = streaming.QuantilesOf(EDGES, [0.2, 0.5, 0.75], noise=noise)
+    encoded = statistic.total(statistic.read(truth), None, statistic.quantum) / statistic.quantum
+    cumulative = np.array([50, 120, 320, 320, 400.0])
+    rng = np.random.default_rng(4)
+    found, covered, smoothed = [], [], []
+    for _ in range(2000):
+        totals = encoded + rng.normal(0, 20.0, 5)
+        estimate = statistic.decode(totals, 20.0, 1.959964)
+        found.append(estimate.raw - cumulative)
+        smoothed.append(estimate.value - cumulative)
+        assert (np.diff(estimate.value) >= 0).all() and estimate.value[0] >= 0
+        of = quantiles.decode(totals, 20.0, 1.959964)
+        covered.append((of.low <= [1.5, 2.7, 2.7]) & (of.high >= [1.5, 2.7, 2.7]))
+    ratio = np.sqrt(np.square(found).mean(axis=0)) / estimate.standard_error
+    assert np.abs(ratio - 1).max() < 0.06 and abs(ratio.mean() - 1) < 0.03
+    assert np.square(smoothed).sum() < np.square(found).sum()  # post-processing helps
+    assert np.min(np.mean(covered, axis=0)) > 0.94
+
+
+def test_monotone_is_the_nearest_of_all_monotone_sequences():
+    rng = np.random.default_rng(0)
+    counts, errors = rng.normal(3, 2, 6), rng.uniform(0.5, 2, 6)
+    best = monotone(counts, errors)
+    assert (np.diff(best) >= -1e-12).all()
+
+    def distance(x):
+        return float((np.square(x - counts) / np.square(errors)).sum())
+
+    for _ in range(300):
+        other = np.sort(best + rng.normal(0, 0.3, 6))
+        assert distance(np.maximum(other, 0)) >= distance(best) - 1e-9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: streaming.DistributionOf([0.0]),
+        lambda: streaming.DistributionOf([0.0, 0.0]),
+        lambda: streaming.DistributionOf([0.0, math.inf]),
+        lambda: streaming.DistributionOf([1, 0]),
+        lambda: streaming.DistributionOf([0, 1], noise="both"),
+        lambda: streaming.QuantilesOf([0, 1], [0.0]),
+        lambda: streaming.QuantilesOf([0, 1], [1.0]),
+    ],
+)
+def test_bad_edges_and_probabilities_are_refused(make):
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_quantiles_of_nothing_are_anywhere():
+    found = quiet(streaming.QuantilesOf(range(11), [0.5])).release().only
+    assert found.low[0] == 0 and found.high[0] == 10 and found.value[0] == 5

@@ -1,0 +1,340 @@
+"""Estimators: what is added up, released and refused."""
+
+import copy
+import math
+import os
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import streaming
+from anechoic.errors import GuaranteeError, HorizonError, MismatchError, UnsupportedError
+from anechoic.participation import Cyclic, FullBatch, MinSep, Single
+from anechoic.sampling import External
+
+KEY = bytes(range(32))
+
+
+class NoNoise(streaming.Estimator):
+    """An estimator whose rows of noise are zero: releases are the integer sums."""
+
+    def _start(self, *arguments):
+        super()._start(*arguments)
+        real, silent = self._noise.next, np.zeros(self.dimension, np.int64)
+        self._noise.next = lambda: real() * 0 + silent
+
+
+def quiet(**statistics):
+    return lambda **promise: NoNoise(statistics, **{"epsilon": 1.0, "horizon": 8, **promise})
+
+
+def test_count_adds_up_and_get_is_the_last_release():
+    count = quiet(count=streaming.CountOf())(horizon=4)
+    assert count.get() is None
+    for batch, expected in [(["a", "b"], 2), ([], 2), (5, 7)]:
+        count.update(batch)
+        assert count.release().estimate == expected
+    assert count.get().step == 2 and [r.estimate for r in count.releases()] == [2, 2, 7]
+
+
+def test_several_updates_are_one_step():
+    count = quiet(count=streaming.CountOf())()
+    count.update(3)
+    count.update(4)
+    assert count.release().estimate == 7 and count.step == 1
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        (streaming.Running(), [1, 3, 6, 10, 15]),
+        (streaming.SlidingWindow(2), [1, 3, 5, 7, 9]),
+        (streaming.SlidingWindow(1), [1, 2, 3, 4, 5]),
+        (streaming.SlidingWindow(9), [1, 3, 6, 10, 15]),
+        (streaming.Decayed(0.5), [1, 2.5, 4.25, 6.125, 8.0625]),
+    ],
+)
+@pytest.mark.parametrize("horizon", [5, None])
+def test_over_which_steps(over, expected, horizon):
+    count = quiet(count=streaming.CountOf())(over=over, horizon=horizon)
+    found = [release.estimate for release in count.steps([1, 2, 3, 4, 5])]
+    assert np.allclose(found, expected, rtol=1e-12)
+
+
+def test_sums_are_clipped_and_not_finite_records_left_out():
+    total = quiet(sum=streaming.SumOf(5.0, 2))()
+    total.update([[3.0, 4.0], [30.0, 40.0], [math.nan, 1.0], [math.inf, 0.0], [-1.0, 0.0]])
+    assert np.allclose(total.release().estimate, [5.0, 8.0], atol=1e-4)
+    assert total.diagnostics() == {"sum: not finite": 2, "sum: clipped to the bound": 1}
+
+
+def test_mean_of_clipped_records():
+    mean = quiet(mean=streaming.MeanOf(-1.0, 3.0))()
+    mean.update([0.0, 1.0, 99.0, math.nan])
+    estimate = mean.release().only
+    assert math.isclose(estimate.value, 4 / 3, rel_tol=1e-5)
+    assert np.allclose(estimate.raw, [4.0, 3.0], rtol=1e-5)
+    assert mean.diagnostics() == {"mean: not finite": 1, "mean: clipped to the bounds": 1}
+
+
+def test_a_mean_of_nothing_is_said_to_be_anything():
+    mean = streaming.Mean(low=-1.0, high=3.0, epsilon=1.0, horizon=8)
+    mean.update([])
+    low, high = mean.release().interval
+    assert -1.0 <= low < high <= 3.0 and high - low > 1.5
+
+
+def test_categories_that_are_unknown_are_left_out():
+    histogram = quiet(h=streaming.HistogramOf(["AA", "UA", 7]))()
+    histogram.update(np.array(["UA", "AA", "ZZ", "UA"]))
+    histogram.update([7, "7", None])
+    assert histogram.release().estimate.tolist() == [1, 2, 1]
+    assert histogram.diagnostics() == {"h: unknown category": 3}
+
+
+def test_histogram_of_places_is_that_of_names():
+    places = quiet(h=streaming.HistogramOf(range(4)))()
+    places.update(np.array([0, 3, 3, 4, -1]))
+    assert places.release().estimate.tolist() == [1, 0, 0, 2]
+
+
+def test_columns_of_one_batch():
+    board = quiet(
+        n=streaming.CountOf("x"), s=streaming.SumOf(2.0, column="x"), h=streaming.HistogramOf([1, 2], "y")
+    )()
+    board.update({"x": [1.0, 2.0, math.nan], "y": [1, 2, 3]})
+    release = board.release()
+    assert release["n"].value == 3 and math.isclose(release["s"].value, 3.0, rel_tol=1e-5)
+    assert release["h"].value.tolist() == [1, 1] and list(release) == ["n", "s", "h"]
+    with pytest.raises(ValueError, match="name one"):
+        release.estimate
+    with pytest.raises(ValueError, match="differ in length"):
+        board.update({"x": [1.0], "y": [1, 2]})
+    with pytest.raises(ValueError, match="no column 'y'"):
+        board.update({"x": [1.0]})
+
+
+def test_weights_share_one_clip_norm():
+    statistics = {"a": streaming.CountOf(), "b": streaming.CountOf()}
+    equal = streaming.Estimator(statistics, epsilon=1.0, horizon=8)
+    alone = streaming.Count(epsilon=1.0, horizon=8)
+    ratio = equal.standard_deviations(3)["a"] / alone.standard_deviations(3)["count"]
+    assert math.isclose(ratio, math.sqrt(2), rel_tol=1e-5)
+    uneven = streaming.Estimator(statistics, epsilon=1.0, horizon=8, weights={"a": 3.0, "b": 1.0})
+    deviations = uneven.standard_deviations(3)
+    assert math.isclose(deviations["b"] / deviations["a"], 3.0, rel_tol=1e-4)
+    assert equal.contribution <= 1 and 1 - 1e-4 < uneven.contribution <= 1
+
+
+def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases():
+    statistics = {"sum": streaming.SumOf(1.0, 3)}
+    batches = [np.full((t, 3), 0.1) for t in range(6)]
+    one = streaming.Estimator(statistics, epsilon=1.0, horizon=6, key=KEY)
+    other = streaming.Estimator(statistics, epsilon=1.0, horizon=6, key=lambda: KEY)
+    together = one.steps(batches, times=range(6))
+    for t, batch in enumerate(batches):
+        other.update(batch)
+        assert other.release(t).to_bytes() == together[t].to_bytes()
+
+
+def test_a_release_survives_its_bytes():
+    board = streaming.Dashboard(
+        {"n": streaming.CountOf("x"), "m": streaming.MeanOf(0, 1, "x")}, epsilon=1.0, horizon=3
+    )
+    board.update({"x": [0.5]})
+    release = board.release("2013-01-01T01:00Z")
+    again = streaming.Release.from_bytes(release.to_bytes())
+    assert again.to_bytes() == release.to_bytes() and again.time == release.time
+    with pytest.raises(an.CheckpointError, match="damaged"):
+        streaming.Release.from_bytes(release.to_bytes()[:-8])
+
+
+def test_epsilon_so_far_grows_to_that_of_all_and_covers_the_releases():
+    count = streaming.Count(epsilon=1.0, horizon=20)
+    found = [release.epsilon for release in count.steps([1] * 20)]
+    assert found == sorted(found) and found[0] < found[-1] <= 1.0
+    assert all(found[t] >= count.mechanism.epsilon(steps=t + 1) for t in range(20))
+
+
+def test_the_horizon_is_kept():
+    count = streaming.Count(epsilon=1.0, horizon=2)
+    count.steps([1, 1])
+    with pytest.raises(HorizonError, match="all 2 steps"):
+        count.update(1)
+    with pytest.raises(HorizonError, match="another step"):
+        count.release()
+    fresh = streaming.Count(epsilon=1.0, horizon=2)
+    with pytest.raises(HorizonError, match="3 more steps"):
+        fresh.steps([1, 1, 1])
+    assert fresh.step == 0
+
+
+def test_time_may_not_go_back():
+    count = streaming.Count(epsilon=1.0, horizon=9)
+    count.release(5)
+    count.release()
+    with pytest.raises(ValueError, match="went back"):
+        count.release(4)
+    with pytest.raises(ValueError, match="all times as text"):
+        count.release("2013")
+    with pytest.raises(ValueError, match="went back"):
+        count.steps([1, 1], times=[7, 6])
+    with pytest.raises(ValueError, match="went back"):
+        count.release(math.nan)
+    assert count.step == 2
+
+
+def test_batches_are_added_once():
+    count = quiet(count=streaming.CountOf())(horizon=9)
+    assert count.update(3, batch_id="a") and not count.update(3, batch_id="a")
+    with pytest.raises(ValueError, match="which is open"):
+        count.steps([3], batch_ids=["a"])
+    first = count.release()
+    again = count.steps([3, 4], batch_ids=["a", "b"])
+    assert again[0] is first and again[1].estimate == 7 and count.step == 2
+    with pytest.raises(ValueError, match="twice"):
+        count.steps([3, 4], batch_ids=["c", "c"])
+
+
+def test_units_are_held_to_their_participation():
+    count = quiet(count=streaming.CountOf())(participation=MinSep(2, 2), per_step=2)
+    feed = ["a", "a", "a", "b"]
+    assert [count.steps([feed], unit_ids=[feed])[0].estimate for _ in range(6)] == [3, 3, 6, 6, 6, 6]
+    reasons = count.diagnostics()
+    assert reasons["unit took part as often as it may"] == 12
+    assert reasons["unit took part too few steps ago"] == 4
+    assert reasons["more records of a unit in one step than count"] == 2
+
+
+def test_a_unit_is_counted_once_in_a_step_whatever_the_update_it_comes_in():
+    count = quiet(count=streaming.CountOf())(participation=Single())
+    for _ in range(3):
+        count.update(["x", "y"], unit_ids=np.array([7, 7]))
+    assert count.release().estimate == 1
+    count.update(1, unit_ids=["7"])  # text is another unit
+    assert count.release().estimate == 2
+
+
+def test_missing_and_unwanted_unit_ids_are_refused():
+    by_unit = streaming.Count(epsilon=1.0, horizon=4, participation=Single())
+    with pytest.raises(ValueError, match="give one id a record"):
+        by_unit.update(["a"])
+    with pytest.raises(ValueError, match="2 unit_ids for 1 records"):
+        by_unit.update(["a"], unit_ids=["a", "b"])
+    with pytest.raises(ValueError, match="missing ids"):
+        by_unit.update(["a"], unit_ids=[None])
+    with pytest.raises(ValueError, match="missing ids"):
+        by_unit.update(["a"], unit_ids=[math.nan])
+    with pytest.raises(ValueError, match="participation=Single"):
+        streaming.Count(epsilon=1.0, horizon=4).update(["a"], unit_ids=["a"])
+    assert by_unit.release().step == 0
+
+
+@pytest.mark.parametrize(
+    ("promise", "error", "words"),
+    [
+        ({}, ValueError, "give epsilon"),
+        ({"epsilon": 0.0}, ValueError, "epsilon=0.0"),
+        ({"epsilon": -1.0}, ValueError, "epsilon=-1.0"),
+        ({"epsilon": 1.0, "delta": 0.0}, ValueError, "delta=0.0"),
+        ({"epsilon": 1.0, "horizon": 0}, ValueError, "horizon=0"),
+        ({"epsilon": 1.0, "level": 1.0}, ValueError, "level=1.0"),
+        ({"epsilon": 1.0, "per_step": 2}, ValueError, "without participation"),
+        ({"epsilon": 1.0, "over": 5}, ValueError, "over=5"),
+        ({"epsilon": 1.0, "weights": {"n": 1.0}}, ValueError, "name each"),
+        ({"epsilon": 1.0, "weights": {"count": 0.0}}, ValueError, "weights"),
+        ({"epsilon": 1.0, "counter": "c"}, ValueError, "give state"),
+        ({"epsilon": 1.0, "adjacency": "add_or_remove"}, ValueError, "add_or_remove"),
+        ({"epsilon": 1.0, "participation": FullBatch()}, UnsupportedError, "Bound it"),
+        ({"epsilon": 1.0, "participation": MinSep(24)}, UnsupportedError, "Bound it"),
+        ({"epsilon": 1.0, "participation": Cyclic(4), "horizon": 9}, UnsupportedError, "enforces Single"),
+    ],
+)
+def test_promises_that_cannot_be_kept_are_refused(promise, error, words):
+    with pytest.raises(error, match=words):
+        streaming.Count(**promise)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: streaming.SumOf(math.inf), "Without a bound"),
+        (lambda: streaming.SumOf(0.0), "bound=0.0"),
+        (lambda: streaming.MeanOf(1.0, 1.0), "two finite numbers"),
+        (lambda: streaming.MeanOf(-math.inf, 1.0), "two finite numbers"),
+        (lambda: streaming.HistogramOf([]), "at least one"),
+        (lambda: streaming.HistogramOf(["a", "a"]), "distinct"),
+        (lambda: streaming.SlidingWindow(0), "width=0"),
+        (lambda: streaming.Decayed(1.0), "decay"),
+    ],
+)
+def test_bad_statistics_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("statistic", "batch", "words"),
+    [
+        (streaming.SumOf(1.0, 2), [[1.0]], "shape"),
+        (streaming.SumOf(1.0), ["a"], "real numbers"),
+        (streaming.MeanOf(0, 1), [[1.0]], "one number a record"),
+        (streaming.HistogramOf([1]), [[1]], "one category"),
+        (streaming.CountOf(), 1.5, "or their number"),
+        (streaming.CountOf(), -1, "batch=-1"),
+        (streaming.CountOf(), 2**40, "are added up"),
+    ],
+)
+def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
+    stream = streaming.Estimator({"s": statistic}, epsilon=1.0, horizon=4)
+    with pytest.raises(ValueError, match=words):
+        stream.update(batch)
+    assert not stream._standing.open.any() and stream.release().step == 0
+
+
+def test_a_mechanism_of_ones_own():
+    mechanism = an.calibrate(
+        an.strategies.Identity(5), sampling=External(MinSep(2, 2), 1, steps=5), epsilon=1.0, delta=1e-6
+    )
+    count = streaming.Count(mechanism=mechanism, participation=MinSep(2, 2))
+    assert count.mechanism is mechanism
+    assert math.isclose(
+        count.standard_deviations(4)["count"], mechanism.noise_std * math.sqrt(5), rel_tol=1e-5
+    )
+    with pytest.raises(ValueError, match="give the same participation"):
+        streaming.Count(mechanism=mechanism)
+    with pytest.raises(MismatchError, match="calibrated for"):
+        streaming.Count(mechanism=mechanism, participation=Single())
+    with pytest.raises(ValueError, match="either epsilon"):
+        streaming.Count(mechanism=mechanism, epsilon=1.0)
+    drawn = an.calibrate(
+        an.strategies.Identity(5),
+        sampling=an.sampling.FixedOrder(examples=10, batch_size=2, steps=5),
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    with pytest.raises(MismatchError, match="FixedOrder"):
+        streaming.Count(mechanism=drawn)
+    halved = an.calibrate(
+        an.strategies.Identity(5), sampling=External(Single(), 2, steps=5), epsilon=1.0, delta=1e-6
+    )
+    with pytest.raises(MismatchError, match="batch_size=2"):
+        streaming.Count(mechanism=halved)
+
+
+def test_a_stream_cannot_be_copied_or_used_in_a_fork():
+    count = streaming.Count(epsilon=1.0, horizon=4)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(count)
+    child = os.fork()
+    if child == 0:
+        try:
+            count.release()
+        except GuaranteeError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    count.close()
+    with pytest.raises(GuaranteeError, match="closed"):
+        count.release()

@@ -1,0 +1,103 @@
+"""kill -9 between any two instructions: the state is that of before or after, and no row is used twice."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import anechoic.streaming
+from tests.streaming.test_store import KEY, board, feed
+
+ROOM = str(Path(anechoic.streaming.__file__).parent)
+STEPS = range(4)
+
+
+def killed_at(line, path, counter, published):
+    """Feed a stream in a child process that dies before the given line of the room; whether it died."""
+    child = os.fork()
+    if child == 0:
+        left = line
+
+        def trace(frame, event, _):
+            nonlocal left
+            if not frame.f_code.co_filename.startswith(ROOM):
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            run(path, counter, published)
+        finally:
+            sys.settrace(None)
+            os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def run(path, counter, published):
+    """What an operator's program does: go on where the file stands, and append what is released to a log."""
+    with board(path, key=KEY, counter=counter) as stream:
+        for t in STEPS[stream.step :]:
+            stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
+            stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"], batch_id=f"{t} more")
+            made = stream.release(t).to_bytes()
+            with open(published, "ab") as log:
+                log.write(t.to_bytes(1, "little") + len(made).to_bytes(4, "little") + made)
+
+
+def log_of(published):
+    data, found = (published.read_bytes() if published.exists() else b""), []
+    while data:
+        size = int.from_bytes(data[1:5], "little")
+        found.append((data[0], data[5 : 5 + size]))
+        data = data[5 + size :]
+    return found
+
+
+def lines_of_a_run(tmp_path):
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(ROOM):
+            return None
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run(tmp_path / "all", tmp_path / "all.counter", tmp_path / "all.log")
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def try_kills(tmp_path, kills):
+    expected = feed(board(key=KEY), STEPS)
+    total = lines_of_a_run(tmp_path)
+    deaths = 0
+    for number in range(kills):
+        place = 1 + number * (total - 1) // max(1, kills - 1)
+        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
+        deaths += killed_at(place, path, counter, published)
+        run(path, counter, published)
+        seen = dict(log_of(published))
+        for step, made in log_of(published):
+            assert made == expected[step] == seen[step]
+        with board(path, key=KEY, counter=counter) as stream:
+            assert [release.to_bytes() for release in stream.releases()] == expected
+    return deaths
+
+
+def test_killed_at_some_places(tmp_path):
+    assert try_kills(tmp_path, 4) >= 3
+
+
+@pytest.mark.slow
+def test_killed_at_many_places(tmp_path):
+    assert try_kills(tmp_path, 120) >= 115

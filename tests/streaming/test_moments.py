@@ -1,0 +1,98 @@
+"""Moments and regression: exact without noise, and standard errors as measured."""
+
+import numpy as np
+import pytest
+
+from anechoic import streaming
+from anechoic.streaming.moments import HalfMatrix, clipped
+from tests.streaming.test_estimator import NoNoise
+
+
+def quiet(statistic):
+    return NoNoise({"s": statistic}, epsilon=1.0, horizon=8)
+
+
+def test_halves_have_the_norm_of_the_matrix():
+    half, u = HalfMatrix(3), np.array([[1.0, 2.0, -3.0]])
+    assert np.allclose(half.full(half.of(u)[0]), np.outer(u, u))
+    assert np.isclose(np.linalg.norm(half.of(u)), 14.0)
+
+
+def test_rows_are_clipped_at_every_size():
+    rows = np.array([[0.3, 0.4], [3.0, 4.0], [1e300, 1e300], [0.0, 0.0]])
+    assert np.allclose(clipped(rows), [[0.3, 0.4], [0.6, 0.8], [0.5**0.5, 0.5**0.5], [0, 0]])
+
+
+def test_moments_without_noise():
+    rng = np.random.default_rng(0)
+    x = rng.normal([5.0, -1.0], [1.0, 0.3], (4000, 2))
+    stream = quiet(streaming.MomentsOf(20.0, 2, centre=[4.0, 0.0]))
+    stream.update(x)
+    value = stream.release().only.value
+    assert np.allclose(value[0], x.mean(axis=0), atol=0.01)
+    assert np.allclose(value[1:], np.cov(x.T, bias=True), atol=0.02)
+
+
+def test_moments_of_vectors_beyond_the_bound_are_those_of_clipped_ones():
+    statistic = streaming.MomentsOf(5.0, 2, centre=[1.0, 0.0])
+    read = statistic.read([[1.0 + 30.0, 40.0], [1.0 - 3.0, 4.0], [1.0, 0.0], [np.nan, 0.0]])
+    assert dict(read.remarks) == {"not finite": 1, "clipped to the bound": 1}
+    value = statistic.decode(statistic.total(read, None, 2**28) / 2**28, 1e-6, 1.96).value
+    x = np.array([[4.0, 4.0], [-2.0, 4.0], [1.0, 0.0]])
+    assert np.allclose(value[0], x.mean(axis=0), atol=1e-5)
+    assert np.allclose(value[1:], np.cov(x.T, bias=True), atol=1e-5)
+
+
+def test_regression_without_noise_is_that_with_its_ridge():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (3000, 2))
+    y = x @ [2.0, -0.5]
+    stream = quiet(streaming.LinearRegressionOf(2, 1.5, 3.0))
+    stream.update(np.column_stack([x, y]))
+    found = stream.release().only
+    ridge = 2.0 * stream.standard_deviations(0)["s"] * 1.5**2
+    expected = np.linalg.solve(x.T @ x + ridge * np.eye(2), x.T @ y)
+    assert np.allclose(found.value, expected, rtol=1e-5)
+    assert np.abs(found.value - [2.0, -0.5]).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("statistic", "records"),
+    [
+        (streaming.MomentsOf(3.0, 2), [[1.0, 1.5], [-0.5, 0.2], [2.0, -1.0], [1.0, 1.0]]),
+        (
+            streaming.LinearRegressionOf(2, 2.0, 3.0),
+            [[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [1.0, 1.0, 1.2], [1.5, -1.0, 2.9]],
+        ),
+    ],
+)
+def test_standard_errors_are_those_measured(statistic, records):
+    unit = 2**28
+    encoded = statistic.total(statistic.read(np.array(records)), None, unit) / unit * 500
+    rng = np.random.default_rng(3)
+    found = [statistic.decode(encoded + rng.normal(0, 6.0, len(encoded)), 6.0, 1.96) for _ in range(3000)]
+    measured = np.std([estimate.value for estimate in found], axis=0)
+    ratio = measured / statistic.decode(encoded, 6.0, 1.96).standard_error
+    assert np.abs(ratio - 1).max() < 0.06 and abs(ratio.mean() - 1) < 0.02
+
+
+def test_nothing_gives_something_finite():
+    for statistic in (streaming.MomentsOf(1.0, 2), streaming.LinearRegressionOf(2, 1.0, 1.0)):
+        estimate = quiet(statistic).release().only
+        assert np.isfinite(estimate.value).all() and np.isfinite(estimate.standard_error).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: streaming.MomentsOf(-1.0), "bound=-1.0"),
+        (lambda: streaming.MomentsOf(1.0, 2, [0.0]), "centre has 1 entries"),
+        (lambda: streaming.LinearRegressionOf(0, 1.0, 1.0), "features=0"),
+        (lambda: streaming.LinearRegressionOf(1, 1.0, 0.0), "target_bound=0.0"),
+        (lambda: quiet(streaming.LinearRegressionOf(1, 1.0, 1.0)).update([[1.0]]), "features and the target"),
+        (lambda: quiet(streaming.MomentsOf(1.0, 2)).update([1.0]), "is needed"),
+    ],
+)
+def test_bad_arguments_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

@@ -1,0 +1,147 @@
+"""The guarantee attacked: whatever a unit feeds, C times what it changes has norm at most the sensitivity."""
+
+import itertools
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from anechoic import streaming
+from anechoic.participation import FullBatch, MinSep, Single
+from anechoic.streaming.statistic import integer_rows
+from tests.streaming.test_estimator import NoNoise
+
+STEPS = 6
+
+
+def sums_of(make, feed):
+    """Integer sums of every step, shape (steps, m), for a list of (step, unit, record)."""
+    stream = make()
+    for step in range(STEPS):
+        here = [(unit, record) for t, unit, record in feed if t == step]
+        ids = [unit for unit, _ in here] if stream._by_unit else None
+        stream.update([record for _, record in here] if here else stream.nothing, unit_ids=ids)
+        stream.release()
+    rows = [np.frombuffer(stream._state.row(t), "<i8") for t in range(STEPS)]
+    return np.array(rows, dtype=np.float64), stream
+
+
+def change(make, feed, unit):
+    """||C (X - X')||_F in clip norms, for the stream with and without the records of a unit."""
+    with_unit, stream = sums_of(make, feed)
+    without, _ = sums_of(make, [part for part in feed if part[1] != unit])
+    strategy = stream.mechanism.strategy
+    moved = strategy.to_dense() @ ((with_unit - without) / 2.0**stream._noise.bits)
+    return np.linalg.norm(moved), stream.mechanism.sensitivity.value
+
+
+@lru_cache
+def plan(participation):
+    return streaming.planned_mechanism(
+        over=streaming.Running(),
+        horizon=STEPS,
+        participation=participation,
+        epsilon=1.0,
+        delta=1e-6,
+        dimension=4,
+    )
+
+
+def maker(statistics, nothing, **promise):
+    mechanism = plan(promise.get("participation", Single()))
+
+    def make():
+        stream = NoNoise(statistics(), mechanism=mechanism, **promise)
+        stream.nothing = nothing
+        return stream
+
+    return make
+
+
+SETTINGS = [
+    ("count", lambda: {"n": streaming.CountOf()}, [], lambda rng: 1.0),
+    ("sum", lambda: {"s": streaming.SumOf(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
+    ("mean", lambda: {"m": streaming.MeanOf(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
+    ("histogram", lambda: {"h": streaming.HistogramOf([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
+    (
+        "moments",
+        lambda: {"m": streaming.MomentsOf(2.0, 2, [1.0, 0.0])},
+        np.zeros((0, 2)),
+        lambda rng: rng.normal(0, 3, 2),
+    ),
+    (
+        "regression",
+        lambda: {"r": streaming.LinearRegressionOf(2, 1.5, 2.0)},
+        np.zeros((0, 3)),
+        lambda rng: rng.normal(0, 3, 3),
+    ),
+    (
+        "several",
+        lambda: {"n": streaming.CountOf(), "m": streaming.MeanOf(0, 1), "s": streaming.SumOf(9.0)},
+        [],
+        lambda rng: rng.normal(0, 20),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("participation", "per_step"), [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]
+)
+@pytest.mark.parametrize(("name", "statistics", "nothing", "draw"), SETTINGS, ids=lambda v: str(v)[:9])
+def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
+    name, statistics, nothing, draw, participation, per_step
+):
+    make = maker(statistics, nothing, participation=participation, per_step=per_step)
+    rng = np.random.default_rng(5)
+    worst = 0.0
+    for trial in range(6):
+        feed = [
+            (t, unit, draw(rng))
+            for t in range(STEPS)
+            for unit in ("greedy", "other", "greedy", "greedy")
+            if trial == 0 or rng.random() < 0.7
+        ]
+        moved, allowed = change(make, feed, "greedy")
+        assert moved <= allowed * (1 + 1e-12)
+        worst = max(worst, moved / allowed)
+    assert worst > 0.3  # something is at stake
+    if name == "count":
+        assert worst > 0.95  # and a greedy unit takes all of it
+
+
+def test_the_worst_pattern_is_reached_exactly_by_brute_force():
+    """Over all sets of steps that a greedy unit may try, the largest change is the sensitivity."""
+    make = maker(lambda: {"n": streaming.CountOf()}, [], participation=MinSep(2, 2))
+    found = [
+        change(make, [(t, "greedy", 1.0) for t in steps], "greedy")
+        for size in range(1, STEPS + 1)
+        for steps in itertools.combinations(range(STEPS), size)
+    ]
+    allowed = found[0][1]
+    assert 0.9999 * allowed < max(moved for moved, _ in found) <= allowed
+
+
+@pytest.mark.parametrize(
+    "records", [[np.inf, -np.inf], [1.7e308, -1e300], [np.nan, 1.0], [5.0000001, -5.0], [1e-320, 0.0]]
+)
+def test_hostile_numbers_stay_within_the_bound(records):
+    make = maker(lambda: {"s": streaming.SumOf(5.0), "m": streaming.MeanOf(-5, 5)}, [])
+    feed = [(t, "u" if t == 2 else "v", records[t % 2]) for t in range(STEPS)]
+    moved, allowed = change(make, feed, "u")
+    assert moved <= allowed
+
+
+def test_vectors_at_the_end_of_the_range_are_clipped_like_others():
+    rows = np.array([[1.7e308, 1.7e308, 0.0], [1e-320, 0.0, 1e308], [3.0, 4.0, 0.0]])
+    found = integer_rows(rows, 5.0, 2**20)
+    assert np.allclose(found / 2**20, [[5 / 2**0.5, 5 / 2**0.5, 0], [0, 0, 5], [3, 4, 0]], atol=1e-5)
+
+
+def test_rows_of_integers_are_never_longer_than_their_bound():
+    rng = np.random.default_rng(3)
+    for scale in (1e-3, 1.0, 1e9):
+        rows = rng.normal(0, scale, (200, 7))
+        rows[:50] *= (1.7 / np.linalg.norm(rows[:50], axis=1))[:, None]  # on the bound, to rounding
+        found = integer_rows(rows, 1.7, 2**20 + 7)
+        exact = [sum(int(v) ** 2 for v in row) for row in found]
+        assert max(exact) <= (1.7 * (2**20 + 7)) ** 2

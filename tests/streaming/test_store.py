@@ -1,0 +1,304 @@
+"""The state file: what is on disk goes on bit for bit, and what could use noise twice is refused."""
+
+import os
+import shutil
+import sqlite3
+import stat
+
+import pytest
+
+from anechoic import streaming
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.participation import MinSep
+from anechoic.sampling import External
+from anechoic.streaming.state import InMemory
+from anechoic.streaming.store import Store
+
+KEY = bytes(range(32))
+PROMISE = {
+    "mechanism": streaming.planned_mechanism(
+        over=streaming.Running(),
+        horizon=12,
+        participation=MinSep(2, 3),
+        epsilon=1.0,
+        delta=1e-6,
+        dimension=3,
+    ),
+    "participation": MinSep(2, 3),
+}
+
+
+def board(path=None, **options):
+    statistics = {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-1, 1, "x")}
+    return streaming.Dashboard(statistics, state=path, **{**PROMISE, **options})
+
+
+def feed(stream, steps):
+    """Two updates and a release for each step; the bytes released."""
+    found = []
+    for t in steps:
+        stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
+        stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"])
+        found.append(stream.release(t).to_bytes())
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """What an uninterrupted run releases."""
+    return feed(board(key=KEY), range(12))
+
+
+@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.5)])
+def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
+    expected, path = feed(board(key=KEY, over=over), range(6)), tmp_path / "run.db"
+    found = []
+    for t in range(6):
+        for units, x, name in [([t, "a"], [0.5, 0.1 * t], f"{t}"), ([f"u{t}"], [-0.25], None)]:
+            with board(path, key=KEY, over=over) as stream:
+                stream.update({"x": x}, unit_ids=units, batch_id=name)
+        with board(path, key=KEY, over=over) as stream:
+            found.append(stream.release(t).to_bytes())
+        with board(path, key=KEY, over=over) as stream:
+            assert stream.get().to_bytes() == found[-1] and stream.step == t + 1
+    assert found == expected
+    with board(path, key=KEY, over=over) as stream:
+        assert [release.to_bytes() for release in stream.releases()] == expected
+
+
+def test_noise_without_a_grid_goes_on_too(tmp_path):
+    import anechoic as an
+
+    mechanism = an.calibrate(
+        an.optimize.blt(an.workloads.prefix_sum(9), buffers=2).strategy,
+        sampling=External(an.participation.Single(), 1, steps=9),
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    expected = [r.to_bytes() for r in streaming.Count(mechanism=mechanism, key=KEY).steps(range(9))]
+    found = []
+    for t in range(9):
+        with streaming.Count(mechanism=mechanism, key=KEY, state=tmp_path / "s") as stream:
+            found += [r.to_bytes() for r in stream.steps([t])]
+    assert found == expected
+
+
+def test_ledger_and_private_counts_go_on(tmp_path):
+    for _ in range(2):
+        with board(tmp_path / "s") as stream:
+            stream.update({"x": [0.5]}, unit_ids=["a"])
+    assert board(tmp_path / "s").diagnostics() == {"more records of a unit in one step than count": 1}
+
+
+def test_a_batch_that_was_released_gives_the_stored_release(tmp_path):
+    with board(tmp_path / "s") as stream:
+        first = stream.steps([{"x": [1.0]}], unit_ids=[["a"]], batch_ids=["one"])
+    with board(tmp_path / "s") as stream:
+        again = stream.steps([{"x": [1.0]}], unit_ids=[["a"]], batch_ids=["one"])
+        assert again[0].to_bytes() == first[0].to_bytes() and stream.step == 1
+        assert not stream.update({"x": [1.0]}, unit_ids=["a"], batch_id="one")
+
+
+def test_the_file_is_for_its_owner_and_names_no_unit(tmp_path):
+    path = tmp_path / "s"
+    with board(path, key=KEY) as stream:
+        stream.update({"x": [1.0]}, unit_ids=["ann.lovelace"])
+        for name in os.listdir(tmp_path):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
+        stream.release()
+    content = path.read_bytes()
+    assert b"lovelace" not in content and KEY not in content
+    with board(tmp_path / "t") as stream:
+        assert stream._state.key in (tmp_path / "t-wal").read_bytes() + (tmp_path / "t").read_bytes()
+
+
+def test_a_key_kept_elsewhere_is_asked_for(tmp_path):
+    board(tmp_path / "s", key=KEY).close()
+    with pytest.raises(MismatchError, match="does not hold its key"):
+        board(tmp_path / "s")
+    with pytest.raises(MismatchError, match="another key"):
+        board(tmp_path / "s", key=lambda: bytes(32))
+    board(tmp_path / "s", key=lambda: KEY).close()
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    with board(tmp_path / "s") as stream:
+        with pytest.raises(GuaranteeError, match="state file .* is open in another process"):
+            board(tmp_path / "s")
+        stream.release()
+    board(tmp_path / "s").close()
+
+
+def test_a_writer_that_took_the_file_behind_its_lock_stops_the_other(tmp_path):
+    path = tmp_path / "s"
+    stream = board(path, key=KEY)
+    os.unlink(tmp_path / "s.lock")  # the lock of the first is on a file without a name now
+    with board(path, key=KEY) as other:
+        other.release()
+        with pytest.raises(GuaranteeError, match="changed by somebody else"):
+            stream.release()
+        with pytest.raises(GuaranteeError, match="Open the file again"):
+            stream.update({"x": [0.0]}, unit_ids=[1])
+        assert other.release().step == 1
+
+
+def test_a_fork_is_refused(tmp_path):
+    stream = board(tmp_path / "s")
+    child = os.fork()
+    if child == 0:
+        try:
+            stream._process = os.getpid()  # as if the stream did not look itself
+            stream.release()
+        except GuaranteeError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert stream.release().step == 0
+
+
+def test_a_copy_is_refused_until_somebody_vouches_for_it(tmp_path):
+    with board(tmp_path / "s") as stream:
+        feed(stream, range(3))
+    shutil.copy(tmp_path / "s", tmp_path / "t")
+    with pytest.raises(ReplayError, match="copied or moved"):
+        board(tmp_path / "t")
+    board(tmp_path / "t", adopt=True).close()
+    board(tmp_path / "t").close()
+
+
+def test_an_older_version_put_back_is_seen_by_the_counter(tmp_path):
+    path, counter = tmp_path / "s", tmp_path / "elsewhere"
+    with board(path, counter=counter) as stream:
+        feed(stream, range(2))
+    backup = path.read_bytes()
+    with board(path, counter=counter) as stream:
+        stream.release()
+    path.write_bytes(backup)  # the same file, with older content
+    with pytest.raises(ReplayError, match="older version was put back"):
+        board(path, counter=counter)
+    os.unlink(counter)
+    with pytest.raises(ReplayError, match="is missing although 2 releases"):
+        board(path, counter=counter)
+    counter.write_text("what?")
+    with pytest.raises(CheckpointError, match="no count"):
+        board(path, counter=counter)
+    board(path).close()  # on the caller's word
+
+
+def test_the_counter_of_another_stream_is_refused(tmp_path):
+    board(tmp_path / "s", counter=tmp_path / "c").close()
+    with pytest.raises(ReplayError, match="another stream"):
+        board(tmp_path / "t", counter=tmp_path / "c")
+    with pytest.raises(ValueError, match="put it elsewhere"):
+        board(tmp_path / "u", counter=tmp_path / "u")
+
+
+def test_a_counter_that_missed_the_last_commit_is_no_fault(tmp_path):
+    with board(tmp_path / "s", counter=tmp_path / "c") as stream:
+        feed(stream, range(2))
+        before = (tmp_path / "c").read_bytes()
+        stream.release()
+    (tmp_path / "c").write_bytes(before)  # as after a crash between the commit and the counter
+    with board(tmp_path / "s", counter=tmp_path / "c") as stream:
+        assert stream.step == 3
+    assert (tmp_path / "c").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mechanism": None, "epsilon": 2.0, "horizon": 12}, "mechanism"),
+        ({"over": streaming.SlidingWindow(4)}, "over"),
+        ({"per_step": 2}, "per_step"),
+        ({"weights": {"n": 2.0, "m": 1.0}}, "weights"),
+        ({"level": 0.9}, "level"),
+    ],
+)
+def test_another_stream_is_refused(tmp_path, change, words):
+    board(tmp_path / "s").close()
+    with pytest.raises(MismatchError, match=f"another stream: .*{words}.* differ"):
+        board(tmp_path / "s", **change)
+
+
+def test_other_statistics_are_refused(tmp_path):
+    board(tmp_path / "s").close()
+    with pytest.raises(MismatchError, match="statistics"):
+        streaming.Dashboard({"n": streaming.CountOf("x")}, state=tmp_path / "s", **PROMISE)
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE releases SET published = x'00' WHERE step = 1", "release 1 .* damaged"),
+        ("UPDATE releases SET row = x'00' WHERE step = 0", "release 0 .* damaged"),
+        ("DELETE FROM releases WHERE step = 1", "release 1 .* missing"),
+        ("DELETE FROM releases WHERE step = 2", "lacks its last releases"),
+        ("UPDATE state SET noise = zeroblob(length(noise))", "open step .* damaged"),
+        ("UPDATE state SET open = zeroblob(8)", "open step .* damaged"),
+        ("DELETE FROM state", "lost its open step"),
+        ("DELETE FROM meta WHERE name = 'head'", "has no 'head'"),
+        ("UPDATE meta SET value = '9' WHERE name = 'format'", "format 9"),
+        ("DROP TABLE releases", "damaged, or no such file"),
+    ],
+)
+def test_damage_is_seen(tmp_path, statement, words):
+    with board(tmp_path / "s") as stream:
+        feed(stream, range(3))
+    database = sqlite3.connect(tmp_path / "s")
+    database.execute(statement)
+    database.commit()
+    database.close()
+    with pytest.raises((CheckpointError, MismatchError), match=words):
+        board(tmp_path / "s")
+
+
+@pytest.mark.parametrize("page", range(1, 6))
+def test_a_damaged_page_is_seen(tmp_path, page):
+    path = tmp_path / "s"
+    with board(path) as stream:
+        feed(stream, range(12))
+    content = bytearray(path.read_bytes())
+    content[4096 * page : 4096 * (page + 1)] = bytes(4096)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        board(path)
+
+
+def test_something_else_is_refused(tmp_path):
+    (tmp_path / "s").write_bytes(b"once upon a time, " * 1000)
+    with pytest.raises(CheckpointError, match="no such file"):
+        board(tmp_path / "s")
+    database = sqlite3.connect(tmp_path / "t")
+    database.execute("CREATE TABLE meta (name, value)")
+    database.commit()
+    database.close()
+    with pytest.raises(CheckpointError, match="none of a stream"):
+        board(tmp_path / "t")
+
+
+def test_a_failed_commit_publishes_nothing_and_stops_the_stream(tmp_path, whole, monkeypatch):
+    path = tmp_path / "s"
+    with board(path, key=KEY) as stream:
+        feed(stream, range(4))
+        monkeypatch.setattr(Store, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            stream.release(4)
+        monkeypatch.undo()
+        with pytest.raises(GuaranteeError, match="Open the file again"):
+            stream.release(4)
+    with board(path, key=KEY) as stream:
+        assert stream.step == 4 and feed(stream, range(4, 12)) == whole[4:]
+
+
+def test_a_bad_batch_in_a_group_changes_nothing(tmp_path, whole):
+    with board(tmp_path / "s", key=KEY) as stream:
+        with pytest.raises(ValueError, match="real numbers"):
+            stream.steps([{"x": [0.5]}, {"x": ["?"]}], unit_ids=[["a"], ["b"]])
+        with pytest.raises(ValueError, match="missing ids"):
+            stream.steps([{"x": [0.5]}, {"x": [0.5]}], unit_ids=[["a"], [None]])
+        assert feed(stream, range(12)) == whole
+
+
+def test_memory_and_file_are_one_interface():
+    public = {name for name in vars(InMemory) if not name.startswith("_")}
+    assert public <= set(dir(Store))

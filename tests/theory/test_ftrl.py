@@ -1,0 +1,151 @@
+"""Private FTRL: the algorithm against itself written out, its refusals, and the last iterate."""
+
+import math
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import theory
+from anechoic.strategies import Identity, Output, Toeplitz
+
+KEY = bytes(range(32))
+
+
+def mechanism(strategy, clip_norm=1.0, noise_multiplier=0.5, batch=1):
+    order = an.sampling.External(an.participation.Single(), batch, steps=strategy.n)
+    return an.calibrate(
+        strategy, sampling=order, noise_multiplier=noise_multiplier, delta=1e-6, clip_norm=clip_norm
+    )
+
+
+def test_without_constraint_it_is_gradient_descent_with_the_noise_of_the_mechanism():
+    m = mechanism(Toeplitz.damped(7, 0.1), clip_norm=2.0)
+    h = np.array([0.5, 0.1, 0.02])
+    found = theory.PrivateFTRL(m, rate=0.3).run(lambda t, w: h * (w - 1.0), dimension=3, key=KEY)
+    stream, w = m.stream(3, key=KEY), np.zeros(3)
+    state = stream.init()
+    for t in range(7):
+        assert found.iterates[t] == pytest.approx(w)
+        noise, state = stream.next(state)
+        w = w - 0.3 * (h * (w - 1.0) + noise)
+    assert found.iterates[-1] == pytest.approx(w)
+    assert found.average == pytest.approx(found.iterates[:-1].mean(axis=0))
+    assert found.clipped == 0.0
+
+
+def test_units_are_clipped_and_averaged():
+    m = mechanism(Identity(1), clip_norm=1.0, noise_multiplier=1e-12, batch=2)
+    run = theory.PrivateFTRL(m, rate=1.0).run(lambda t, w: [[3.0, 4.0], [0.0, 0.5]], dimension=2, key=KEY)
+    assert run.iterates[1] == pytest.approx([-0.3, -(0.8 + 0.5) / 2])
+    assert run.clipped == 0.5
+
+
+def test_independent_noise_in_the_prefix_sums_is_the_output_strategy():
+    """Algorithm 1 of paper 001: every iterate sees its own fresh noise, of one variance."""
+    m = mechanism(Output(an.workloads.prefix_sum(400)))
+    run = theory.PrivateFTRL(m, rate=1.0).run(lambda t, w: np.zeros(5), dimension=5, key=KEY)
+    noise = run.iterates[1:]
+    assert noise.std() == pytest.approx(m.noise_std, rel=0.05)
+    assert abs(np.mean(noise[1:] * noise[:-1])) < 4 * m.noise_std**2 / math.sqrt(2000)
+
+
+def test_hinge_loss_on_a_ball_learns():
+    """Not smooth, which is the point; anytime rates; the iterates stay in the ball."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 3))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    label = np.sign(x @ [1.0, 1.0, 0.0])
+    m = mechanism(Toeplitz.damped(600, 0.01), noise_multiplier=1.0)
+
+    def hinge(t, w):
+        return -label[t] * x[t] * (label[t] * (x[t] @ w) < 1)
+
+    learner = theory.PrivateFTRL(m, lambda t: 1 / math.sqrt(t + 1), domain=theory.Ball(5.0), lipschitz=1.0)
+    run = learner.run(hinge, dimension=3, key=KEY)
+    assert np.linalg.norm(run.iterates, axis=1).max() <= 5.0 * (1 + 1e-9)
+    assert (np.sign(x @ run.average) == label).mean() > 0.85
+
+
+def test_entropy_on_the_simplex():
+    m = mechanism(Toeplitz.damped(40, 0.05), noise_multiplier=0.3)
+    learner = theory.PrivateFTRL(m, rate=0.3, potential=theory.Entropy(), domain=theory.Simplex())
+    run = learner.run(lambda t, w: np.array([0.0, 0.5, 0.5]), dimension=3, key=KEY)
+    assert run.iterates.sum(axis=1) == pytest.approx(1.0)
+    assert run.iterates[0] == pytest.approx([1 / 3] * 3)
+    assert run.iterates[-1].argmax() == 0
+
+
+def simulated_rho(steps, position, rate, beta, shift, noise_std):
+    """Exact: states of a quadratic are Gaussian. Moves by shift at `position`; later steps fade it."""
+    a = 1 - rate * beta
+    moved = rate * shift * a ** (steps - 1 - position)
+    variance = (rate * noise_std) ** 2 * sum(a ** (2 * k) for k in range(steps))
+    return moved**2 / (2 * variance)
+
+
+@pytest.mark.parametrize("beta", [1e-9, 0.3, 1.0])
+@pytest.mark.parametrize("position", [0, 5, 9])
+def test_amplification_by_iteration_covers_quadratics(beta, position):
+    stated = theory.last_iterate_rho(
+        steps=10, position=position, smoothness=beta, rate=1.0, lipschitz=1.0, noise_std=0.8
+    )
+    assert simulated_rho(10, position, 1.0, beta, 2.0, 0.8) <= stated * (1 + 1e-6)
+    # it never beats the mechanism's account by more than the steps that follow
+    assert stated == pytest.approx(4 / (2 * 0.64 * (10 - position)))
+
+
+def test_the_counterexample_is_exact():
+    """T = 10^4, eta beta = 1/100: 99.5 times what paper 001 claims; eta beta = 1: T/2 times."""
+    steps, claimed = 10_000, 4 / 10_000
+    for fade, ratio in ((1.0, 0.5), (0.99, 99.5), (0.0, 5000.0)):
+        exact = theory.contraction_rho(steps=steps, fade=fade, sensitivity=2.0, noise_std=1.0)
+        assert exact / claimed == pytest.approx(ratio, rel=1e-3)
+        assert exact == pytest.approx(simulated_rho(steps, steps - 1, 1.0, 1 - fade, 2.0, 1.0), rel=1e-9)
+    # what holds for the last example is what one step gives
+    sound = theory.last_iterate_rho(
+        steps=steps, position=steps - 1, smoothness=1.0, rate=1.0, lipschitz=1.0, noise_std=1.0
+    )
+    assert sound >= theory.contraction_rho(steps=steps, fade=0.0, sensitivity=2.0, noise_std=1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: theory.PrivateFTRL(m, rate=0.0), "rate=0.0"),
+        (lambda m: theory.PrivateFTRL(m, rate=1.0, lipschitz=-1.0), "lipschitz=-1.0"),
+        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: w, dimension=2, steps=9), "steps=9 exceeds"),
+        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: np.ones(3), dimension=2), "have shape"),
+        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: [np.nan, 1], dimension=2), "not finite"),
+        (
+            lambda m: theory.PrivateFTRL(m, 1.0, lipschitz=1.0).run(lambda t, w: [1.0, 1.0], dimension=2),
+            "norm 1.41421, more than lipschitz=1",
+        ),
+        (
+            lambda m: theory.last_iterate_rho(
+                steps=5, position=0, smoothness=1.0, rate=2.1, lipschitz=1.0, noise_std=1.0
+            ),
+            "must be at most 2 / smoothness",
+        ),
+        (
+            lambda m: theory.last_iterate_rho(
+                steps=5, position=5, smoothness=1.0, rate=1.0, lipschitz=1.0, noise_std=1.0
+            ),
+            "position=5 must be below steps=5",
+        ),
+        (
+            lambda m: theory.contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0),
+            "fade=1.5 must lie",
+        ),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call(mechanism(Identity(4)))
+
+
+def test_a_grid_is_refused():
+    order = an.sampling.External(an.participation.Single(), 1, steps=3)
+    gridded = an.calibrate(Identity(3), sampling=order, noise_multiplier=1.0, delta=1e-6, grid_bits=20)
+    with pytest.raises(ValueError, match="grid_bits=20"):
+        theory.PrivateFTRL(gridded, rate=1.0)

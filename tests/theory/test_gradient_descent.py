@@ -1,0 +1,102 @@
+"""Terms of paper 004 against B written out; its bounds against exact runs of quadratics."""
+
+import math
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import theory
+from anechoic.theory.gradient_descent import convex_rate
+
+NAMES = ["PGD", "Anti-PGD", "Chess-PGD", "tree, online", "tree, full"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("n", "period"), [(7, 3), (8, 4), (5, 9), (2, 1)])
+def test_terms_are_sums_over_rows_of_the_decoder(name, n, period):
+    strategy = theory.named_factorizations(n)[name]
+    b = np.vstack(
+        [np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ strategy.correlate(np.eye(strategy.rows))]
+    )
+    found = theory.restart_terms(strategy, period)
+    within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
+    across = sum(np.square(b[t] - b[t - period]).sum() for t in range(period, n + 1, period))
+    assert found.within == pytest.approx(within, abs=1e-12)
+    assert found.across == pytest.approx(across, abs=1e-12)
+    assert found.last == pytest.approx(np.square(b[n // period * period]).sum(), abs=1e-12)
+    assert found.total == pytest.approx(np.square(b).sum())
+    assert found.nonconvex(2.0) == pytest.approx(4 / (n * period) * (within / period + across))
+    assert found.convex(3.0) == pytest.approx((within / period + across + found.last) / (n * 3 * period))
+    assert found.online(0.1, 2.0) == pytest.approx(0.2 * math.sqrt(np.square(b).sum() / n))
+
+
+def test_chess_board():
+    chess = theory.named_factorizations(5)["Chess-PGD"]
+    decoder = np.tril(np.ones((5, 5))) @ chess.solve(np.eye(5))
+    board = [[math.sqrt(2) * ((i - j) % 2 == 0 and i >= j) for j in range(5)] for i in range(5)]
+    assert decoder == pytest.approx(np.array(board), abs=1e-12)
+    assert chess.largest_column_norm() == pytest.approx(1.0)
+
+
+def test_the_terms_tell_chess_from_plain():
+    """Equal Frobenius norms (in the limit), but Chess-PGD diverges: its restart term grows with T."""
+    for n in (64, 256):
+        plain, chess = (theory.restart_terms(theory.named_factorizations(n)[k], 8) for k in NAMES[:3:2])
+        assert chess.total == pytest.approx(plain.total, rel=0.02)
+        assert chess.restart > n / 40 * plain.restart
+
+
+def run(strategy, eigenvalues, rate, sigma, displacement):
+    """Exact E f(x_t) - f* and E|grad f(x_t)|^2 of gradient descent on a quadratic."""
+    problem = theory.LinearRegression(eigenvalues, rate, batch_size=math.inf)
+    order = an.sampling.External(an.participation.Single(), 1, steps=strategy.n)
+    per_entry = sigma / math.sqrt(len(eigenvalues)) / strategy.largest_column_norm()
+    mechanism = an.calibrate(strategy, sampling=order, noise_multiplier=per_entry, delta=1e-6)
+    values = theory.trajectory(problem, mechanism, displacement=displacement)
+    return values, theory.gradient_norms(problem, mechanism, displacement=displacement)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("period", [4, 16])
+def test_no_quadratic_exceeds_the_bounds(name, period):
+    strategy, sigma = theory.named_factorizations(48)[name], 3.0
+    displacement, values = np.array([1.0, -2.0, 0.5]), np.array([2.0, 1.0, 0.01])
+    _, gradients = run(strategy, values, 1 / (2.0 * period), sigma, displacement)
+    start = float(values @ displacement**2) / 2
+    bound = theory.nonconvex_bound(strategy, smoothness=2.0, period=period, start_gap=start, sigma=sigma)
+    assert gradients.mean() <= bound
+    rate = convex_rate(48, 2.0, period)
+    suboptimality, _ = run(strategy, values, rate, sigma, displacement)
+    distance = float(np.linalg.norm(displacement))
+    assert suboptimality.mean() <= theory.convex_bound(
+        strategy, smoothness=2.0, period=period, distance=distance, sigma=sigma
+    )
+
+
+def test_a_sampled_run_has_the_exact_gradients():
+    strategy, rng = theory.named_factorizations(9)["Chess-PGD"], np.random.default_rng(0)
+    values, rate, sigma = np.array([1.0, 0.2]), 0.3, 1.5
+    _, exact = run(strategy, values, rate, sigma, [1.0, 1.0])
+    theta = np.ones((20_000, 2))
+    for row in strategy.solve(rng.standard_normal((9, 40_000))).reshape(9, -1, 2):
+        theta = theta - rate * (theta * values + sigma / math.sqrt(2) * row)
+    norms = np.square(theta * values).sum(axis=1)
+    assert abs(norms.mean() - exact[-1]) < 3 * norms.std() / math.sqrt(20_000)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: theory.restart_terms(c, 0), "period=0"),
+        (lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=3, start_gap=1, sigma=1), "at least 4"),
+        (
+            lambda c: theory.nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
+            "smoothness=0.0",
+        ),
+        (lambda c: theory.named_factorizations(1), "n=1 must be at least 2"),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call(an.strategies.Identity(4))

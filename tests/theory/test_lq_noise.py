@@ -1,0 +1,120 @@
+"""Exponential power noise: Gaussian where q = 2, quadrature and draws elsewhere, and its accounting."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+import anechoic as an
+from anechoic import theory
+from anechoic.errors import UnsupportedError
+from anechoic.strategies import BandedToeplitz, Identity, Tree
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 16.0])
+@pytest.mark.parametrize("shift", [1e-3, 0.7, 5.0])
+def test_q_two_is_gaussian(order, shift):
+    noise = theory.ExponentialPower(2.0, 1.5)
+    gaussian = order * shift**2 / (2 * noise.std**2)
+    assert noise.std == pytest.approx(1.5 / math.sqrt(2))
+    assert noise.divergence(order, shift) == pytest.approx(gaussian, rel=1e-7, abs=1e-12)
+    # for q = 2 all shifts of one norm cost the same, in any dimension
+    worst = noise.worst_divergence(order, shift, 10)
+    assert gaussian <= worst * (1 + 1e-9)
+    assert worst <= 1.3 * gaussian
+
+
+@pytest.mark.parametrize(("q", "order"), [(2.5, 1.2), (2.5, 3.0), (3.0, 1.2), (3.0, 2.0), (6.0, 1.2)])
+def test_divergences_against_quadrature(q, order):
+    u = 0.8
+    mass = 2 * math.gamma(1 + 1 / q)
+    integral = quad(
+        lambda x: math.exp(-order * abs(x - u) ** q + (order - 1) * abs(x) ** q) / mass,
+        -8,
+        30,
+        points=[0, u],
+        limit=400,
+    )[0]
+    assert theory.ExponentialPower(q, 2.0).divergence(order, 1.6) == pytest.approx(
+        math.log(integral) / (order - 1), rel=1e-6
+    )
+
+
+def test_the_erratum_in_its_own_dimension():
+    """q = 3, alpha = 1.2, d = 10^4, an even shift of norm scale: 39, where Lemma C.1 claims 1."""
+    noise, d = theory.ExponentialPower(3.0, 1.0), 10_000
+    even = d * noise.divergence(1.2, d ** (-1 / 3))
+    assert even == pytest.approx(39, abs=1)
+    assert even <= noise.worst_divergence(1.2, 1.0, d) <= noise.lemma_c1(1.2, 1.0, d)
+
+
+@pytest.mark.parametrize("q", [2.0, 3.0, 5.0])
+@pytest.mark.parametrize("dimension", [10, 25])
+def test_the_account_is_never_below_draws(q, dimension):
+    """Random shifts of norm 1.3: exact sums over coordinates, and a mean over draws."""
+    noise, rng, order = theory.ExponentialPower(q, 1.0), np.random.default_rng(int(q)), 1.5
+    worst = noise.worst_divergence(order, 1.3, dimension)
+    for _ in range(4):
+        shift = rng.exponential(size=dimension) ** rng.uniform(0.2, 3.0)
+        shift *= 1.3 / np.linalg.norm(shift, ord=q)
+        exact = sum(noise.divergence(order, float(x)) for x in shift)
+        assert exact <= worst
+        z = noise.sample((20_000, dimension), rng)
+        # E under the unmoved law of (p(z - u) / p(z))^alpha
+        log_ratio = (np.abs(z) ** q - np.abs(z - shift) ** q).sum(axis=1)
+        drawn = np.exp(order * log_ratio)
+        low = drawn.mean() - 3 * drawn.std() / math.sqrt(len(drawn))
+        assert low <= 0 or math.log(low) / (order - 1) <= worst
+    single = noise.divergence(order, 1.3)
+    even = dimension * noise.divergence(order, 1.3 * dimension ** (-1 / q))
+    assert max(single, even) <= worst
+
+
+def test_draws_have_the_law():
+    noise = theory.ExponentialPower(4.0, 2.0)
+    z = noise.sample((100_000,), np.random.default_rng(0))
+    assert z.std() == pytest.approx(noise.std, rel=0.01)
+    assert np.mean(np.abs(z / 2.0) ** 4) == pytest.approx(1 / 4, rel=0.02)  # E|x/scale|^q = 1/q
+
+
+def test_guarantees_add_over_the_rows_of_c():
+    """q = 2 against the exact Gaussian account of the same matrix; C = I against one row."""
+    noise = theory.ExponentialPower(2.0, 3.0)
+    c = BandedToeplitz(5, [1.0, 1.0, 1.0, 1.0])
+    renyi = theory.lq_epsilon(c, noise, norm=1.0, dimension=3, delta=1e-5, orders=(8.0, 16.0))
+    exact = an.accounting.gaussian_epsilon(1e-5, c.largest_column_norm() / noise.std)
+    assert exact <= renyi <= 1.5 * exact
+    cubic = {"norm": 1.0, "dimension": 12, "delta": 1e-5, "orders": (1.5, 3.0)}
+    one = theory.lq_epsilon(Identity(1), theory.ExponentialPower(3.0, 3.0), **cubic)
+    many = theory.lq_epsilon(Identity(4), theory.ExponentialPower(3.0, 3.0), **cubic)
+    assert many == pytest.approx(one)
+
+
+def test_gaussian_noise_by_norm_comparison():
+    x = np.array([1.0, -2.0, 0.5, 3.0])
+    assert np.linalg.norm(x) <= theory.gaussian_clip_norm(np.linalg.norm(x, ord=3), 3.0, 4)
+    assert theory.gaussian_clip_norm(1.0, 2.0, 100) == 1.0
+    assert theory.gaussian_clip_norm(1.0, 4.0, 16) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: theory.ExponentialPower(1.5, 1.0), ValueError, "q=1.5 must be a finite number >= 2"),
+        (lambda: theory.ExponentialPower(3.0, 0.0), ValueError, "scale=0.0"),
+        (lambda: theory.ExponentialPower(3.0, 1.0).divergence(1.0, 1.0), ValueError, "order=1.0 must be"),
+        (lambda: theory.ExponentialPower(3.0, 1.0).divergence(2.0, -1.0), ValueError, "shift=-1.0"),
+        (lambda: theory.gaussian_clip_norm(1.0, 1.5, 3), ValueError, "q=1.5 must be at least 2"),
+        (
+            lambda: theory.lq_epsilon(
+                Tree(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1
+            ),
+            UnsupportedError,
+            "not square",
+        ),
+    ],
+)
+def test_bad_arguments(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -1,0 +1,99 @@
+"""Mirror steps: closed forms, and a certificate of optimality that does not know how they were found."""
+
+import numpy as np
+import pytest
+
+from anechoic.theory import (
+    AllSpace,
+    Ball,
+    Box,
+    Entropy,
+    Euclidean,
+    PNorm,
+    Simplex,
+    mirror_step,
+    optimality_gap,
+)
+
+POTENTIALS = [Euclidean(), PNorm(1.5), PNorm(1.1), PNorm(2.0), Entropy()]
+DOMAINS = [Ball(1.0), Ball(0.7, 1.3), Ball(2.0, 3.0), Box(-0.5, 0.3), Box(0.1, 1.0), Simplex(), Simplex(3.0)]
+
+
+def allowed(potential, domain):
+    return not (isinstance(potential, Entropy) and isinstance(domain, Box) and domain.low < 0)
+
+
+def check(potential, domain, rng):
+    d = int(rng.integers(1, 9))
+    y = rng.standard_normal(d) * 10 ** rng.uniform(-1, 1)
+    rate = 10 ** rng.uniform(-1, 1)
+    w = mirror_step(y, rate, potential, domain)
+    assert domain.contains(w)
+    scale = np.abs(y).max() * max(1.0, np.abs(w).max()) + 1 / rate
+    assert optimality_gap(w, y, rate, potential, domain) <= 1e-11 * scale
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=str)
+@pytest.mark.parametrize("potential", POTENTIALS, ids=str)
+def test_steps_carry_a_certificate(potential, domain):
+    if allowed(potential, domain):
+        check(potential, domain, np.random.default_rng(len(str(domain))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_two_hundred_random_steps(seed):
+    rng = np.random.default_rng(seed)
+    for potential in POTENTIALS:
+        for domain in DOMAINS:
+            if allowed(potential, domain):
+                check(potential, domain, rng)
+
+
+def test_a_wrong_point_has_a_gap():
+    y, w = np.array([1.0, -2.0]), mirror_step([1.0, -2.0], 0.5, Euclidean(), Ball(1.0))
+    assert abs(optimality_gap(w, y, 0.5, Euclidean(), Ball(1.0))) < 1e-12
+    assert optimality_gap(0.9 * w, y, 0.5, Euclidean(), Ball(1.0)) > 0.01
+    assert optimality_gap(w[::-1], y, 0.5, Euclidean(), Ball(1.0)) > 0.1
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 2.0])
+def test_without_a_constraint_the_gradient_vanishes(p):
+    y, rate = np.array([0.3, -2.0, 0.0, 1.0]), 0.7
+    w = mirror_step(y, rate, PNorm(p), AllSpace())
+    norm = np.linalg.norm(w, ord=p)
+    assert y + norm ** (2 - p) * np.sign(w) * np.abs(w) ** (p - 1) / rate == pytest.approx(0.0, abs=1e-12)
+    inside = mirror_step(y, rate, PNorm(p), Ball(10 * norm, p))
+    assert inside == pytest.approx(w)
+    assert mirror_step(np.zeros(4), rate, PNorm(p), AllSpace()) == pytest.approx(0.0)
+
+
+def test_steps_known_by_heart():
+    y = np.array([1.0, 2.0, 4.0])
+    assert mirror_step(y, 0.5, Euclidean(), Box(-1.5, 0.0)) == pytest.approx([-0.5, -1.0, -1.5])
+    assert mirror_step(y, 0.5, Entropy(), Simplex()) == pytest.approx(np.exp(-y / 2) / np.exp(-y / 2).sum())
+    assert mirror_step([0.0, 0.2], 1.0, Euclidean(), Simplex()) == pytest.approx([0.6, 0.4])
+    assert mirror_step([0.0, 9.0], 1.0, Euclidean(), Simplex()) == pytest.approx([1.0, 0.0])
+    assert mirror_step([1.0, 1.0, 1.0], 2.0, PNorm(1.2), Simplex()) == pytest.approx([1 / 3] * 3)
+    assert mirror_step([0.0, 0.0], 2.0, PNorm(1.2), Box(0.5, 1.0)) == pytest.approx([0.5, 0.5])
+    # of one coordinate, every potential of a ball ends at its edge
+    assert mirror_step([5.0], 9.0, PNorm(1.3), Ball(0.2, 3.0)) == pytest.approx([-0.2])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: PNorm(1.0), r"p=1.0 must lie in \(1, 2\]"),
+        (lambda: PNorm(2.5), r"p=2.5 must lie in \(1, 2\]"),
+        (lambda: Ball(0.0), "radius=0.0"),
+        (lambda: Ball(1.0, 1.0), "p=1.0 must be a finite number > 1"),
+        (lambda: Box(1.0, 1.0), "low=1.0, high=1.0"),
+        (lambda: Simplex(-1.0), "radius=-1.0"),
+        (lambda: mirror_step([1.0], 0.0, Euclidean(), AllSpace()), "rate=0.0"),
+        (lambda: mirror_step([np.nan], 1.0, Euclidean(), AllSpace()), "not finite"),
+        (lambda: mirror_step([1.0], 1.0, Entropy(), Box(-1.0, 1.0)), "low=-1.0 must be >= 0"),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

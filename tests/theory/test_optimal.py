@@ -1,0 +1,189 @@
+"""Optimal noise against its bound, its classes against brute force, and one problem against print."""
+
+import math
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import calibrate_endless, theory
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.strategies import BandedToeplitz, MixtureRoot, Toeplitz, endless, without_horizon
+from anechoic.theory.mixtures import minimum_phase
+from anechoic.theory.trigonometric import spectral_factor
+from tests.theory.noises import NOISES
+
+HARMONIC = theory.LinearRegression(1 / np.arange(1, 129), 0.02)
+SMALL = theory.LinearRegression([1.0, 0.4, 0.4, 0.05], 0.3)
+CLASSES = {
+    "optimal": theory.optimal_noise,
+    "damped": theory.damped_noise,
+    "Anti-PGD": theory.anti_pgd_noise,
+    "independent": theory.independent_noise,
+    "BLT": theory.blt_noise,
+    "banded": lambda problem: theory.banded_noise(problem, bands=16),
+    "banded inverse": lambda problem: theory.banded_inverse_noise(problem, bands=16),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("problem", [SMALL, theory.MeanEstimation(0.1, 1.0)], ids=["regression", "mean"])
+def test_every_class_is_measured_against_one_bound(name, problem):
+    found = CLASSES[name](problem)
+    assert found.lower_bound == pytest.approx(problem.smallest_loss, rel=1e-12)
+    assert found.gap >= 0
+    assert "Cauchy-Schwarz" in found.bound_name
+    # loss^2 / (2 rho) is the exact privacy part of F_inf
+    exact = theory.asymptotic_suboptimality(problem, found.strategy, rho=0.8, clip_norm=3.0)
+    assert found.suboptimality(0.8, 3.0) == pytest.approx(exact.total, rel=1e-8)
+    assert found.suboptimality(0.8, 3.0) > problem.floor
+
+
+@pytest.mark.parametrize("problem", [HARMONIC, SMALL, theory.MeanEstimation(0.3)])
+def test_optimal_noise_reaches_the_bound(problem):
+    found = theory.optimal_noise(problem)
+    assert found.gap < 1e-9
+    omega = np.array([0.0, 0.01, 0.3, 2.0])
+    flat = theory.spectrum(found.strategy).power(omega) ** 2 * problem.density(np.sin(omega / 2) ** 2)
+    assert flat == pytest.approx(np.full(4, flat[0]), rel=1e-10)  # |B|^4 Psi is constant
+
+
+def test_one_eigenvalue_has_the_damped_root():
+    """Paper 000, Theorem 2.1: the optimal noise for the mean is the damped root with nu = eta."""
+    best = theory.optimal_noise(theory.MeanEstimation(0.2)).strategy
+    assert best.at(20).coefficients == pytest.approx(Toeplitz.damped(20, 0.2).coefficients, rel=1e-12)
+    assert theory.damped_noise(theory.MeanEstimation(0.2)).strategy.damping == pytest.approx(0.2, rel=1e-4)
+
+
+def test_the_problem_of_the_figures():
+    """d = 128, lambda_k = 1/k, eta = 0.02: loss^2 in units of G^2 / (2 rho)."""
+    best, damped = theory.optimal_noise(HARMONIC), theory.damped_noise(HARMONIC)
+    rule = theory.asymptotic_loss(HARMONIC, endless.damped(0.02 / 128))
+    assert best.loss == pytest.approx(0.0937837, abs=5e-8)
+    assert damped.loss == pytest.approx(0.0945463, abs=5e-8)
+    assert damped.strategy.damping == pytest.approx(6.563e-4, rel=1e-3)
+    assert rule == pytest.approx(0.0979009, abs=5e-8)
+    blt = theory.blt_noise(HARMONIC, buffers=6)
+    assert best.loss < blt.loss < 1.0001 * best.loss
+    others = [CLASSES[name](HARMONIC).loss for name in CLASSES if name != "optimal"]
+    assert min(others) > best.loss
+
+
+def test_no_mechanism_does_better_on_average():
+    """tr sqrt(M_n) / n bounds every C from below, M_n = sum_j of all decoders' quadratic forms."""
+    n, problem = 200, theory.LinearRegression([1.0, 0.5], 0.6)
+    total = np.zeros((n, n))
+    lags = np.subtract.outer(np.arange(n), np.arange(n))
+    for gap, weight in zip(problem.gaps, problem.weights, strict=True):
+        discounted = np.where(lags >= 0, (1 - gap) ** np.maximum(lags, 0), 0.0)
+        total += weight * gap * (2 - gap) * discounted.T @ discounted
+    bound = np.sqrt(np.linalg.eigvalsh(total)).sum() / n
+    assert bound == pytest.approx(problem.smallest_loss, rel=5e-3)
+
+
+def test_a_learning_problem_is_a_workload():
+    """Its max loss tends to the stationary one, for any strategy; its square root is the optimal noise."""
+    n = 400
+    workload = SMALL.workload(n)
+    for noise in (NOISES["BLT"], theory.optimal_noise(SMALL).strategy):
+        finite = an.loss(workload, noise.at(n), an.participation.Single(), kind="max")
+        assert finite == pytest.approx(theory.asymptotic_loss(SMALL, noise), rel=2e-4)
+    root = Toeplitz.square_root(workload).coefficients
+    best = theory.optimal_noise(SMALL).strategy.at(n).coefficients
+    assert best == pytest.approx(root / root[0], rel=1e-9)
+
+
+def test_minimum_phase_factors():
+    gaps, weights = np.array([1e-5, 0.01, 0.3, 0.31]), np.array([1.0, 2.0, 0.1, 5.0])
+    w = minimum_phase(gaps, weights)
+    assert w.min() > 0
+    x = np.exp(1j * np.array([0.0, 1e-4, 0.02, 1.0, 3.0]))[:, None]
+    a = 1 - gaps
+    factor = (w / (1 - a * x)).sum(axis=1)
+    power = (weights * (1 - a**2) / np.abs(1 - a * x) ** 2).sum(axis=1)
+    assert np.abs(factor) ** 2 == pytest.approx(power, rel=1e-10)
+    # its zeros, as those of a polynomial, lie outside the disc
+    zeros = np.roots(sum(w[j] * np.poly(1 / np.delete(a, j)) * np.prod(np.delete(a, j)) for j in range(4)))
+    assert np.abs(zeros).min() > 1
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3])
+def test_banded_classes_against_a_plain_search(bands):
+    from scipy.optimize import minimize
+
+    for make, best in (
+        (lambda c: without_horizon(BandedToeplitz(len(c), c)), theory.banded_noise),
+        (lambda c: without_horizon(an.strategies.BandedInverse(len(c), c)), theory.banded_inverse_noise),
+    ):
+
+        def loss(rest, make=make):
+            try:
+                return theory.asymptotic_loss(SMALL, make(np.concatenate([[1.0], rest])))
+            except ValueError:
+                return 1e3
+
+        found = best(SMALL, bands=bands)
+        if bands == 1:
+            assert found.loss == pytest.approx(loss([]), rel=1e-9)
+            continue
+        sign = 0.2 if best is theory.banded_noise else -0.2
+        plain = minimize(
+            loss, np.full(bands - 1, sign), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7}
+        )
+        assert found.loss == pytest.approx(plain.fun, rel=1e-5)
+        assert found.loss <= plain.fun * (1 + 1e-9)
+
+
+def test_two_bands_of_the_inverse_are_anti_pgd():
+    assert theory.banded_inverse_noise(HARMONIC, bands=2).loss == pytest.approx(
+        theory.anti_pgd_noise(HARMONIC).loss, rel=1e-9
+    )
+
+
+def test_spectral_factors():
+    c = np.array([2.0, -1.1, 0.4, 0.05])
+    r = np.array([c[: 4 - k] @ c[k:] for k in range(4)])
+    assert spectral_factor(r) == pytest.approx(c, rel=1e-12)
+    mirrored = spectral_factor(np.array([5.0, 2.0]))  # 1 + 2x has its zero inside, 2 + x does not
+    assert mirrored == pytest.approx([2.0, 1.0])
+    with pytest.raises(ArithmeticError, match="no spectral factor"):
+        spectral_factor(np.array([1.0, 0.6]))
+
+
+def test_many_modes_are_merged_without_loss():
+    problem = theory.LinearRegression(1 / np.arange(1, 2001), 0.02)
+    assert theory.optimal_noise(problem).gap < 1e-6
+
+
+def test_noise_for_ever_and_for_a_number_of_steps():
+    best = theory.optimal_noise(SMALL)
+    forever = calibrate_endless(best.strategy, batch_size=1, epsilon=1.0, delta=1e-6)
+    assert EndlessMechanism.from_json(forever.to_json()) == forever
+    order = an.sampling.FixedOrder(examples=50, batch_size=5, epochs=1)
+    mechanism = an.calibrate(best.strategy.at(10), sampling=order, epsilon=1.0, delta=1e-6)
+    assert an.Mechanism.from_json(mechanism.to_json()).epsilon(1e-6) <= 1.0
+    assert best.strategy.at(999).structure.nonincreasing
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.optimal_noise(theory.MeanEstimation(1.5)), "overshoots"),
+        (lambda: theory.blt_noise(SMALL, buffers=21), "buffers=21 must be at most 20"),
+        (lambda: theory.banded_noise(SMALL, bands=0), "bands=0 must be at least 1"),
+        (lambda: theory.banded_noise(SMALL, bands=300), "bands=300 must be at most 256"),
+        (lambda: MixtureRoot([1.0], [1.0]), "strictly between 0 and 1"),
+        (lambda: MixtureRoot([1.0, 1.0], [0.5, 0.5]), "distinct"),
+        (lambda: MixtureRoot([1.0, 0.0], [0.5, 0.6]), r"weight\[1\]=0.0 must be > 0"),
+        (lambda: theory.optimal_noise(SMALL).suboptimality(-1.0), "rho=-1.0"),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_the_root_of_one_geometric_sequence():
+    root = MixtureRoot([3.0], [0.9])
+    assert root.limiting_norm == pytest.approx(endless.damped(0.1).limiting_norm, rel=1e-9)
+    assert root.limiting_norm > math.sqrt(np.square(root.at(500).coefficients).sum())

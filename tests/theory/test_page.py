@@ -1,0 +1,33 @@
+"""What docs/theory.md and the docstrings show is run."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from anechoic import theory
+
+PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
+MODULES = ["optimal", "problems", "spectra", "strongly_convex", "suboptimality"]
+
+
+def test_the_examples_of_the_page_run():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), {})
+
+
+def test_the_names_of_the_page_exist():
+    table = PAGE.read_text(encoding="utf-8").split("## What else is here")[1]
+    names = re.findall(r"`([a-z_0-9]+)`", table)
+    assert {"trajectory", "restart_terms", "theorem_d13"} <= set(names)
+    assert all(hasattr(theory, name) for name in names)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    found = doctest.testmod(importlib.import_module(f"anechoic.theory.{name}"))
+    assert found.attempted > 0
+    assert found.failed == 0

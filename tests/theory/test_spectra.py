@@ -1,0 +1,109 @@
+"""Spectra against the power series of the same noise, which never sees a frequency."""
+
+import math
+
+import numpy as np
+import pytest
+
+from anechoic import calibrate_endless, theory
+from anechoic.errors import UnsupportedError
+from anechoic.strategies import (
+    BLT,
+    BandedInverse,
+    BandedToeplitz,
+    Identity,
+    endless,
+    without_horizon,
+)
+from anechoic.strategies.circle import circle, gap_power
+from tests.theory.noises import NOISES, column
+
+STEPS = 3001  # where all of them but the damped root have faded
+
+
+def autocovariances(noise):
+    beta = column(noise, STEPS)
+    return np.correlate(beta, beta, "full")[STEPS - 1 :]
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_spectrum_is_that_of_the_power_series(name):
+    noise = NOISES[name]
+    found, beta = theory.spectrum(noise), column(noise, STEPS)
+    omega = np.array([[0.0, 1e-3, 0.3], [1.0, 2.5, math.pi]])
+    series = np.exp(1j * omega[..., None] * np.arange(STEPS)) @ beta
+    assert found.transfer(omega) == pytest.approx(series, abs=2e-4)  # the tail of the damped root
+    assert found.power(omega) == pytest.approx(np.abs(series) ** 2, abs=2e-4)
+    assert found.energy == pytest.approx(beta @ beta, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_exposure_is_the_sum_over_autocovariances(name):
+    noise, gaps = NOISES[name], np.array([0.02, 0.1, 0.7, 1.0, 1.4])
+    r = autocovariances(noise)
+    by_time = [r[0] + 2 * np.sum((1 - gap) ** np.arange(1, STEPS) * r[1:]) for gap in gaps]
+    assert theory.spectrum(noise).exposure(gaps) == pytest.approx(by_time, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_gamma_grows_to_its_limit(name):
+    found = theory.spectrum(NOISES[name])
+    values = [found.gamma_at(n) for n in (1, 3, 40, STEPS)]
+    assert values == sorted(values)
+    assert values[-1] <= found.gamma
+    assert found.gamma == pytest.approx(values[-1], rel=1e-8)
+
+
+def test_a_mechanism_has_the_spectrum_of_its_strategy():
+    mechanism = calibrate_endless(NOISES["damped"], batch_size=1, epsilon=1.0, delta=1e-6)
+    assert theory.spectrum(mechanism).power(0.7) == theory.spectrum(NOISES["damped"]).power(0.7)
+
+
+def test_means_of_narrow_kernels():
+    """The Poisson kernel of a has mean 1, however near a is to 1, and cos(k w) under it has a^k."""
+    gap = 1e-9
+
+    def rows(angles):
+        return gap * (2 - gap) / gap_power(gap, np.sin(angles / 2) ** 2)[None, :]
+
+    points = circle(rows, gap / 4)
+    kernel = rows(points.angles)[0]
+    assert points.mean(kernel) == pytest.approx(1.0, abs=1e-13)
+    assert points.mean(kernel * np.cos(3 * points.angles)) == pytest.approx((1 - gap) ** 3, abs=1e-12)
+    assert points.weights.sum() == pytest.approx(1.0, abs=1e-13)
+
+
+def test_narrow_features_away_from_one_are_found():
+    """A pair of zeros 1e-4 off the circle at the angle 1: panels are halved there."""
+    z = (1 + 1e-4) * np.exp(1j)
+    noise = without_horizon(BandedInverse(3, [1.0, -2 * (1 / z).real, abs(1 / z) ** 2]))
+    found = theory.spectrum(noise)
+    points = found.points(0.1)
+    assert points.mean(1 / found.power(points.angles)) == pytest.approx(noise.limiting_norm**2, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: without_horizon(BandedToeplitz(2, [1.0, 1.5])), ValueError, "rows of C\\^-1 Z grow"),
+        (lambda: without_horizon(BandedToeplitz(2, [1.0, -1.0])), ValueError, "rows of C\\^-1 Z grow"),
+        (
+            lambda: without_horizon(BandedToeplitz(70, [1.0] + [3.0] * 69)),
+            ValueError,
+            "rows of C\\^-1 Z grow",
+        ),
+        (lambda: without_horizon(BLT(1, [2.5], [0.9])), ValueError, "decay of modulus 1.6 >= 1"),
+        (lambda: Identity(5), UnsupportedError, "no spectrum"),
+        (lambda: [1.0, -0.5], UnsupportedError, "no spectrum"),
+    ],
+)
+def test_what_has_no_spectrum_is_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        theory.spectrum(make())
+
+
+def test_a_non_minimum_phase_inverse_is_refused_where_it_is_made():
+    with pytest.raises(ValueError, match="zero in the closed unit disc"):
+        theory.spectrum(without_horizon(BandedInverse(2, [1.0, -2.0])))
+    with pytest.raises(ValueError, match="Without damping"):
+        theory.spectrum(endless.damped(0.0))

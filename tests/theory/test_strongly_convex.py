@@ -1,0 +1,131 @@
+"""The bound for smooth, strongly convex objectives against objectives of the class, and against algebra."""
+
+import math
+
+import numpy as np
+import pytest
+
+from anechoic import theory
+from anechoic.strategies import endless
+from anechoic.theory.multipliers import Basis, Curvature, Form, basis, proven_room
+from tests.theory.noises import NOISES
+
+
+def quadratics(problem, noise, rho):
+    """Largest F_inf of lambda theta^2 / 2, mu <= lambda <= L, exactly, under this noise."""
+    largest = 0.0
+    for value in np.geomspace(problem.smoothness / problem.condition, problem.smoothness, 9):
+        exact = theory.LinearRegression(
+            [value], min(problem.learning_rate, 1.999 / value), batch_size=math.inf
+        )
+        exposed = theory.spectrum(noise).exposure(exact.gaps)
+        largest = max(largest, float(exact.weights @ exposed) * noise.limiting_norm**2 / (2 * rho))
+    return largest
+
+
+@pytest.mark.parametrize("name", ["independent", "damped", "BLT", "Anti-PGD"])
+@pytest.mark.parametrize("eta", [1.0, 0.3])
+def test_no_quadratic_exceeds_the_bound(name, eta):
+    problem, noise = theory.StronglyConvex(condition=20.0, learning_rate=eta, dimension=1), NOISES[name]
+    exact = quadratics(problem, noise, 0.5)
+    causal = theory.strongly_convex_bound(problem, noise, rho=0.5)
+    plain = theory.strongly_convex_bound(problem, noise, rho=0.5, causal=False)
+    assert exact <= causal.value <= plain.value * (1 + 1e-6)
+    assert causal.room > 0
+    assert causal.gap < 1e-6
+    assert causal.coarse == pytest.approx(causal.value, rel=1e-8)
+
+
+@pytest.mark.parametrize("condition", [1.5, 10.0, 1000.0])
+def test_independent_noise_has_the_bound_of_contraction(condition):
+    """What causality buys: the programme finds E|d'|^2 <= (1 - eta mu)^2 E|d|^2 + eta^2 s^2 by itself."""
+    problem = theory.StronglyConvex(condition, learning_rate=1.0, dimension=3, gradient_std=0.7)
+    found = theory.strongly_convex_bound(problem, NOISES["independent"], rho=0.8, clip_norm=2.0)
+    shrink = 1 / condition
+    power = 3 * 4.0 / 1.6 + 0.49
+    assert problem.contraction_bound(0.8, 2.0) == pytest.approx(power / 2 / (1 - (1 - shrink) ** 2))
+    assert found.value == pytest.approx(problem.contraction_bound(0.8, 2.0), rel=1e-5)
+
+
+def test_without_causality_plain_noise_looks_worse_than_it_is():
+    """Paper 000, Figure 3 draws the middle of these as DP-SGD, and the last as DP-FTRL's gain over it."""
+    problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
+    algebra = problem.contraction_bound(0.5)
+    plain = theory.strongly_convex_bound(problem, NOISES["independent"], rho=0.5, causal=False).value
+    papers = theory.optimized_strongly_convex_bound(problem, rho=0.5, causal=False)
+    ours = theory.optimized_strongly_convex_bound(problem, rho=0.5, turns=5)
+    assert (algebra, plain) == pytest.approx((25.1256, 127.62), rel=1e-4)
+    assert papers.bound.value == pytest.approx(58.08, rel=1e-3)
+    assert ours.bound.value < 17.1
+    for found in (papers, ours):
+        assert list(found.history) == sorted(found.history, reverse=True)
+
+
+def test_a_run_on_a_kinked_objective_stays_below():
+    """F' = 0.1 d for d < 0 and d for d > 0: far from any quadratic; 400 runs of 600 steps."""
+    problem, noise = theory.StronglyConvex(condition=10.0, learning_rate=1.0), endless.damped(0.1)
+    bound = theory.strongly_convex_bound(problem, noise, rho=0.5).value
+    rng, steps = np.random.default_rng(0), 600
+    rows = noise.limiting_norm * noise.at(steps).solve(rng.standard_normal((steps, 400)))
+    d, values = np.zeros(400), []
+    for row in rows:
+        d = d - (np.where(d > 0, d, 0.1 * d) + row)
+        values.append(np.where(d > 0, d**2, 0.1 * d**2) / 2)
+    reached = np.mean(values[100:])
+    assert 0.05 * bound < reached < bound
+
+
+def test_forms_are_those_of_the_sums_written_out():
+    """One frequency: the sum over a period of h <p, q> + lags, for a random periodic signal."""
+    curve, period = Curvature(0.2, 1.0, 0.7), 12
+    rng = np.random.default_rng(1)
+    theta, z = rng.standard_normal(period), rng.standard_normal(period)
+    gradient = (theta - np.roll(theta, -1)) / curve.rate - z
+    p, q = gradient - 0.2 * theta, theta - gradient
+    rho, h = 0.6, np.array([0.5, 1.5, 0.3])
+    # lag k has weight (1 - rho) rho^(k - 1), summed over the period's wraps
+    wraps = [(1 - rho) * rho ** (k - 1) / (1 - rho**period) for k in range(1, period + 1)]
+    total = h[0] * p @ q
+    for k, weight in enumerate(wraps, start=1):
+        total += weight * (h[1] * p @ (q - np.roll(q, k)) + h[2] * p @ (q - np.roll(q, -k)))
+    omega = 2 * np.pi * np.arange(period) / period
+    spectra = np.conj(np.fft.fft([theta, z], axis=1))  # sum_t theta_t e^(i w t)
+    spectra = np.conj(spectra)  # theta_{t+1} is e^(i w) Theta
+    form = Form(
+        curve, Basis(np.array([rho]), np.zeros(1), False), omega, np.ones((1, period), complex), np.zeros(1)
+    )
+    own, cross, room = form.own[0] @ h, form.cross[0] @ h, form.room @ h
+    by_frequency = own * np.abs(spectra[1]) ** 2 - room * np.abs(spectra[0]) ** 2
+    by_frequency = by_frequency + 2 * (np.conj(spectra[0]) * cross * spectra[1]).real
+    assert by_frequency.sum() / period == pytest.approx(total, rel=1e-10)
+
+
+def test_room_is_proven_below_what_any_grid_sees():
+    curve, parts = Curvature(0.05, 1.0, 1.0), basis(0.05, 6, True)
+    h = np.concatenate([[30.0], np.linspace(0.1, 2.0, parts.signed - 1)])
+    grid = np.concatenate([[0.0], np.geomspace(1e-6, np.pi, 50_001)])
+    form = Form(
+        curve, Basis(parts.lags, parts.delays, False), grid, np.zeros((0, len(grid)), complex), np.zeros(0)
+    )
+    seen = (form.room @ h - 1).min()
+    proven = proven_room(curve, parts, h)
+    assert proven <= seen
+    assert proven == pytest.approx(seen, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.StronglyConvex(0.5, 1.0), "condition=0.5"),
+        (lambda: theory.StronglyConvex(2.0, 1.5), "must be at most 2 / "),
+        (lambda: theory.StronglyConvex(2.0, 1.0, dimension=0), "dimension=0"),
+        (lambda: theory.StronglyConvex(2.0, 1.0, gradient_std=-1.0), "gradient_std=-1.0"),
+        (
+            lambda: theory.strongly_convex_bound(theory.StronglyConvex(2.0, 1.0), NOISES["BLT"], rho=0.0),
+            "rho=0",
+        ),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
