@@ -1,4 +1,4 @@
-"""The worked example of docs/extending.md, run as it stands: a new strategy, its contract, and its use."""
+"""The worked strategy of docs/extending.md, run as it stands; tests/test_open.py runs what else is there."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,17 @@ from anechoic.testing import ContractError, check_strategy
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+DEFINED = [block for block in BLOCKS if re.search(r"^(class|def) ", block, flags=re.MULTILINE)]
+SHOWN = [block for block in BLOCKS if block not in DEFINED]
+
+
+def definitions():
+    """All names that the page defines."""
+    scope = {}
+    exec("import anechoic as an", scope)
+    for block in DEFINED:
+        exec(block, scope)
+    return scope
 
 
 @pytest.fixture
@@ -53,4 +64,5 @@ def test_the_contract_of_the_page_is_a_contract(page):
 
 
 def test_every_block_is_run():
-    assert len(BLOCKS) == 3
+    assert (len(DEFINED), len(SHOWN)) == (7, 4)
+    assert BLOCKS[:2] == DEFINED[:2] and BLOCKS[2] == SHOWN[0]

@@ -185,7 +185,7 @@ def test_a_schema_without_a_known_cycle_says_so(schema):
 def test_whoever_watches_sees_the_first_batch_that_breaks_it(schema):
     """Against `allows` of all that a unit did so far."""
     rng, n, units = np.random.default_rng(0), 6, 4
-    for chance in (0.1, 0.3, 0.8):
+    for chance in (0.1, 0.2, 0.3, 0.8) * 6:
         watch, seen = schema.watch(n, units), [[] for _ in range(units)]
         for t in range(n):
             batch = np.flatnonzero(rng.random(units) < chance)
