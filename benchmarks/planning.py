@@ -3,11 +3,11 @@
     python benchmarks/planning.py --settings 200          # the whole grid (an hour)
     python benchmarks/planning.py --settings 24 --skip 24 # the second 24 of it
 
-A setting is drawn, from a fixed seed, from N, B, passes, epsilon, delta, parameters (10^4 to 10^9) and a budget
-of 0.5 to 8 models or none. plan() with everything permitted is held against plan() without sampling, with each
-class alone and with half the memory, and against loss * sigma of the best banded strategy of every number of
-bands that fits, under cyclic Poisson sampling and in a fixed order. Exit status 1 if a subset has less error,
-or the search has 1 % less.
+A setting is drawn, from a fixed seed, from N, B, passes, epsilon, delta, parameters (10^4 to 10^9) and a
+budget of 0.5 to 8 models or none. plan() with everything permitted is held against plan() without sampling,
+with each class alone and with half the memory, and against loss * sigma of the best banded strategy of every
+number of bands that fits, under cyclic Poisson sampling and in a fixed order. Exit status 1 if a subset has
+less error, or the search has 1 % less.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     for row in result.rows:
         assert row.mechanism.epsilon() <= 2.0
         assert row.memory == 4 * 1000 * row.history
+        assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
         assert row.mechanism.strategy.structure.bands <= 60 or row.name.startswith("BLT")
         assert row.epsilon == row.mechanism.epsilon()
     text = str(result)
