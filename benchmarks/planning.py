@@ -6,8 +6,8 @@
 A setting is drawn, from a fixed seed, from N, B, passes, epsilon, delta, parameters (10^4 to 10^9) and a
 budget of 0.5 to 8 models or none. plan() with everything permitted is held against plan() without sampling,
 with each class alone and with half the memory, and against loss * sigma of the best banded strategy of every
-number of bands that fits, under cyclic Poisson sampling and in a fixed order. Exit status 1 if a
-subset has less error, or the search has 1 % less.
+number of bands that fits, under cyclic Poisson sampling and in a fixed order. Exit status 1 if a subset has
+less error, or the search has 1 % less.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 import time
 
 import numpy as np
+from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
 
 from anechoic import plan
 from anechoic.accounting import gaussian_mu
-from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
 from anechoic.planning.room import BYTES, room
 from anechoic.workloads import prefix_sum

@@ -70,7 +70,8 @@ def row_of(mechanism: Mechanism, rms: float, room: Room, *, estimated: bool = Fa
         room: for the memory of its noise state.
         estimated: see `PlanRow`.
     """
-    history = mechanism.strategy.recurrence().rows
+    recurrence = mechanism.strategy.recurrence()
+    history = recurrence.rows
     batch_size = mechanism.expected_batch_size
     one_step = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).rms
     return PlanRow(
@@ -82,6 +83,7 @@ def row_of(mechanism: Mechanism, rms: float, room: Room, *, estimated: bool = Fa
         predicted=mechanism.noise_std * rms / batch_size,
         step_noise=mechanism.noise_std * one_step / batch_size,
         memory=room.memory(history),
+        seconds=room.seconds(recurrence),
         history=history,
         batch_size=batch_size,
         mechanism=mechanism,

@@ -82,6 +82,7 @@ class PlanRow:
         step_noise: std of the noise in the mean gradient of one step, RMS over the steps, in clip norms, per
             coordinate: the noise-to-batch ratio. It is what an adaptive optimiser divides by.
         memory: bytes of noise state for float32, None where the dimension is unknown.
+        seconds: about the time of one core for the noise of one step, None where the dimension is unknown.
         history: rows of noise state.
         batch_size: B, the expected one where batches are drawn.
         mechanism: with this noise: calibrated, so that its epsilon is at most the one asked for, unless
@@ -100,6 +101,7 @@ class PlanRow:
     predicted: float
     step_noise: float
     memory: int | None
+    seconds: float | None
     history: int
     batch_size: float
     mechanism: Mechanism

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from anechoic.planning.records import PlanRow
 
-HEAD = ("", "strategy", "batches", "B", "noise std", "σ", "predicted", "one step", "memory")
+HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory", "time")
 LEGEND = (
     "→ the choice; · no row has less noise state and less error. σ: noise std over the reference sensitivity."
     " Predicted: std of the noise in a sum of mean gradients, per coordinate, RMS over the steps, in clip"
-    " norms; one step: in the mean gradient of a single step."
+    " norms; one step: in the mean gradient of a single step. Time: of one core, about, for the noise of a"
+    " step."
 )
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
@@ -34,9 +35,9 @@ def table(rows: Sequence[PlanRow]) -> list[str]:
 def cells(row: PlanRow) -> tuple[str, ...]:
     """One line of the table."""
     rows = f"{row.history} row{'s' * (row.history != 1)}"
-    noise = (row.noise_std, row.noise_multiplier)
     about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
-    numbers = [f"{about}{value:.4g}" for value in noise] + [
+    numbers = [
+        f"{about}{row.noise_multiplier:.4g}",
         f"{about}{row.predicted:.4g}",
         f"{about}{row.step_noise:.3g}",
     ]
@@ -47,7 +48,17 @@ def cells(row: PlanRow) -> tuple[str, ...]:
         f"{row.batch_size:g}",
         *numbers,
         rows if row.memory is None else size(row.memory),
+        "" if row.seconds is None else duration(row.seconds),
     )
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 0.0123 is 12 ms."""
+    for unit in ("s", "ms"):
+        if seconds >= 1:
+            return f"{seconds:.2g} {unit}"
+        seconds *= 1000
+    return f"{seconds:.2g} µs"
 
 
 def size(count: float) -> str:

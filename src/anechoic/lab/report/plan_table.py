@@ -33,7 +33,7 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
 
     console = Console()
     several = len({row.batch_size for row in plan.rows}) > 1
-    dropped = set() if console.width >= 112 else {"noise std", "σ"} | (set() if several else {"B"})
+    dropped = set() if console.width >= 112 else {"σ", "time"} | (set() if several else {"B"})
     kept = [i for i, heading in enumerate(HEAD) if heading not in dropped]
     grid = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for i in kept:
