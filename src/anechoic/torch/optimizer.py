@@ -60,6 +60,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         loss_reduction: str,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
+        self.before_call: Callable[[], None] = lambda: None  # of the model, with a batch in hand
         self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm = mechanism.clip_norm
@@ -75,7 +76,12 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._unchanged = Watch(self._bound, watched)
         called = module if source.by_layers else source.module  # else the module runs row by row
         self._before_call = called.register_forward_pre_hook(
-            BeforeCall(lambda: self.ledger.in_hand is not None, self._unchanged.check_parameters)
+            BeforeCall(
+                lambda: self.ledger.in_hand is not None,
+                begun=lambda: self.before_call(),
+                check=self._unchanged.check_parameters,
+            ),
+            prepend=True,  # before anything that draws
         )
         self._stepping = threading.Lock()
         self.identity: Any = None  # the run, for stamps of state dicts

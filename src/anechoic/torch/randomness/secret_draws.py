@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anechoic.noise.keystream import AesCounter, keystream
-from anechoic.torch.randomness.generators import WORDS, cpu_state
+from anechoic.torch.randomness.generators import WORDS, cpu_state, is_secret, marked
 
 _aten: Any = torch.ops.aten
 #: Random bits that a uniform number of a type holds: those of its significand.
@@ -34,6 +35,7 @@ _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16
 class SecretDraws(TorchDispatchMode):
     """While active, calls that draw on the CPU draw from AES-256, keyed by the global generator's state.
 
+    As long as that state is one that a run set: what a script seeded is known anyway, and drawn as ever.
     Uniform and normal numbers, integers, coins and dropout are the keystream's own bits; other laws draw from
     a Mersenne Twister that is filled from it for this one call. Calls with a generator of their own, and
     other devices, draw as ever.
@@ -68,11 +70,11 @@ class SecretDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _draws(func) or self._idle or types:
+        if not _draws(func) or self._idle or types or not is_secret(torch.initial_seed()):
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if given.get("generator") is not None or _device(given).type != "cpu":
+        if _is_own(given.get("generator")) or _device(given).type != "cpu":
             return func(*args, **kwargs)
         key = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
         after = _state(key, "state after a draw")
@@ -91,24 +93,38 @@ def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-#: One for the thread of training: a run that is given up in the middle of a batch leaves no mode of its own.
+#: One for all runs of the process: which of them draws is told by the state of the generator.
 _SHARED = SecretDraws()
-_owner: object = None
 
 
-def start(owner: object) -> None:
-    """Draw in secret from now on, for a run that `owner` stands for."""
-    global _owner
-    _owner = owner
+def start() -> None:
+    """Draw in secret in this thread from now on, as long as the generator's state is a run's."""
     _SHARED.start()
 
 
-def stop(owner: object) -> None:
-    """No longer, unless another run began to in the meantime."""
-    global _owner
-    if _owner is owner:
-        _owner = None
-        _SHARED.stop()
+def stop() -> None:
+    """No longer."""
+    _SHARED.stop()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Nothing that a run keeps secret is drawn inside: do without the cost, which every call has."""
+    stack = _get_current_dispatch_mode_stack()
+    if not stack or stack[-1] is not _SHARED:
+        yield
+        return
+    _SHARED.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        _SHARED.__enter__()
+
+
+def _is_own(generator: Any) -> bool:
+    """Whether a call names another generator than the global one, of which it is given a new wrapper."""
+    default: Any = torch.default_generator
+    return generator is not None and generator._cdata != default._cdata
 
 
 def _device(given: dict[str, Any]) -> torch.device:
@@ -121,7 +137,7 @@ def _device(given: dict[str, Any]) -> torch.device:
 
 def _state(key: bytes, domain: str) -> Tensor:
     words = keystream(key, domain).words(0, WORDS // 2)
-    return cpu_state(words.view(np.uint32), int(words[0]) >> 8)
+    return cpu_state(words.view(np.uint32), marked(int(words[0])))
 
 
 def _words(source: AesCounter, shape: Any, bits: int) -> Any:

@@ -6,7 +6,7 @@ import logging
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from torch import nn, optim
@@ -27,8 +27,7 @@ from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.loading.samplers import Given, Owning, check_promise
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness import secret_draws
-from anechoic.torch.randomness.generators import Surroundings
+from anechoic.torch.randomness.surroundings import Surroundings, collected, rest
 from anechoic.torch.release import Release
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.setup import checks, fit
@@ -305,23 +304,14 @@ def begin(
 def _work_around(run: Run) -> None:
     """See to the journal and to random numbers around the work on each batch."""
     surroundings = Surroundings(lambda: run.keys.sampling)
-    # where masks of rows follow their places nobody may learn them; else a row's own numbers are its own
-    secret, owner = run.optimizer.source.by_layers, object()
 
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
-        if secret:
-            secret_draws.start(owner)  # which may import, and an import may draw
         surroundings.deliver(delivery)
 
-    def settled() -> None:
-        secret_draws.stop(owner)
-        surroundings.settle()
-
-    run.ledger.delivered, run.ledger.settled = delivered, settled
-    # the user's draws are over then, and it costs a little at each call
-    run.optimizer.before_sums = partial(secret_draws.stop, owner)
-    weakref.finalize(run, secret_draws.stop, owner)
+    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
+    run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
+    weakref.finalize(run, collected)
     run.optimizer.identity = run
 
 
