@@ -21,6 +21,7 @@ from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
+from anechoic.torch.watching.members import Members
 from anechoic.torch.watching.parameters import BeforeCall, Watch
 
 
@@ -73,7 +74,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
         self._settings = self._read_settings()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
-        self._unchanged = Watch(self._bound, watched)
+        self._unchanged, self._members = Watch(self._bound, watched), Members(module)
         called = module if source.by_layers else source.module  # else the module runs row by row
         self._before_call = called.register_forward_pre_hook(
             BeforeCall(
@@ -100,6 +101,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         Raises:
             GuaranteeError: naming what changed.
         """
+        self._members.check()
         self._unchanged.check()
 
     @property
@@ -242,6 +244,7 @@ class CorrelatedOptimizer(Single, Optimizer):
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
                 " because the noise of every step goes with all of them. Freeze before make_private."
             )
+        self._members.check()
         for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
             if (p.shape, p.dtype, p.device) != (shape, dtype, device):
                 raise MismatchError(
