@@ -110,9 +110,12 @@ class Setup:
 
 def with_mode(setup: Setup) -> Setup:
     """The setup with a source in the place of grad_sample_mode="auto", which is logged."""
-    if setup.grad_sample_mode != AUTO or not isinstance(setup.module, nn.Module):
+    if setup.grad_sample_mode != AUTO:
         return setup
-    mode = chosen_mode(setup.module, wrap=setup.wrap_model)
+    module: Any = setup.module
+    if not isinstance(module, nn.Module):
+        return replace(setup, grad_sample_mode="hooks")  # what it is will be refused
+    mode = chosen_mode(module, wrap=setup.wrap_model)
     logger.info("grad_sample_mode='auto': %r for this model.", mode)
     return replace(setup, grad_sample_mode=mode)
 
@@ -141,6 +144,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     )
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    checks.report_optimizer_state(setup.optimizer)
     try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 

@@ -3,14 +3,16 @@
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
 compares. It happens at the first delivery, and after each change of the model's attributes (train or eval,
-options, hooks, a replaced forward, settings in objects, dicts and lists): a few rows, and again at every delivery until they agreed on a batch of
-two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps
-drawn by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole
-batch costs: at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
+options, hooks, a replaced forward, settings in objects, dicts and lists): a few rows, and again at every
+delivery until they agreed on a batch of two rows or more, since a row that is alone anyway shows nothing. It
+also happens on secret rows: at steps drawn by the key at a rate of `RATE`, on one row drawn by the key. One
+row alone costs at most what its whole batch costs: at most 1/128 of a step. Where a comparison is due and
+cannot be made, the step is refused.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -20,8 +22,10 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.setup.units import moved
-from anechoic.torch.sources.loss_graph import check_divisor
+from anechoic.torch.sources.loss_graph import check_divisor, is_summed
 from anechoic.torch.watching.attributes import Snapshot
+
+logger = logging.getLogger("anechoic")
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -45,10 +49,19 @@ class SingleRows:
         module: the plain one.
         parameters: the trainable ones, in the order of all gradients.
         ledger: knows the batch in hand, and the key.
+        reduction: of the loss that backward() is called on, as far as the graph may show another.
     """
 
-    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], ledger: ReleaseLedger) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        ledger: ReleaseLedger,
+        *,
+        reduction: str = "sum",
+    ) -> None:
         self.module, self.parameters, self.ledger = module, parameters, ledger
+        self._means = reduction == "mean"
         self._layers = list(module.named_modules())
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names.get(id(p), "a parameter") for p in parameters]
@@ -82,15 +95,22 @@ class SingleRows:
                     "rows of the batch reached the model in two orders (x and x.flip(0), or shuffled as"
                     " negatives): one example is then in several of the rows that are clipped, and moves the"
                     " sum by more than the clip norm. Nothing was released. Compute what belongs to an"
-                    " example from that example alone. Where pairs are wanted, make the data set one of pairs:"
-                    " the example that is protected is then the pair, and who is in several pairs needs"
-                    " unit_ids that name both."
+                    " example from that example alone. Where pairs are wanted, make a data set of pairs: an"
+                    " example, and what is protected, is then the pair; for those who are in several pairs"
+                    " give unit_ids that name both."
                 )
             self._inputs.append(rows)
 
     def look_at_loss(self, ends: Iterable[Any]) -> None:
         """The backward pass of the loss has reached the model's outputs, whose nodes `ends` are."""
         self._loss = self._loss or check_divisor(ends)
+        if self._means and is_summed():
+            self._means = False  # said once
+            logger.warning(
+                "the loss is a sum over the batch (reduction='sum'), and loss_reduction='mean' says that it"
+                " is a mean: gradients of rows are taken too large by the size of the batch, so nearly all"
+                " are clipped. Give make_private loss_reduction='sum', or the criterion reduction='mean'."
+            )
 
     def check_loss(self) -> None:
         """Refuse a loss that mixes rows, as far as its graph showed.

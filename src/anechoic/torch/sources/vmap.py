@@ -122,7 +122,7 @@ class VmapSource(GradientSource):
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger, reduction=setup.loss_reduction)
         self.anchor = torch.zeros((), requires_grad=True)
         self._stale = False
         self._drop()

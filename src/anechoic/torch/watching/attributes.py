@@ -1,4 +1,4 @@
-"""What a model's layers hold beside parameters and buffers: options, hooks, settings, in snapshots to compare."""
+"""What layers hold beside parameters and buffers: options, hooks, settings, in snapshots to compare."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Snapshot:
         return found
 
     def _of(self, value: Any, deep: int) -> Any:
-        if isinstance(value, _PLAIN) or isinstance(value, _CONSTANT):
+        if isinstance(value, (*_PLAIN, *_CONSTANT)):
             return value
         if isinstance(value, (Tensor, np.ndarray)):
             return _of_array(value)

@@ -1,4 +1,4 @@
-"""Which parameters a model has, where, and which of them train: the same from make_private to the last step."""
+"""Which parameters a model has, where, and which of them train: the same throughout a run."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Members:
         else:
             what = "was unfrozen" if now[name][1] else "was frozen"
         raise MismatchError(
-            f"{name} {what} after make_private: it is not among the parameters whose gradients are clipped and"
-            " get noise, and whatever else trains it would show the data. Nothing was released. Build the"
+            f"{name} {what} after make_private: it is not among the parameters whose gradients are clipped"
+            " and get noise, and whatever else trains it would show the data. Nothing was released. Build the"
             " whole model, freeze what is to be frozen, and then call make_private; change values by"
             " load_state_dict, before the first batch."
         )
