@@ -3,7 +3,7 @@
 import pytest
 
 from anechoic.runs import ledger
-from anechoic.torch.randomness import secret_draws
+from anechoic.torch.randomness import secret_draws, surroundings
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def processes_of_their_own(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def draws_of_their_own():
-    """A run that a test gives up in the middle of a batch draws in secret no longer."""
+    """A run that a test gives up in the middle of a batch has the generators no longer."""
     yield
-    secret_draws.stop(secret_draws._owner)
+    secret_draws.stop()
+    surroundings._DESK.__init__()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from anechoic._validate import positive_float, positive_int
-from anechoic.strategies.recurrence import Buffered, Recurrence
+from anechoic.noise.recurrence import Buffered, Recurrence
 
 #: Bytes of one coordinate of the noise (float32).
 BYTES = 4

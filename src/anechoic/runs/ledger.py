@@ -205,8 +205,8 @@ class ReleaseLedger(Single):
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
+        self.delivered(delivery)  # first: what it refuses is not in hand
         self._delivery = delivery
-        self.delivered(delivery)
 
     # -- the optimizer's side ------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
+from anechoic.torch.watching.members import Members
 from anechoic.torch.watching.parameters import BeforeCall, Watch
 
 
@@ -60,6 +61,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         loss_reduction: str,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
+        self.before_call: Callable[[], None] = lambda: None  # of the model, with a batch in hand
         self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm = mechanism.clip_norm
@@ -72,10 +74,15 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
         self._settings = self._read_settings()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
-        self._unchanged = Watch(self._bound, watched)
+        self._unchanged, self._members = Watch(self._bound, watched), Members(module)
         called = module if source.by_layers else source.module  # else the module runs row by row
         self._before_call = called.register_forward_pre_hook(
-            BeforeCall(lambda: self.ledger.in_hand is not None, self._unchanged.check_parameters)
+            BeforeCall(
+                lambda: self.ledger.in_hand is not None,
+                begun=lambda: self.before_call(),
+                check=self._unchanged.check_parameters,
+            ),
+            prepend=True,  # before anything that draws
         )
         self._stepping = threading.Lock()
         self.identity: Any = None  # the run, for stamps of state dicts
@@ -94,6 +101,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         Raises:
             GuaranteeError: naming what changed.
         """
+        self._members.check()
         self._unchanged.check()
 
     @property
@@ -236,6 +244,7 @@ class CorrelatedOptimizer(Single, Optimizer):
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
                 " because the noise of every step goes with all of them. Freeze before make_private."
             )
+        self._members.check()
         for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
             if (p.shape, p.dtype, p.device) != (shape, dtype, device):
                 raise MismatchError(

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
 from anechoic.torch.randomness.secret_draws import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 
@@ -43,12 +44,12 @@ DRAWS = {
 @pytest.fixture
 def draws():
     mode = SecretDraws()
-    before = torch.get_rng_state()
-    torch.manual_seed(3)
+    before = states(cuda=False)
+    fix(bytes([3]) * 32, cuda=False, secret=True)
     mode.start()
     yield mode
     mode.stop()
-    torch.set_rng_state(before)
+    restore(before)
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -131,6 +132,27 @@ def test_nothing_that_was_drawn_tells_what_comes(draws):
     assert [_known_next(found) for found in several()] == [0, 0]
 
 
+def test_the_global_generator_may_be_named(draws):
+    before = torch.get_rng_state()
+    first = torch.rand(4)
+    torch.set_rng_state(before)
+    assert torch.equal(torch.rand(4, generator=torch.default_generator), first)
+
+
+def test_what_a_script_seeds_is_drawn_as_ever(draws):
+    torch.manual_seed(0)
+    seeded = torch.nn.Linear(3, 2).weight
+    draws.stop()
+    torch.manual_seed(0)
+    assert torch.equal(torch.nn.Linear(3, 2).weight, seeded)
+
+
+def test_no_seed_of_a_script_is_taken_for_a_secret():
+    seeds = [*range(100_000), *(2**k + d for k in range(64) for d in (-1, 0, 1)), 20260714, -1]
+    assert not any(map(is_secret, seeds))
+    assert all(is_secret(marked(number)) for number in seeds)
+
+
 def test_a_generator_of_the_caller_is_left_alone(draws):
     one, other = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
     before = torch.get_rng_state()
@@ -140,14 +162,12 @@ def test_a_generator_of_the_caller_is_left_alone(draws):
     assert torch.equal(torch.rand(4, generator=other), drawn)
 
 
-def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing():
+def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing(draws):
     class Other(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
 
-    draws = SecretDraws()
     state = torch.get_rng_state()
-    draws.start()
     secret = torch.rand(3)
     with Other():
         draws.stop()
@@ -163,13 +183,13 @@ def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing():
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost", "vmap"])
-def test_runs_whose_masks_follow_places_draw_so_from_delivery_to_step(mode):
+def test_runs_draw_so_from_delivery_to_step(mode):
     def active():
         return any(isinstance(one, SecretDraws) for one in _get_current_dispatch_mode_stack())
 
     run = start(mode, mech=mechanism(steps=3), model=network(dropout=0.5))
     for batch in run.loader:
-        assert active() == (mode != "vmap")  # there a row's numbers are functions of that row
+        assert active()
         step(run, batch)
         assert not active()
     assert run.engine.releases == 3

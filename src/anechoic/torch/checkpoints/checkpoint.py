@@ -26,7 +26,7 @@ from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_replayable, environment
-from anechoic.torch.randomness.generators import rng_state, set_rng_state
+from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
 from anechoic.torch.run import Run
 
 MAGIC = b"anechoic checkpoint 2\n"

@@ -1,4 +1,4 @@
-"""The process's own random generators: functions of the sampling key and t while a batch is worked on.
+"""The process's own random generators: where they stand, and how they are filled from 32 bytes.
 
 They serve augmentations, dropout and whatever else a training step draws. Noise and batches never draw
 from them.
@@ -10,14 +10,13 @@ import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from anechoic.errors import GuaranteeError
 from anechoic.noise import derive
-from anechoic.runs.ledger import Delivery
 
 # a key: what a state is expanded from
 SEED_BYTES = 32
@@ -36,64 +35,53 @@ _STATE = np.dtype(
 )
 
 
-def rng_state() -> dict[str, Any]:
-    """States of the global generators of Python, NumPy, torch, and CUDA where in use, as plain data."""
-    version, words, gauss = random.getstate()
-    legacy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the state that user code draws from
-    state: dict[str, Any] = {
-        "python": [version, torch.tensor(words), gauss],
-        "numpy": [
-            legacy["bit_generator"],
-            torch.from_numpy(legacy["state"]["key"].astype(np.int64)),
-            int(legacy["state"]["pos"]),
-            int(legacy["has_gauss"]),
-            float(legacy["gauss"]),
-        ],
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = [item.cpu() for item in torch.cuda.get_rng_state_all()]
-    return state
+class States(NamedTuple):
+    """Where the global generators stand.
 
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    name, key, pos, has_gauss, cached = state["numpy"]
-    numbers = key.numpy().astype(np.uint32)
-    np.random.set_state((name, numbers, pos, has_gauss, cached))  # noqa: NPY002
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-class Surroundings:
-    """Global generators while a batch is worked on: set when it is delivered, given back after its step().
-
-    So evaluation, logging or other draws between two steps change nothing in a release, and a resumed run
-    draws what the first one drew. Masks and augmentations are as secret as the sampling key.
-
-    Args:
-        key: the sampling key, asked for at each batch.
+    Attributes:
+        cuda: of all devices; None where CUDA is not in use.
     """
 
-    def __init__(self, key: Any) -> None:
-        self._key = key
-        self._outside: tuple[Any, ...] | None = None
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    cuda: list[torch.Tensor] | None
 
-    def deliver(self, delivery: Delivery) -> None:
-        """Set the generators for one physical batch."""
-        seed = derive(self._key(), "training step", delivery.step, delivery.chunk, size=SEED_BYTES)
-        outside = _states(cuda=True)
-        _fix(seed, cuda=True)
-        self._outside = outside if self._outside is None else self._outside
 
-    def settle(self) -> None:
-        """Give the generators back as they were when the batch was delivered; nothing to do without one."""
-        outside, self._outside = self._outside, None
-        if outside is not None:
-            _restore(outside)
+def states(*, cuda: bool) -> States:
+    """Of Python, NumPy, torch on the CPU, and with `cuda` on GPUs where in use."""
+    devices = torch.cuda.get_rng_state_all() if cuda and _cuda() else None
+    return States(random.getstate(), np.random.get_state(), torch.get_rng_state(), devices)  # noqa: NPY002
+
+
+def restore(given: States) -> None:
+    """Set the generators to what `states` returned."""
+    random.setstate(given.python)
+    np.random.set_state(given.numpy)  # noqa: NPY002
+    torch.set_rng_state(given.torch)
+    if given.cuda is not None:
+        torch.cuda.set_rng_state_all(given.cuda)
+
+
+def as_data(given: States) -> dict[str, Any]:
+    """States as tensors, numbers and strings."""
+    version, words, gauss = given.python
+    name, key, pos, has_gauss, cached = given.numpy
+    numbers = torch.from_numpy(key.astype(np.int64))
+    state: dict[str, Any] = {
+        "python": [version, torch.tensor(words), gauss],
+        "numpy": [name, numbers, int(pos), int(has_gauss), float(cached)],
+        "torch": given.torch,
+    }
+    return state if given.cuda is None else {**state, "cuda": [item.cpu() for item in given.cuda]}
+
+
+def from_data(state: dict[str, Any]) -> States:
+    """What `as_data` was given."""
+    version, words, gauss = state["python"]
+    name, key, *rest = state["numpy"]
+    numpy = (name, key.numpy().astype(np.uint32), *rest)
+    return States((version, tuple(words.tolist()), gauss), numpy, state["torch"], state.get("cuda"))
 
 
 @contextmanager
@@ -103,36 +91,29 @@ def seeded(seed: bytes) -> Iterator[None]:
     Args:
         seed: 32 bytes.
     """
-    outside = _states(cuda=False)
+    outside = states(cuda=False)
     try:
-        _fix(seed, cuda=False)
+        fix(seed, cuda=False)
         yield
     finally:
-        _restore(outside)
+        restore(outside)
 
 
-def _states(*, cuda: bool) -> tuple[Any, ...]:
-    devices = torch.cuda.get_rng_state_all() if cuda and _cuda() else None
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), devices  # noqa: NPY002
+def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
+    """Fill every generator from `seed`: whole states, because torch.manual_seed keeps 32 bits on the CPU.
 
-
-def _restore(states: tuple[Any, ...]) -> None:
-    python, numpy, cpu, devices = states
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
-    torch.set_rng_state(cpu)
-    if devices is not None:
-        torch.cuda.set_rng_state_all(devices)
-
-
-def _fix(seed: bytes, *, cuda: bool) -> None:
-    """Fill every generator from `seed`: whole states, because torch.manual_seed keeps 32 bits on the CPU."""
+    Args:
+        seed: 32 bytes.
+        cuda: those of GPUs in use, too.
+        secret: mark torch's state as one that is to be kept secret; see `is_secret`.
+    """
     check_layout()
     size = 4 * WORDS
     random.setstate((3, (*_words(derive(seed, "random", size=size)).tolist(), WORDS), None))
     words = _words(derive(seed, "numpy", size=size))
     np.random.set_state(("MT19937", words, WORDS, 0, 0.0))  # noqa: NPY002
     number = int.from_bytes(derive(seed, "initial seed", size=7), "little")
+    number = marked(number) if secret else number
     torch.set_rng_state(cpu_state(_words(derive(seed, "torch", size=size)), number))
     if cuda and _cuda():
         for device in range(torch.cuda.device_count()):
@@ -157,6 +138,21 @@ def cpu_state(words: Any, number: int) -> torch.Tensor:
     state["left"] = state["seeded"] = 1
     state["words"] = words
     return torch.from_numpy(state.view(np.uint8))
+
+
+def marked(number: int) -> int:
+    """38 bits of `number` and a tag: an initial_seed() that no script sets by chance."""
+    own = number % 2**38
+    return own << 24 | _tag(own)
+
+
+def is_secret(number: int) -> bool:
+    """Whether torch.initial_seed() is that of a state that a run set, and not of one that a script seeded."""
+    return 0 <= number < 2**62 and number % 2**24 == _tag(number >> 24)
+
+
+def _tag(own: int) -> int:
+    return (own * 0x9E3779B97F4A7C15 + 0x5851F42D4C957F2D) % 2**64 >> 40
 
 
 @functools.cache

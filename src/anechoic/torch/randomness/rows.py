@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.randomness.drawings import Drawing, arguments, drawing
 from anechoic.torch.randomness.secret_draws import SecretDraws
 
 _MASK = 2**64 - 1
@@ -79,12 +80,39 @@ class RowRandomness(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if _no_dropout(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
-        draw = _DRAWS.get(func.overloadpacket)
-        if draw is None:
-            if not self._stacked:
-                return func(*args, **(kwargs or {}))  # one row alone: the generator is set for it
-            raise UnsupportedError(f"{func} draws random numbers that are not known row by row.")
-        return draw(self, func, args, dict(kwargs or {}))
+        given = arguments(func, args, kwargs or {})
+        wanted = drawing(func, given)
+        if wanted is not None:
+            return wanted.finish(self._numbers(wanted))
+        if func.overloadpacket in _IN_PLACE:
+            return self._filled(_IN_PLACE[func.overloadpacket], given)
+        if not self._stacked:
+            return func(*args, **(kwargs or {}))  # one row alone: the generator is set for it
+        raise UnsupportedError(f"{func} draws random numbers that are not known row by row.")
+
+    def _numbers(self, wanted: Drawing) -> Tensor:
+        """What a drawing asks for; in float32, whatever the type of the model."""
+        chance, shape = wanted.chance, wanted.shape
+        if wanted.law == "uniform" or (wanted.law == "coins" and isinstance(chance, Tensor)):
+            uniform = self.drawn(shape, lambda row, generator: row.uniform_(generator=generator))
+            return uniform if wanted.law == "uniform" else uniform.to(chance.device) < chance
+        if wanted.law == "coins":
+            return self.drawn(
+                shape, lambda row, generator: row.bernoulli_(chance, generator=generator)
+            ).bool()
+        if wanted.law == "normal":
+            return self.drawn(shape, lambda row, generator: row.normal_(generator=generator))
+        dtype = torch.float32 if wanted.dtype.is_floating_point else wanted.dtype
+        bounds = () if wanted.high is None and not wanted.low else (wanted.low, wanted.high)
+        return self.drawn(shape, lambda row, generator: row.random_(*bounds, generator=generator), dtype)
+
+    def _filled(self, name: str, given: dict[str, Any]) -> Tensor:
+        """A tensor filled in place by another law, of which torch has a method of that name."""
+        target: Tensor = given.pop("self")
+        given.pop("generator", None)
+        fill = lambda row, generator: getattr(row, name)(**given, generator=generator)  # noqa: E731
+        dtype = torch.float32 if target.dtype.is_floating_point else target.dtype
+        return target.copy_(self.drawn(target.shape, fill, dtype))
 
     def drawn(self, shape: Any, fill: Callable[..., Any], dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor on the CPU, each row filled by fill(row, generator=…): the same bits for every device."""
@@ -110,94 +138,7 @@ def _no_dropout(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     return bool((args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)) == 0.0)
 
 
-def _number(kwargs: dict[str, Any], args: Any, place: int, name: str, default: Any) -> Any:
-    return args[place] if len(args) > place else kwargs.get(name, default)
-
-
-def _bernoulli(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    tensor = args[0]
-    if "p" in {argument.name for argument in func._schema.arguments}:
-        chance = _number(kwargs, args, 1, "p", 0.5)
-        if isinstance(chance, Tensor):
-            return _below(mode, tensor, chance)
-        return mode.drawn(
-            tensor.shape, lambda row, generator: row.bernoulli_(chance, generator=generator)
-        ).to(tensor)
-    return _below(mode, tensor, tensor)
-
-
-def _below(mode: RowRandomness, tensor: Tensor, chance: Tensor) -> Tensor:
-    uniform = mode.drawn(tensor.shape, lambda row, generator: row.uniform_(generator=generator))
-    return (uniform.to(chance.device) < chance).to(tensor.dtype)
-
-
-def _native_dropout(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    tensor, p = args[0], float(args[1])
-    train = _number(kwargs, args, 2, "train", True)
-    if train is False or p == 0.0:
-        return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
-    kept = mode.drawn(tensor.shape, lambda row, generator: row.bernoulli_(1 - p, generator=generator))
-    kept = kept.to(tensor)
-    return tensor * kept * (1 / (1 - p) if p < 1 else 0.0), kept.bool()
-
-
-def _filled(name: str) -> Callable[..., Tensor]:
-    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-        numbers = [a for a in args[1:] if not isinstance(a, Tensor)]
-        named = {k: v for k, v in kwargs.items() if k != "generator"}
-        fill = lambda row, generator: getattr(row, name)(*numbers, **named, generator=generator)  # noqa: E731
-        dtype = torch.float32 if args[0].dtype.is_floating_point else args[0].dtype
-        return mode.drawn(args[0].shape, fill, dtype).to(args[0])
-
-    return draw
-
-
-def _made(name: str, *, like: bool, bounds: bool = False) -> Callable[..., Tensor]:
-    """rand, randn, randint, and their _like: the bounds come first or second, then shape or tensor."""
-
-    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        whole = torch.int64 if bounds else torch.get_default_dtype()
-        if like:
-            origin = given["self"]
-            shape, dtype = origin.shape, given.get("dtype") or origin.dtype
-            device = given.get("device") or origin.device
-        else:
-            shape, dtype = given["size"], given.get("dtype") or whole
-            device = given.get("device") or "cpu"
-        numbers = [given.get("low", 0), given["high"]] if bounds else []
-        fill = lambda row, generator: getattr(row, name)(*numbers, generator=generator)  # noqa: E731
-        return mode.drawn(shape, fill, torch.int64 if bounds else torch.float32).to(
-            device=device, dtype=dtype
-        )
-
-    return draw
-
-
-def _in_place(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def draw(mode: RowRandomness, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-        target: Tensor = args[0]
-        return target.copy_(made(mode, func, args, kwargs))
-
-    return draw
-
-
-_DRAWS: dict[Any, Callable[..., Any]] = {
-    _aten.bernoulli: _bernoulli,
-    _aten.bernoulli_: _in_place(_bernoulli),
-    _aten.native_dropout: _native_dropout,
-    **{
-        getattr(_aten, name): _in_place(_filled(name))
-        for name in ("uniform_", "normal_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_")
-    },
-    _aten.rand: _made("uniform_", like=False),
-    _aten.randn: _made("normal_", like=False),
-    _aten.randint: _made("random_", like=False, bounds=True),
-    _aten.rand_like: _made("uniform_", like=True),
-    _aten.randn_like: _made("normal_", like=True),
-    _aten.randint_like: _made("random_", like=True, bounds=True),
-}
+_IN_PLACE = {getattr(_aten, name): name for name in ("exponential_", "geometric_", "cauchy_", "log_normal_")}
 
 
 # -- the process's own generators: what all rows share -----------------------------------------------

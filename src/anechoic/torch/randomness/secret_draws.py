@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anechoic.noise.keystream import AesCounter, keystream
-from anechoic.torch.randomness.generators import WORDS, cpu_state
+from anechoic.torch.randomness.drawings import Drawing, arguments, drawing
+from anechoic.torch.randomness.generators import WORDS, cpu_state, is_secret, marked
 
-_aten: Any = torch.ops.aten
 #: Random bits that a uniform number of a type holds: those of its significand.
 _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
@@ -34,6 +35,7 @@ _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16
 class SecretDraws(TorchDispatchMode):
     """While active, calls that draw on the CPU draw from AES-256, keyed by the global generator's state.
 
+    As long as that state is one that a run set: what a script seeded is known anyway, and drawn as ever.
     Uniform and normal numbers, integers, coins and dropout are the keystream's own bits; other laws draw from
     a Mersenne Twister that is filled from it for this one call. Calls with a generator of their own, and
     other devices, draw as ever.
@@ -68,18 +70,17 @@ class SecretDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _draws(func) or self._idle or types:
+        if not _draws(func) or self._idle or types or not is_secret(torch.initial_seed()):
             return func(*args, **kwargs)
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if given.get("generator") is not None or _device(given).type != "cpu":
+        given = arguments(func, args, kwargs)
+        if _is_own(given.get("generator")) or _device(given).type != "cpu":
             return func(*args, **kwargs)
         key = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
         after = _state(key, "state after a draw")
-        draw = _DRAWS.get(func.overloadpacket)
+        wanted = drawing(func, given)
         try:
-            if draw is not None:
-                return draw(keystream(key, "numbers of a draw"), given)
+            if wanted is not None:
+                return wanted.finish(_numbers(keystream(key, "numbers of a draw"), wanted))
             torch.set_rng_state(_state(key, "state for a draw"))
             return func(*args, **kwargs)
         finally:
@@ -91,24 +92,38 @@ def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-#: One for the thread of training: a run that is given up in the middle of a batch leaves no mode of its own.
+#: One for all runs of the process: which of them draws is told by the state of the generator.
 _SHARED = SecretDraws()
-_owner: object = None
 
 
-def start(owner: object) -> None:
-    """Draw in secret from now on, for a run that `owner` stands for."""
-    global _owner
-    _owner = owner
+def start() -> None:
+    """Draw in secret in this thread from now on, as long as the generator's state is a run's."""
     _SHARED.start()
 
 
-def stop(owner: object) -> None:
-    """No longer, unless another run began to in the meantime."""
-    global _owner
-    if _owner is owner:
-        _owner = None
-        _SHARED.stop()
+def stop() -> None:
+    """No longer."""
+    _SHARED.stop()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Nothing that a run keeps secret is drawn inside: do without the cost, which every call has."""
+    stack = _get_current_dispatch_mode_stack()
+    if not stack or stack[-1] is not _SHARED:
+        yield
+        return
+    _SHARED.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        _SHARED.__enter__()
+
+
+def _is_own(generator: Any) -> bool:
+    """Whether a call names another generator than the global one, of which it is given a new wrapper."""
+    default: Any = torch.default_generator
+    return generator is not None and generator._cdata != default._cdata
 
 
 def _device(given: dict[str, Any]) -> torch.device:
@@ -121,7 +136,7 @@ def _device(given: dict[str, Any]) -> torch.device:
 
 def _state(key: bytes, domain: str) -> Tensor:
     words = keystream(key, domain).words(0, WORDS // 2)
-    return cpu_state(words.view(np.uint32), int(words[0]) >> 8)
+    return cpu_state(words.view(np.uint32), marked(int(words[0])))
 
 
 def _words(source: AesCounter, shape: Any, bits: int) -> Any:
@@ -147,11 +162,11 @@ def _normals(source: AesCounter, shape: Any, dtype: torch.dtype) -> Tensor:
     return _tensor(ndtri(((_words(source, shape, 64) >> 11) + 0.5) * 2.0**-53), shape, dtype)
 
 
-def _integers(source: AesCounter, shape: Any, dtype: torch.dtype, low: int, high: int) -> Tensor:
+def _integers(source: AesCounter, shape: Any, low: int, high: int) -> Tensor:
     """In [low, high): a remainder of 64 bits."""
     words, span = _words(source, shape, 64), high - low
     rest = words if span >= 2**64 else words % np.uint64(span)
-    return _tensor((rest + np.uint64(low % 2**64)).view(np.int64), shape, dtype)
+    return _tensor((rest + np.uint64(low % 2**64)).view(np.int64), shape, torch.int64)
 
 
 def _coins(source: AesCounter, shape: Any, chance: Any) -> Tensor:
@@ -163,75 +178,16 @@ def _coins(source: AesCounter, shape: Any, chance: Any) -> Tensor:
     return _tensor(words < below if below < 2**32 else np.ones(len(words), bool), shape, torch.bool)
 
 
-def _bernoulli(source: AesCounter, given: dict[str, Any]) -> Tensor:
-    tensor: Tensor = given["self"]
-    return _coins(source, tensor.shape, given.get("p", tensor)).to(tensor.dtype)
-
-
-def _flipped(source: AesCounter, given: dict[str, Any]) -> Tensor:
-    tensor: Tensor = given["self"]
-    return tensor.copy_(_coins(source, tensor.shape, given.get("p", 0.5)))
-
-
-def _dropout(source: AesCounter, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    tensor, p = given["input"], float(given["p"])
-    if given.get("train") is False or p == 0.0:
-        return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
-    kept = _coins(source, tensor.shape, 1.0 - p)
-    return tensor * kept * (1.0 / (1.0 - p) if p < 1.0 else 0.0), kept
-
-
-def _in_place(draw: Callable[[AesCounter, dict[str, Any], Tensor], Tensor]) -> Callable[..., Tensor]:
-    def drawn(source: AesCounter, given: dict[str, Any]) -> Tensor:
-        target: Tensor = given["self"]
-        return target.copy_(draw(source, given, target))
-
-    return drawn
-
-
-def _spread(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
-    return low + (high - low) * _uniforms(source, target.shape, target.dtype)
-
-
-def _gaussian(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
-    found = _normals(source, target.shape, torch.float64)
-    return given.get("mean", 0.0) + given.get("std", 1.0) * found
-
-
-def _whole(source: AesCounter, given: dict[str, Any], target: Tensor) -> Tensor:
-    low, high = given.get("from", 0), given.get("to")
+def _numbers(source: AesCounter, wanted: Drawing) -> Tensor:
+    """What a drawing asks for."""
+    shape, dtype = wanted.shape, wanted.dtype
+    if wanted.law == "coins":
+        return _coins(source, shape, wanted.chance)
+    if wanted.law == "uniform":
+        return _uniforms(source, shape, dtype)
+    if wanted.law == "normal":
+        return _normals(source, shape, dtype)
+    high = wanted.high
     if high is None:  # all integers that the type holds exactly
-        floating = target.dtype.is_floating_point
-        high = 2 ** _BITS[target.dtype] + 1 if floating else torch.iinfo(target.dtype).max + 1
-    return _integers(source, target.shape, torch.int64, low, high)
-
-
-def _made(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """rand, randn, randint, and their _like."""
-
-    def drawn(source: AesCounter, given: dict[str, Any]) -> Tensor:
-        whole = (given.get("low", 0), given["high"]) if "high" in given else ()
-        origin = given.get("self")
-        shape = given["size"] if origin is None else origin.shape
-        plain = torch.int64 if whole else torch.get_default_dtype()
-        dtype = given.get("dtype") or (plain if origin is None else origin.dtype)
-        return draw(source, shape, dtype, *whole)
-
-    return drawn
-
-
-_DRAWS: dict[Any, Callable[..., Any]] = {
-    _aten.bernoulli: _bernoulli,
-    _aten.bernoulli_: _flipped,
-    _aten.native_dropout: _dropout,
-    _aten.uniform_: _in_place(_spread),
-    _aten.normal_: _in_place(_gaussian),
-    _aten.random_: _in_place(_whole),
-    _aten.rand: _made(_uniforms),
-    _aten.rand_like: _made(_uniforms),
-    _aten.randn: _made(_normals),
-    _aten.randn_like: _made(_normals),
-    _aten.randint: _made(_integers),
-    _aten.randint_like: _made(_integers),
-}
+        high = 2 ** _BITS[dtype] + 1 if dtype.is_floating_point else torch.iinfo(dtype).max + 1
+    return _integers(source, shape, wanted.low, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import signature
@@ -12,17 +13,21 @@ from opacus.grad_sample import AbstractGradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from opacus.validators.errors import UnsupportedModuleError
-from torch import nn, optim
+from torch import Tensor, nn, optim
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from anechoic._validate import one_of, positive_float
 from anechoic.errors import UnsupportedError
+from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.setup.modules import check_not_mixing
+from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.sources import source_class
 from anechoic.torch.sources.ghost.source import GhostModule
 from anechoic.torch.sources.vmap import RowsModule
+
+logger = logging.getLogger("anechoic")
 
 
 def check_options(
@@ -152,12 +157,45 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         if by_layers:
             ModuleValidator.validate(module, strict=True)
     except UnsupportedModuleError as error:
-        raise UnsupportedError(
-            f"Opacus cannot compute per-example gradients of this module: {error} Call model ="
-            " PrivacyEngine.get_compatible_module(model), which replaces such layers where it can, and make"
-            " the optimizer from that model's parameters."
-        ) from error
+        raise UnsupportedError(_no_rule(module)) from error
     check_not_mixing(module.modules())
+
+
+def _no_rule(module: nn.Module) -> str:
+    """Which layers Opacus refuses, and what to do, in place of its list of errors."""
+    named = [(name or "the module", layer) for name, layer in module.named_modules()]
+    bad = [pair for pair in named if not ModuleValidator.is_valid(pair[1])]
+    inner = [(n, x) for n, x in bad if not any(x is not y and y in set(x.modules()) for _, y in bad)]
+    listed = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in inner[:3])
+    fix = (
+        "call model = PrivacyEngine.get_compatible_module(model), and make the optimizer from that model's"
+        " parameters."
+    )
+    if any(isinstance(layer, MIXING) for _, layer in inner):
+        return (
+            f"Opacus cannot compute per-example gradients of {listed}: batch normalisation mixes the examples"
+            f" of a batch. Use GroupNorm instead: {fix}"
+        )
+    return (
+        f"Opacus cannot compute per-example gradients of {listed}, for which hooks have no rule. Use"
+        " grad_sample_mode='vmap' (or 'auto', which chooses it), which runs such layers as they are; or"
+        f" replace them: {fix}"
+    )
+
+
+def report_optimizer_state(optimizer: optim.Optimizer) -> None:
+    """Warn of statistics in an optimizer that do not say what was released for them."""
+    if any(STAMP in group for group in optimizer.param_groups):
+        return  # the first step asks for what it says
+    kept = sum(isinstance(value, Tensor) and value.dim() > 0 for value in tree_leaves(dict(optimizer.state)))
+    if kept:
+        logger.warning(
+            "the optimizer holds %d tensors of statistics of earlier gradients, and does not say what was"
+            " released for them. If they come of public data, all is well. If they come of private data, as"
+            " the weights then do, get_epsilon does not know of it: call engine.charge(mechanism) with the"
+            " mechanism that was used, or begin with new weights and a new optimizer.",
+            kept,
+        )
 
 
 def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:

@@ -6,7 +6,7 @@ import logging
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from torch import nn, optim
@@ -29,8 +29,7 @@ from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness import secret_draws
-from anechoic.torch.randomness.generators import Surroundings
+from anechoic.torch.randomness.surroundings import Surroundings, collected, rest
 from anechoic.torch.release import Release
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.setup import checks, fit
@@ -113,9 +112,12 @@ class Setup:
 
 def with_mode(setup: Setup) -> Setup:
     """The setup with a source in the place of grad_sample_mode="auto", which is logged."""
-    if setup.grad_sample_mode != AUTO or not isinstance(setup.module, nn.Module):
+    if setup.grad_sample_mode != AUTO:
         return setup
-    mode = chosen_mode(setup.module, wrap=setup.wrap_model)
+    module: Any = setup.module
+    if not isinstance(module, nn.Module):
+        return replace(setup, grad_sample_mode="hooks")  # what it is will be refused
+    mode = chosen_mode(module, wrap=setup.wrap_model)
     logger.info("grad_sample_mode='auto': %r for this model.", mode)
     return replace(setup, grad_sample_mode=mode)
 
@@ -144,6 +146,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     )
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    checks.report_optimizer_state(setup.optimizer)
     try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 
@@ -333,23 +336,14 @@ def begin(
 def _work_around(run: Run) -> None:
     """See to the journal and to random numbers around the work on each batch."""
     surroundings = Surroundings(lambda: run.keys.sampling)
-    # where masks of rows follow their places nobody may learn them; else a row's own numbers are its own
-    secret, owner = run.optimizer.source.by_layers, object()
 
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
-        if secret:
-            secret_draws.start(owner)  # which may import, and an import may draw
         surroundings.deliver(delivery)
 
-    def settled() -> None:
-        secret_draws.stop(owner)
-        surroundings.settle()
-
-    run.ledger.delivered, run.ledger.settled = delivered, settled
-    # the user's draws are over then, and it costs a little at each call
-    run.optimizer.before_sums = partial(secret_draws.stop, owner)
-    weakref.finalize(run, secret_draws.stop, owner)
+    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
+    run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
+    weakref.finalize(run, collected)
     run.optimizer.identity = run
 
 

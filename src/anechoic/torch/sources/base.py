@@ -13,6 +13,7 @@ from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.setup.units import OrderWatch
+from anechoic.torch.sources.automatic import AUTO
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.contributions import Contributions
 
@@ -172,7 +173,7 @@ def source_class(mode: Any) -> type[GradientSource]:
         UnsupportedError: for a mode that only Opacus has.
         ValueError: for a word that neither knows.
     """
-    modes = tuple(SOURCES)
+    modes = (AUTO, *SOURCES)
     if mode in _OF_OPACUS:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
     return SOURCES[one_of("grad_sample_mode", mode, modes)]

@@ -72,9 +72,10 @@ def row_gradients(
         raise
     except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
         raise UnsupportedError(
-            f"the gradients of single examples of {type(layer).__name__} cannot be had from its call: {error}"
-            " Where it draws random numbers (dropout inside a module with parameters of its own), or reads"
-            " the size of the batch, use grad_sample_mode='vmap', which runs the whole model row by row."
+            f"the gradients of single examples of {type(layer).__name__} cannot be had from its call, as"
+            " where it draws random numbers (dropout inside a module with parameters of its own) or reads the"
+            " size of the batch: use grad_sample_mode='vmap', which runs the whole model row by row."
+            f" (torch.func.vmap said: {error})"
         ) from error
     return {p: found[f"layer.{name}"] for name, p in parameters.items()}
 

@@ -51,7 +51,7 @@ class HooksSource(GradientSource):
             self.module, setup.ledger, functorch=self._functorch, finished=self._finished.append
         )
         self.module.follow(self._capture, self.zero_grad)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger, reduction=setup.loss_reduction)
         self._calls = CallWatch(self.single, batch_first=setup.batch_first, reduction=setup.loss_reduction)
 
     @property
@@ -141,6 +141,8 @@ class HooksSource(GradientSource):
     def _whole(self, found: Pass, delivery: Delivery) -> list[Tensor]:
         """One tensor a parameter; zeros where the loss did not reach it, as in a layer that was skipped."""
         sizes = {len(sample) for sample in found.samples.values()}
+        if delivery.size in sizes:
+            check_fault(found.fault, delivery)  # a layer that is fed with something else than the others
         if sizes - {delivery.size}:
             raise DesynchronizedError(
                 f"gradients of {sorted(sizes)} examples reached release {delivery.step}, whose batch has"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MEAN = 1  # of torch's enum of reductions
+_MEAN, _SUM = 1, 2  # of torch's enum of reductions
 WEIGHTED = (
     'class weights under reduction "mean" divide the loss by the sum of the weights of all rows\' classes, so'
     " the gradient of one row depends on the classes of the others, and clipping it does not bound what they"
@@ -39,6 +39,11 @@ def check_divisor(ends: Iterable[Any]) -> str:
             return WEIGHTED
         todo.extend(before for before, _ in node.next_functions)
     return ""
+
+
+def is_summed() -> bool:
+    """Whether the loss whose backward pass runs is itself what a criterion gave under reduction "sum"."""
+    return any(getattr(root.grad_fn, "_saved_reduction", None) == _SUM for root in _roots())
 
 
 def _weighted(node: Any) -> bool:

@@ -3,14 +3,16 @@
 It takes the call of the model as it happened (the row's input, the generators at the call, the gradient of
 the loss with respect to the row's outputs), runs the model on that row alone with plain autograd, and
 compares. It happens at the first delivery, and after each change of the model's attributes (train or eval,
-options, hooks, a replaced forward): a few rows, and again at every delivery until they agreed on a batch of
-two rows or more, since a row that is alone anyway shows nothing. It also happens on secret rows: at steps
-drawn by the key at a rate of `RATE`, on one row drawn by the key. One row alone costs at most what its whole
-batch costs: at most 1/128 of a step. Where a comparison is due and cannot be made, the step is refused.
+options, hooks, a replaced forward, settings in objects, dicts and lists): a few rows, and again at every
+delivery until they agreed on a batch of two rows or more, since a row that is alone anyway shows nothing. It
+also happens on secret rows: at steps drawn by the key at a rate of `RATE`, on one row drawn by the key. One
+row alone costs at most what its whole batch costs: at most 1/128 of a step. Where a comparison is due and
+cannot be made, the step is refused.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -20,7 +22,10 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.setup.units import moved
-from anechoic.torch.sources.loss_graph import check_divisor
+from anechoic.torch.sources.loss_graph import check_divisor, is_summed
+from anechoic.torch.watching.attributes import Snapshot
+
+logger = logging.getLogger("anechoic")
 
 #: Part of the steps in which one secret row is compared.
 RATE = 1 / 128
@@ -35,8 +40,6 @@ _OUTPUT = {torch.float64: 1e-8, torch.float32: 1e-3}
 _COARSE = 0.1  # where anything is computed in 16 bits
 _FLOOR = 0.1  # of a bound, for a parameter's part of the whole gradient
 _NO_LABEL = 4  # integers in a row that is taken for an example's data
-_PLAIN = (int, float, bool, str, type(None))
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class SingleRows:
@@ -46,15 +49,24 @@ class SingleRows:
         module: the plain one.
         parameters: the trainable ones, in the order of all gradients.
         ledger: knows the batch in hand, and the key.
+        reduction: of the loss that backward() is called on, as far as the graph may show another.
     """
 
-    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], ledger: ReleaseLedger) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        ledger: ReleaseLedger,
+        *,
+        reduction: str = "sum",
+    ) -> None:
         self.module, self.parameters, self.ledger = module, parameters, ledger
+        self._means = reduction == "mean"
         self._layers = list(module.named_modules())
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names.get(id(p), "a parameter") for p in parameters]
-        self._state: list[Any] | None = None
-        self._changes: dict[str, int] = {}
+        self._snapshot: tuple[Snapshot, dict[str, dict[str, Any]]] | None = None
+        self._changes: dict[str, dict[str, int]] = {}
         self._decided: Delivery | None = None
         #: 2 until rows agreed after a change; 1 if that was in a batch of one row, which shows no mixing
         self._due = 0
@@ -83,13 +95,22 @@ class SingleRows:
                     "rows of the batch reached the model in two orders (x and x.flip(0), or shuffled as"
                     " negatives): one example is then in several of the rows that are clipped, and moves the"
                     " sum by more than the clip norm. Nothing was released. Compute what belongs to an"
-                    " example from that example alone; pairs are made in the data set."
+                    " example from that example alone. Where pairs are wanted, make a data set of pairs: an"
+                    " example, and what is protected, is then the pair; for those who are in several pairs"
+                    " give unit_ids that name both."
                 )
             self._inputs.append(rows)
 
     def look_at_loss(self, ends: Iterable[Any]) -> None:
         """The backward pass of the loss has reached the model's outputs, whose nodes `ends` are."""
         self._loss = self._loss or check_divisor(ends)
+        if self._means and is_summed():
+            self._means = False  # said once
+            logger.warning(
+                "the loss is a sum over the batch (reduction='sum'), and loss_reduction='mean' says that it"
+                " is a mean: gradients of rows are taken too large by the size of the batch, so nearly all"
+                " are clipped. Give make_private loss_reduction='sum', or the criterion reduction='mean'."
+            )
 
     def check_loss(self) -> None:
         """Refuse a loss that mixes rows, as far as its graph showed.
@@ -127,15 +148,22 @@ class SingleRows:
 
     def _changed(self) -> bool:
         """Whether attributes of the model are others than at the last delivery; so they are at the first."""
-        state = [_state(layer) for _, layer in self._layers]
-        before, self._state = self._state, state
+        snapshot, before = Snapshot(), self._snapshot
+        left = {name: {a for a, n in of.items() if n >= CHANGES} for name, of in self._changes.items()}
+        state = {name: snapshot.layer(layer, left.get(name, ())) for name, layer in self._layers}
+        self._snapshot = snapshot, state
         if before is None:
             return True
         counts = False
-        for (name, _), old, new in zip(self._layers, before, state, strict=True):
-            if old != new:
-                self._changes[name] = self._changes.get(name, 0) + 1
-                counts = counts or self._changes[name] <= CHANGES
+        for name, new in state.items():
+            old, of = before[1].get(name, {}), self._changes.setdefault(name, {})
+            for attribute in old.keys() | new.keys() if old != new else ():
+                if attribute in left.get(name, ()) or old.get(attribute) == new.get(attribute):
+                    continue
+                of[attribute] = of.get(attribute, 0) + 1
+                counts = True
+                if attribute == "parts":
+                    self._layers = list(self.module.named_modules())
         return counts
 
     def settle(self, delivery: Delivery, agreed: bool) -> None:
@@ -272,13 +300,6 @@ class SingleRows:
         )
 
 
-def _state(layer: nn.Module) -> list[Any]:
-    own = layer.__dict__
-    found = [value for value in own.values() if type(value) in _PLAIN or _is_function(value)]
-    found.extend(tuple(own[name]) for name in _HOOKS if name in own)
-    return found
-
-
 def _telling(rows: Tensor) -> bool:
     """Whether rows that are found again in other places are no coincidence: all differ, and are no labels."""
     if len(rows) < 2 or not (rows.dtype.is_floating_point or rows[0].numel() >= _NO_LABEL):
@@ -288,10 +309,3 @@ def _telling(rows: Tensor) -> bool:
 
 def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, (nn.Module, Tensor, type))
-
-
-# -- for sources that let the model see the whole batch ------------------------------------------------

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.local.stateless import undisturbed
+from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
@@ -121,7 +122,7 @@ class VmapSource(GradientSource):
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger, reduction=setup.loss_reduction)
         self.anchor = torch.zeros((), requires_grad=True)
         self._stale = False
         self._drop()
@@ -159,7 +160,8 @@ class VmapSource(GradientSource):
         due = self.single.rows(delivery)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
-        rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
+        with paused():  # a row's numbers are its own
+            rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
         if due:
             self.single.follow(t for t in rows.inputs if t.dim())
         return Pending(self, rows, delivery, self.marks())
@@ -183,7 +185,8 @@ class VmapSource(GradientSource):
         if self._passes > 1:
             return
         try:
-            self._sums = self._summed(calls)
+            with paused():
+                self._sums = self._summed(calls)
         except AnechoicError as error:
             self._fault = error
 

@@ -25,9 +25,9 @@ _ONLY = (
 class VmapLossSource(VmapSource):
     """Gradients of the losses of single rows.
 
-    Outputs of the module have no gradient. The criterion that make_private returns gives each row to the
-    user's, as a batch of one, and the backward() of what it returns takes the gradients of these losses
-    alone: outputs have no other way back.
+    Outputs of the module have no gradient: backward() from them is refused. The criterion that make_private
+    returns gives each row to the user's, as a batch of one, and the backward() of what it returns takes the
+    gradients of these losses alone: outputs have no other way back.
     """
 
     mode = "vmap_loss"
@@ -50,7 +50,8 @@ class VmapLossSource(VmapSource):
         call = self.begun(arguments, keywords)
         if call is None:
             return self.setup.module(*arguments, **keywords)
-        outputs = [o.detach() for o in call.rows.joined(call.rows.outputs, self.setup.loss_reduction)]
+        joined = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
+        outputs = [_End.apply(self.anchor, output) for output in joined]  # type: ignore[no-untyped-call]
         for place, output in enumerate(outputs):
             self.handed[id(output)] = (output, call, place)
         return call.rows.filled(outputs)
@@ -170,6 +171,24 @@ class RowCriterion:
                 _, again = alone(row)
             self._source.single.compare_criterion([g[row] for g in gradients], again, row)
         return values.detach(), list(gradients)
+
+
+class _End(torch.autograd.Function):
+    """An output that leads nowhere, and says so."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
+        if not output.dtype.is_floating_point:
+            ctx.mark_non_differentiable(output)
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        raise DesynchronizedError(
+            "backward() reached an output of the model past the criterion: in grad_sample_mode='vmap_loss'"
+            " only what the criterion of make_private returns has gradients. Call that criterion; for a model"
+            " that returns its own loss use grad_sample_mode='vmap'."
+        )
 
 
 class _Loss(torch.autograd.Function):

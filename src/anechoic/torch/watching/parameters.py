@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
+from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.sources.capture import idle
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
@@ -124,15 +125,21 @@ class BeforeCall:
 
     Args:
         working: whether a batch is in hand.
+        begun: called first, for the model that works on it.
         check: see `Watch.check_parameters`.
     """
 
-    def __init__(self, working: Callable[[], bool], check: Callable[[], None]) -> None:
-        self._working, self._check = working, check
+    def __init__(
+        self, working: Callable[[], bool], *, begun: Callable[[], None], check: Callable[[], None]
+    ) -> None:
+        self._working, self._begun, self._check = working, begun, check
 
     def __call__(self, *_: Any) -> None:
-        if torch.is_grad_enabled() and self._working():
-            self._check()
+        if self._working():
+            self._begun()
+            if torch.is_grad_enabled():
+                with paused():
+                    self._check()
 
     def __reduce__(self) -> Any:  # a copy of the model is another model
         return idle, ()

@@ -116,9 +116,10 @@ def check_fault(fault: str, delivery: Delivery) -> None:
     if fault:
         raise DesynchronizedError(
             f"{fault} while release {delivery.step}'s batch has {delivery.size}: rows of a trainable"
-            " layer must be the examples, so it cannot be fed with positions, as a position embedding is"
-            " (expand them to the batch: positions.repeat(len(x), 1)) or with part of the batch (apply it to"
-            " all rows and mask its output). Call optimizer.abandon_batch() to go on."
+            " layer must be the examples in this mode. If it is fed with positions, which all examples"
+            " share, use grad_sample_mode='vmap', which takes the model as it is, or expand them to the"
+            " batch: positions.repeat(len(x), 1). If it is fed with part of the batch, apply it to all rows"
+            " and mask its output. Call optimizer.abandon_batch() to go on."
         )
 
 

@@ -233,14 +233,24 @@ class Tracer:
             p.grad = None
 
     def _check_rows(self, trace: Trace, rows: int) -> None:
+        delivery = self.ledger.in_hand
+        fed = {len(call.given) for calls in trace.calls.values() for call in calls}
+        if delivery is not None and delivery.size in fed and rows > delivery.size:
+            raise DesynchronizedError(
+                f"the criterion gave {rows} losses for a batch of {delivery.size} examples: ghost clipping"
+                " needs one loss an example, such as one a sequence. Do not flatten examples and positions:"
+                " criterion(logits.transpose(1, 2), targets) has both; or tell the criterion their shape:"
+                " criterion(logits.flatten(0, 1), targets.flatten(), shape=targets.shape)."
+            )
         for layer, calls in trace.calls.items():
             for call in calls:
                 if len(call.backprop) != rows or len(call.given) != rows:
                     raise DesynchronizedError(
                         f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has"
-                        f" {rows}: rows of a trainable layer must be the examples, so it cannot be fed with"
-                        " positions (expand them to the batch: positions.repeat(len(x), 1)), with part of the"
-                        f" batch, or with examples and positions in one axis; or {OTHERWISE}."
+                        f" {rows}: rows of a trainable layer must be the examples in this mode. If it is fed"
+                        " with positions, which all examples share, use grad_sample_mode='vmap', which takes"
+                        " the model as it is, or expand them to the batch: positions.repeat(len(x), 1). It"
+                        " cannot be fed with part of the batch, or with examples and positions in one axis."
                     )
 
     def _check_stray(self) -> None:

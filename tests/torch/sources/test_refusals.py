@@ -1,0 +1,141 @@
+"""What is refused or warned of names the layer and a remedy that works."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import FixedOrder
+from anechoic.strategies import Identity
+from tests.torch.setting import backward, mechanism, start, step
+
+LENGTH, WORDS, ROWS = 5, 7, 9
+TEXT = torch.randint(WORDS, (2 * ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+class Language(nn.Module):
+    """Positions as nanoGPT has them, or expanded to the batch."""
+
+    def __init__(self, shared=True, loss=False):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, 4), nn.Embedding(LENGTH, 4)
+        self.head = nn.Linear(4, WORDS)
+        self.shared, self.loss = shared, loss
+
+    def forward(self, x):
+        places = torch.arange(LENGTH)
+        places = places if self.shared else places.repeat(len(x), 1)
+        logits = self.head((self.words(x) + self.places(places)).tanh())
+        return F.cross_entropy(logits.flatten(0, 1), x.flatten()) if self.loss else logits.transpose(1, 2)
+
+
+def language(mode, **options):
+    mech = Mechanism(Identity(2), FixedOrder(2 * ROWS, ROWS, steps=2), 1.0)
+    return start(mode, mech=mech, model=Language(**options), dataset=TensorDataset(TEXT, TEXT), keys=False)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost", "auto"])
+def test_shared_positions_are_named_and_the_remedies_work(mode):
+    run = language(mode)
+    found = r"places \(?.*fed with 5 rows.*positions, which all examples share, use grad_sample_mode='vmap'"
+    with pytest.raises(DesynchronizedError, match=found) as caught:
+        step(run, next(iter(run.loader)))
+    assert "'hooks'" not in str(caught.value)
+    for remedy in (language("vmap"), language(mode, shared=False)):
+        step(remedy, next(iter(remedy.loader)))
+        assert remedy.engine.releases == 1
+
+
+def test_a_flattened_loss_is_blamed_and_not_the_layer():
+    run = language("ghost", shared=False)
+    x, y = next(iter(run.loader))
+    logits = run.module(x).transpose(1, 2).flatten(0, 1)
+    with pytest.raises(DesynchronizedError, match=r"gave 45 losses for a batch of 9 .* shape=targets\.shape"):
+        run.criterion(logits, y.flatten()).backward()
+    run.optimizer.zero_grad()
+    logits = run.module(x).transpose(1, 2).flatten(0, 1)
+    run.criterion(logits, y.flatten(), shape=y.shape).backward()
+    run.optimizer.step()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_loss_past_the_criterion_is_refused_in_words(own):
+    run = language("vmap_loss", loss=own)
+    x, y = next(iter(run.loader))
+    found = run.module(x)
+    with pytest.raises(DesynchronizedError, match=r"past the criterion.*use grad_sample_mode='vmap'"):
+        (found if own else F.cross_entropy(found, y)).backward()
+    if not own:
+        step(run, (x, y))
+        assert run.engine.releases == 1
+
+
+def test_torch_s_own_words_come_last():
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 6))
+
+        def forward(self, x):
+            return F.dropout(x, 0.5) @ self.weight.t()
+
+    run = start("hooks", model=nn.Sequential(Drops()))
+    with pytest.raises(UnsupportedError, match=r"Drops.*use grad_sample_mode='vmap'.*torch\.func\.vmap said"):
+        backward(run, next(iter(run.loader)))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = x[:, None]
+        return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
+
+
+def test_layers_that_hooks_cannot_take_are_named():
+    with pytest.raises(UnsupportedError, match=r"attention \(MultiheadAttention\).*='vmap' \(or 'auto'"):
+        start("hooks", model=Attention())
+    run = start("auto", model=Attention())
+    step(run, next(iter(run.loader)))
+    normalised = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(UnsupportedError, match=r"1 \(BatchNorm1d\).*Use GroupNorm instead"):
+        start("hooks", model=normalised)
+    with pytest.raises(GuaranteeError, match="batch normalisation"):
+        start("vmap", model=normalised)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "vmap"])
+def test_a_sum_where_a_mean_was_said_is_warned_of_once(mode, caplog):
+    for reduction, said, times in (("mean", "mean", 0), ("sum", "sum", 0), ("sum", "mean", 1)):
+        caplog.clear()
+        run = start(mode, mech=mechanism(steps=2), reduction=said)
+        run.criterion = nn.CrossEntropyLoss(reduction=reduction)
+        with caplog.at_level(logging.WARNING, logger="anechoic"):
+            for batch in run.loader:
+                step(run, batch)
+        assert caplog.text.count("the loss is a sum over the batch") == times
+
+
+def test_an_optimizer_with_a_past_is_warned_of(caplog):
+    def used(parameters):
+        parameters = list(parameters)
+        optimizer = torch.optim.Adam(parameters, lr=0.0)
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        optimizer.zero_grad()
+        return optimizer
+
+    for made, times in ((lambda ps: torch.optim.Adam(ps, lr=0.0), 0), (used, 1)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="anechoic"):
+            start(optimizer=made)
+        assert caplog.text.count("holds 8 tensors of statistics of earlier gradients") == times
