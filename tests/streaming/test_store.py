@@ -43,6 +43,12 @@ def feed(stream, steps):
     return found
 
 
+@pytest.fixture(autouse=True)
+def one_salt(monkeypatch):
+    """Files with the same key have the same noise, as streams in memory have."""
+    monkeypatch.setattr("anechoic.streaming.store.new_salt", bytes)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """What an uninterrupted run releases."""
@@ -119,6 +125,23 @@ def test_a_key_kept_elsewhere_is_asked_for(tmp_path):
     with pytest.raises(MismatchError, match="another key"):
         board(tmp_path / "s", key=lambda: bytes(32))
     board(tmp_path / "s", key=lambda: KEY).close()
+
+
+def test_two_files_with_one_key_have_noise_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    found = []
+    for name in "st":
+        with board(tmp_path / name, key=KEY) as stream:
+            found.append(stream.release()["n"].value)
+    assert found[0] != found[1]
+
+
+def test_streams_of_other_statistics_with_one_key_have_noise_of_their_own():
+    noise = [
+        streaming.Estimator({name: streaming.CountOf()}, key=KEY, epsilon=1.0, horizon=4).release().estimate
+        for name in ("a", "b")
+    ]
+    assert noise[0] != noise[1]
 
 
 def test_a_second_writer_is_refused(tmp_path):
@@ -236,6 +259,9 @@ def test_other_statistics_are_refused(tmp_path):
         ("UPDATE state SET noise = zeroblob(length(noise))", "open step .* damaged"),
         ("UPDATE state SET open = zeroblob(8)", "open step .* damaged"),
         ("DELETE FROM state", "lost its open step"),
+        ("UPDATE units SET steps = 0", "accounts of units or batches .* damaged"),
+        ("DELETE FROM units", "accounts of units or batches .* damaged"),
+        ("DELETE FROM batches", "accounts of units or batches .* damaged"),
         ("DELETE FROM meta WHERE name = 'head'", "has no 'head'"),
         ("UPDATE meta SET value = '9' WHERE name = 'format'", "format 9"),
         ("DROP TABLE releases", "damaged, or no such file"),

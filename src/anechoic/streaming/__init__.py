@@ -5,7 +5,7 @@
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
 Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`,
-`Moments`, `LinearRegression`. `Dashboard` releases several of one stream together.
+`Moments`, `LinearRegression`, `OnlineKMeans`. `Dashboard` releases several of one stream together.
 """
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
@@ -18,9 +18,11 @@ from anechoic.streaming.estimators import (
     LinearRegression,
     Mean,
     Moments,
+    OnlineKMeans,
     Quantiles,
     Sum,
 )
+from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
@@ -39,12 +41,14 @@ __all__ = [
     "Estimator",
     "Histogram",
     "HistogramOf",
+    "KMeansOf",
     "LinearRegression",
     "LinearRegressionOf",
     "Mean",
     "MeanOf",
     "Moments",
     "MomentsOf",
+    "OnlineKMeans",
     "Over",
     "Quantiles",
     "QuantilesOf",

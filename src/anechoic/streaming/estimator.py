@@ -28,7 +28,7 @@ from anechoic.streaming.mechanisms import (
     mechanism_of,
 )
 from anechoic.streaming.over import Over, Running
-from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
 from anechoic.streaming.standing import Standing, check_time
 from anechoic.streaming.state import InMemory, State
@@ -66,7 +66,9 @@ class Estimator:
         level: of the intervals, in (0, 1).
         accurate_to: without horizon, the releases for which running sums are near the best possible.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state file.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file. Without a
+            state file, use a key for one stream only: another one with the same mechanism and statistics
+            would have the same noise.
         counter: path of a file, kept elsewhere, by which an older state file is recognised.
         adopt: take a state file that was moved or copied.
 
@@ -135,6 +137,10 @@ class Estimator:
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self._shared = SharedRelease(statistics, weights, self.per_step, bits)
+        if self._shared.adaptive and self.over != Running():
+            raise ValueError(
+                f"{self._shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
+            )
         self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
         self._start(state, key, counter, adopt)
 
@@ -145,7 +151,7 @@ class Estimator:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        secret = key() if callable(key) else key
+        secret, salt = key() if callable(key) else key, b""
         if state is None:
             if counter is not None:
                 raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
@@ -153,10 +159,11 @@ class Estimator:
             secret = new_key() if secret is None else checked_key(secret)
         else:
             store = Store(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
-            self._state, secret = store, store.key
+            self._state, secret, salt = store, store.key, store.salt
         self._process = os.getpid()
-        # the key of the state file is for this stream alone; noise has a key of its own
-        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
+        # one key may serve several streams: their noise differs by the salt, and by what they release
+        address = f"streaming noise {salt.hex()} {self._identity()}"
+        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
         ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
         self._intake = Intake(self._shared, ledger if self._by_unit else None)
         self._standing = Standing.first(self.dimension)
@@ -164,6 +171,7 @@ class Estimator:
         saved = self._state.load()
         if saved is not None:
             self._standing = Standing.of(saved)
+            self._learn_again()
             self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
             if self.step:
                 self._last = self._state.release(self.step - 1)
@@ -264,9 +272,8 @@ class Estimator:
         )
         if not len(listed) == len(ids) == len(when) == len(names):
             raise ValueError(
-                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)}"
-                f" batch_ids: one"
-                " of each belongs to a step."
+                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)} batch_ids:"
+                " one of each belongs to a step."
             )
         places = self._places(names)
         new = [place for place, known in enumerate(places) if known is None]
@@ -301,9 +308,8 @@ class Estimator:
     def _stored(self, step: int, name: str | None) -> Release:
         if step >= self.step:
             raise ValueError(
-                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use"
-                f" either update"
-                " and release, or steps, for one batch."
+                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
+                " update and release, or steps, for one batch."
             )
         return self._state.release(step)
 
@@ -323,12 +329,11 @@ class Estimator:
         """
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.dimension)
-        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
-        found = []
-        for made in self.releases():
-            total = self.over.advance(total, self._row(made.step), made.step, self._row)
-            z = factors.at(made.step) if simultaneous else quantile(level)
-            found.append(replace(made, estimates=self._decoded(total, made.step, z)))
+        shared, found = self._shared.fresh(), []
+        for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
+            z, noise = factors.at(step) if simultaneous else quantile(level), self._deviations.at(step)
+            found.append(replace(made, estimates=shared.decode(total, noise, z)))
+            shared.learn(step, total, noise)
         return found
 
     def get(self) -> Release | None:
@@ -371,13 +376,23 @@ class Estimator:
             raise HorizonError(self._over_horizon("another step"))
         step = self.step
         row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
-        estimates = self._decoded(self._standing.total, step, self._z)
+        estimates = self._shared.decode(self._standing.total, self._deviations.at(step), self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
+        self._shared.learn(step, self._standing.total, self._deviations.at(step))
         return made
 
-    def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
-        return self._shared.decode(total, self._deviations.at(step), z)
+    def _totals(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """(step, row of A Y) of all releases so far."""
+        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
+        for step in range(self.step):
+            total = self.over.advance(total, self._row(step), step, self._row)
+            yield step, total
+
+    def _learn_again(self) -> None:
+        if self._shared.adaptive:
+            for step, total in self._totals():
+                self._shared.learn(step, total, self._deviations.at(step))
 
     def _save(self) -> None:
         if not self._state.volatile:
@@ -405,17 +420,15 @@ class Estimator:
         if self._process == -1:
             raise GuaranteeError("this stream is closed: open its state file again.")
         raise GuaranteeError(
-            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of"
-            f" it: both would"
-            " use the same rows of noise. Make the stream in the process that uses it."
+            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of it:"
+            " both would use the same rows of noise. Make the stream in the process that uses it."
         )
 
     def _over_horizon(self, what: str) -> str:
         return (
             f"all {self.mechanism.steps} steps of this stream are planned for, {self.step} are released, and"
-            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
-            f" adds to this"
-            " one's; without horizon there is no last step."
+            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost adds"
+            " to this one's; without horizon there is no last step."
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic._validate import positive_float
+from anechoic._validate import Array, positive_float
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Integers, Records, Statistic
 
@@ -38,7 +38,8 @@ class SharedRelease:
         per_step: int,
         bits: int,
     ) -> None:
-        self.statistics = checked_statistics(statistics)
+        given = checked_statistics(statistics)
+        self.statistics = {name: statistic.fresh() for name, statistic in given.items()}
         self.weights = _checked_weights(weights, statistics)
         self._per_step, self._bits = per_step, bits
         self.dimension = dimension_of(statistics)
@@ -99,11 +100,28 @@ class SharedRelease:
         """Estimates from noisy sums; intervals are z standard deviations of the noise to either side."""
         deviations = self.deviations(noise)
         return {
-            name: one.decode(
-                total[self._parts[name]].astype(np.float64) / self.units[name], deviations[name], z
-            )
+            name: one.decode(self._own(total, name), deviations[name], z)
             for name, one in self.statistics.items()
         }
+
+    def learn(self, step: int, total: NDArray[Any], noise: float) -> None:
+        """Tell all statistics what was released."""
+        deviations = self.deviations(noise)
+        for name, one in self.statistics.items():
+            one.learn(step, self._own(total, name), deviations[name])
+
+    @property
+    def adaptive(self) -> list[str]:
+        """Names of the statistics that encode records by earlier releases."""
+        return [name for name, one in self.statistics.items() if one.adaptive]
+
+    def fresh(self) -> SharedRelease:
+        """The same before anything was learned."""
+        return SharedRelease(self.statistics, self.weights, self._per_step, self._bits)
+
+    def _own(self, total: NDArray[Any], name: str) -> Array:
+        """The part of a statistic, in its own units."""
+        return np.asarray(total[self._parts[name]].astype(np.float64) / self.units[name])
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON data."""

@@ -49,11 +49,13 @@ class Statistic(ABC):
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
+        adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
     """
 
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
+    adaptive: bool = False
 
     @property
     @abstractmethod
@@ -89,6 +91,13 @@ class Statistic(ABC):
             deviation: standard deviation of the noise in each of them, independent between them.
             z: intervals are that many standard deviations of the noise to either side.
         """
+
+    def learn(self, step: int, totals: Array, deviation: float) -> None:  # noqa: B027 - most learn nothing
+        """What was released at a step, as `decode` was given it. Later records may be encoded accordingly."""
+
+    def fresh(self) -> Statistic:
+        """The statistic before it learned anything."""
+        return self
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -194,8 +203,7 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
         pair = math.nan, math.nan
     if not (math.isfinite(pair[0]) and math.isfinite(pair[1]) and pair[0] < pair[1]):
         raise ValueError(
-            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second:"
-            f" without bounds"
-            " one record could change a sum by any amount. Choose them without looking at the data."
+            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second: without"
+            " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair
