@@ -152,8 +152,8 @@ class Store:
         self._check_links()
         if self._members.read_all() != members:
             raise CheckpointError(
-                f"the accounts of units or batches in state file {self.path} are damaged, so who took part cannot"
-                f" be told. {_NEW_RUN}"
+                f"the accounts of units or batches in state file {self.path} are damaged, so who took part"
+                f" cannot be told. {_NEW_RUN}"
             )
         self._owner = secrets.token_hex(16)
         with self._written():
