@@ -33,12 +33,13 @@ class Factors:
     Args:
         mechanism, over: of the stream.
         level: in (0, 1).
-        dimension: numbers released at each step, whose noises are independent.
+        contrasts: numbers at each step that are to be covered, each a fixed combination of those released.
+            Over the steps each has the law of a single one; and all together are covered with at least the
+            product of their probabilities, as symmetric convex sets are under a normal law (Royen 2014).
     """
 
-    def __init__(self, mechanism: Mechanism, over: Over, level: float, dimension: int) -> None:
-        # independent numbers: each may miss with the same small probability
-        self._miss = -math.expm1(math.log(level) / dimension)
+    def __init__(self, mechanism: Mechanism, over: Over, level: float, contrasts: int) -> None:
+        self._miss = -math.expm1(math.log(level) / contrasts)
         self._steps = mechanism.steps
         self._one: float | None = None
         if self._steps < FOR_EVER:

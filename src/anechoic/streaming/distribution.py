@@ -162,6 +162,10 @@ class QuantilesOf(DistributionOf):
         if not ((self.probabilities > 0) & (self.probabilities < 1)).all():
             raise ValueError(f"probabilities={probabilities!r} must lie strictly between 0 and 1.")
 
+    @property
+    def contrasts(self) -> int:
+        return self.dimension * len(self.probabilities)
+
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         raw, errors = self._cumulative(totals, deviation)
         counts = np.concatenate([[0.0], monotone(raw, errors)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anechoic._validate import fraction, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.mechanism import Mechanism
-from anechoic.noise.keys import checked_key, derive, new_key
+from anechoic.noise.keys import derive
 from anechoic.participation import Participation
 from anechoic.streaming.bands import Factors
 from anechoic.streaming.intake import Addition, Intake
@@ -27,15 +27,12 @@ from anechoic.streaming.mechanisms import (
     grid_bits,
     mechanism_of,
 )
-from anechoic.streaming.over import Over, Running
+from anechoic.streaming.opening import Key, opened
+from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
+from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, check_time
-from anechoic.streaming.state import InMemory, State
-from anechoic.streaming.statistic import Integers, Statistic, quantile
-from anechoic.streaming.store import Store
-
-Key = bytes | Callable[[], bytes] | None
+from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 
 
 class Estimator:
@@ -111,9 +108,7 @@ class Estimator:
         checked_statistics(statistics)
         self.level = fraction("level", level)
         self._z = quantile(self.level)
-        self.over = Running() if over is None else over
-        if not isinstance(self.over, Over):
-            raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
+        self.over = Running() if over is None else checked_over(over)
         if per_step != 1 and participation is None:
             raise ValueError(
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
@@ -151,15 +146,9 @@ class Estimator:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        secret, salt = key() if callable(key) else key, b""
-        if state is None:
-            if counter is not None:
-                raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
-            self._state: State = InMemory()
-            secret = new_key() if secret is None else checked_key(secret)
-        else:
-            store = Store(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
-            self._state, secret, salt = store, store.key, store.salt
+        self._state, secret, salt = opened(
+            state, identity=self._identity(), key=key, counter=counter, adopt=adopt
+        )
         self._process = os.getpid()
         # one key may serve several streams: their noise differs by the salt, and by what they release
         address = f"streaming noise {salt.hex()} {self._identity()}"
@@ -328,11 +317,12 @@ class Estimator:
             Releases with new `low` and `high`; nothing else differs from `releases()`.
         """
         level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self.dimension)
+        factors = Factors(self.mechanism, self.over, level, self._shared.contrasts)
         shared, found = self._shared.fresh(), []
         for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
             z, noise = factors.at(step) if simultaneous else quantile(level), self._deviations.at(step)
-            found.append(replace(made, estimates=shared.decode(total, noise, z)))
+            estimates = shared.decode(total, noise, z, together=simultaneous)
+            found.append(replace(made, estimates=estimates))
             shared.learn(step, total, noise)
         return found
 

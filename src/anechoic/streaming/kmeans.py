@@ -41,6 +41,7 @@ class KMeansOf(Statistic):
 
     bound = float(np.sqrt(2.0))
     adaptive = True
+    spread = float(np.sqrt(2.0))
 
     def __init__(
         self,

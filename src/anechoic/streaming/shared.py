@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic
+from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
 
 
 class SharedRelease:
@@ -96,11 +96,16 @@ class SharedRelease:
         """Standard deviation in each raw number of each statistic, for noise of `noise` clip norms."""
         return {name: noise * 2.0**self._bits / unit for name, unit in self.units.items()}
 
-    def decode(self, total: NDArray[Any], noise: float, z: float) -> dict[str, Estimate]:
-        """Estimates from noisy sums; intervals are z standard deviations of the noise to either side."""
+    def decode(
+        self, total: NDArray[Any], noise: float, z: float, *, together: bool = False
+    ) -> dict[str, Estimate]:
+        """Estimates from noisy sums; intervals are z standard deviations of the noise to either side.
+
+        With `together` z is one that holds at all steps, and each statistic takes what it needs for that.
+        """
         deviations = self.deviations(noise)
         return {
-            name: one.decode(self._own(total, name), deviations[name], z)
+            name: one.decode(self._own(total, name), deviations[name], z * one.spread if together else z)
             for name, one in self.statistics.items()
         }
 
@@ -109,6 +114,11 @@ class SharedRelease:
         deviations = self.deviations(noise)
         for name, one in self.statistics.items():
             one.learn(step, self._own(total, name), deviations[name])
+
+    @property
+    def contrasts(self) -> int:
+        """Combinations of released numbers that all intervals rest on."""
+        return sum(one.contrasts for one in self.statistics.values())
 
     @property
     def adaptive(self) -> list[str]:
@@ -135,22 +145,6 @@ class SharedRelease:
 def dimension_of(statistics: Mapping[str, Statistic]) -> int:
     """Numbers that they release together at each step."""
     return sum(statistic.dimension for statistic in statistics.values())
-
-
-def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """`statistics` if they are some.
-
-    Raises:
-        ValueError: otherwise.
-    """
-    if not isinstance(statistics, Mapping) or not statistics:
-        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
-    for name, statistic in statistics.items():
-        if not isinstance(name, str) or not isinstance(statistic, Statistic):
-            raise ValueError(
-                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
-            )
-    return dict(statistics)
 
 
 def _checked_weights(

@@ -50,17 +50,25 @@ class Statistic(ABC):
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
         adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
+        spread: how many times wider intervals must be to hold at all steps together, where they rest on
+            combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
 
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
     adaptive: bool = False
+    spread: float = 1.0
 
     @property
     @abstractmethod
     def dimension(self) -> int:
         """Numbers released at each step."""
+
+    @property
+    def contrasts(self) -> int:
+        """Combinations of the released numbers that its intervals rest on."""
+        return self.dimension
 
     @property
     @abstractmethod
@@ -102,6 +110,22 @@ class Statistic(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What identifies it, as plain JSON data: its kind, bounds, categories or edges."""
+
+
+def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
+    """`statistics` if they are some.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(statistics, Mapping) or not statistics:
+        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
+    for name, statistic in statistics.items():
+        if not isinstance(name, str) or not isinstance(statistic, Statistic):
+            raise ValueError(
+                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
+            )
+    return dict(statistics)
 
 
 class Rows(Statistic):

@@ -111,6 +111,7 @@ class MeanOf(Rows):
     """
 
     dimension = 2
+    spread = float(np.sqrt(2.0))
 
     def __init__(self, low: float, high: float, column: str | None = None) -> None:
         self._low, self._high = checked_interval("(low, high)", low, high)
