@@ -149,6 +149,38 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
     assert json.loads(before.splitlines()[0])["statistic"] == "count"
 
 
+def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
+    start = seconds_of(["2013-01-01T05:00"])[0]
+    now = iter(start + 3600 * np.array([0.5, 1.5, 2.5, 2.6, 9.5]))
+    steps, slept = [], []
+    table.write_text(CSV + "2013-01-01T05:30,AA,5")  # still being written
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 2:
+            table.write_text(CSV + "2013-01-01T05:30,AA,5,N4\n")
+
+    def feed_and_note(stream, columns, *rest, **more):
+        tally = feed(stream, columns, *rest, **more)
+        steps.append((tally.released, len(columns.seconds)))
+        return tally
+
+    monkeypatch.setattr("anechoic.streaming.command.time.time", lambda: next(now))
+    monkeypatch.setattr("anechoic.streaming.command.time.sleep", sleep)
+    monkeypatch.setattr("anechoic.streaming.command.feed", feed_and_note)
+    code, text, _ = run(
+        capsys, "--input", table, *WHEN, *ALL, "--follow", "1min", "--until", "2013-01-01T08:00"
+    )
+    assert code == 0 and steps == [(1, 6), (1, 7), (1, 7)] and slept == [60.0] * 4
+    assert "3 steps released" not in text and "3 in all" in text
+
+
+def test_following_needs_a_start_and_a_file(table, capsys):
+    for arguments in (["--input", table], ["--input", "-", "--start", "2013-01-01"]):
+        code, _, error = run(capsys, *arguments, "--time", "when", "--every", "1h", *ALL, "--follow", "1min")
+        assert code == 2 and "--follow needs" in error
+
+
 def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "ab" * 32)
     arguments = [
