@@ -129,6 +129,19 @@ def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
     assert np.allclose([deviations.at(t) for t in range(n)], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["planned", "endless", "tree"])
+def test_deviations_since_a_step_are_those_of_the_matrix_written_out(kind):
+    stream = streaming.Count(**KINDS[kind])
+    strategy = stream.mechanism.strategy.truncate(N)
+    rows = stream.over.workload(N).multiply(strategy.correlate(np.eye(strategy.rows)))
+    deviations = Deviations(stream.mechanism, stream.over)
+    for begin, step in [(0, 3), (1, 1), (3, 7), (7, 7), (24, 24)]:
+        expected = np.linalg.norm(rows[step] - (rows[begin - 1] if begin else 0))
+        assert math.isclose(
+            deviations.since(begin, step), stream.mechanism.noise_std * expected, rel_tol=1e-9
+        )
+
+
 @pytest.mark.parametrize("true_mean", [-0.9, 0.0, 0.7])
 def test_intervals_of_a_mean_cover_it(true_mean):
     """Fieller's intervals: exact for the noise, whatever the number of records."""

@@ -78,6 +78,20 @@ def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
     assert [release.to_bytes() for release in again] == expected
 
 
+@pytest.mark.parametrize("horizon", [6, None])
+def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizon):
+    """One centre of 400 coordinates, each of which is a run of its own."""
+    setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400)), "horizon": horizon}
+    found = []
+    for key in (KEY, KEY[::-1], bytes(32)):
+        stream = streaming.OnlineKMeans(1, **setting, epsilon=1.0, key=key)
+        found.append([release.only for release in stream.steps([np.zeros((5000, 400))] * 5)])
+    for step in range(5):
+        measured = np.std([run[step].value for run in found])
+        stated = np.mean([run[step].standard_error for run in found])
+        assert abs(measured / stated - 1) < 0.08
+
+
 def test_one_statistic_in_two_streams_learns_in_each_by_itself():
     statistic = streaming.KMeansOf(**SETTING)
     one, other = (NoNoise({"c": statistic}, epsilon=5.0, horizon=9) for _ in range(2))

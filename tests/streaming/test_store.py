@@ -89,6 +89,14 @@ def test_noise_without_a_grid_goes_on_too(tmp_path):
     assert found == expected
 
 
+def test_commits_wait_for_the_disk(tmp_path):
+    with board(tmp_path / "s") as stream:
+        ask = stream._state._database.execute
+        assert ask("PRAGMA synchronous").fetchone() == (2,) and ask("PRAGMA journal_mode").fetchone() == (
+            "wal",
+        )
+
+
 def test_ledger_and_private_counts_go_on(tmp_path):
     for _ in range(2):
         with board(tmp_path / "s") as stream:

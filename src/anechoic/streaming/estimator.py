@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from anechoic.streaming.mechanisms import (
     grid_bits,
     mechanism_of,
 )
-from anechoic.streaming.opening import Key, opened
+from anechoic.streaming.opening import Key, alone, opened
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
@@ -149,7 +151,7 @@ class Estimator:
         self._state, secret, salt = opened(
             state, identity=self._identity(), key=key, counter=counter, adopt=adopt
         )
-        self._process = os.getpid()
+        self._process, self.lock = os.getpid(), threading.Lock()
         # one key may serve several streams: their noise differs by the salt, and by what they release
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
@@ -179,7 +181,7 @@ class Estimator:
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self._shared.deviations(self._deviations.at(step))
+        return self._shared.deviations(self._deviations, step)
 
     def diagnostics(self) -> dict[str, int]:
         """Records so far that were left out or changed, by reason. Private: for the operator alone."""
@@ -187,6 +189,7 @@ class Estimator:
 
     # -- the stream ------------------------------------------------------------------------------
 
+    @alone
     def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
         """Add records to the open step. No noise is used, and nothing is published.
 
@@ -212,6 +215,7 @@ class Estimator:
             self._save()
         return True
 
+    @alone
     def release(self, time: str | float | None = None) -> Release:
         """End the open step and publish: one row of noise, used here and never again.
 
@@ -232,6 +236,7 @@ class Estimator:
         self._last = made
         return made
 
+    @alone
     def steps(
         self,
         batches: Iterable[Any],
@@ -320,10 +325,10 @@ class Estimator:
         factors = Factors(self.mechanism, self.over, level, self._shared.contrasts)
         shared, found = self._shared.fresh(), []
         for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
-            z, noise = factors.at(step) if simultaneous else quantile(level), self._deviations.at(step)
-            estimates = shared.decode(total, noise, z, together=simultaneous)
+            widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
+            estimates = shared.decode(total, self._deviations, step, widths)
             found.append(replace(made, estimates=estimates))
-            shared.learn(step, total, noise)
+            shared.learn(total, self._deviations, step)
         return found
 
     def get(self) -> Release | None:
@@ -366,10 +371,10 @@ class Estimator:
             raise HorizonError(self._over_horizon("another step"))
         step = self.step
         row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
-        estimates = self._shared.decode(self._standing.total, self._deviations.at(step), self._z)
+        estimates = self._shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
-        self._shared.learn(step, self._standing.total, self._deviations.at(step))
+        self._shared.learn(self._standing.total, self._deviations, step)
         return made
 
     def _totals(self) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -382,7 +387,7 @@ class Estimator:
     def _learn_again(self) -> None:
         if self._shared.adaptive:
             for step, total in self._totals():
-                self._shared.learn(step, total, self._deviations.at(step))
+                self._shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
         if not self._state.volatile:

@@ -27,8 +27,8 @@ class KMeansOf(Statistic):
     epoch, plainly: it has no guarantee of the clustering cost, as the reduction of Dupre la Tour, Henzinger
     and Saulpic (2024) has.
 
-    The sums of an epoch are differences of two running sums. Standard errors add their two deviations, so
-    that they are at most twice too large.
+    The sums of an epoch are differences of two running sums, whose noise is known as well. Standard errors
+    are linearised at the estimate.
 
     Args:
         k: centres, >= 1.
@@ -65,7 +65,7 @@ class KMeansOf(Statistic):
         self.column = column
         self._cells = self._initial
         self._base: Array = np.zeros(self.dimension)
-        self._base_deviation = 0.0
+        self.begin = 0
 
     @property
     def dimension(self) -> int:
@@ -97,17 +97,16 @@ class KMeansOf(Statistic):
     def learn(self, step: int, totals: Array, deviation: float) -> None:
         if not (step + 2) & (step + 1):  # steps 0, 2, 6, 14, … end an epoch
             self._cells, _ = self._means(totals, deviation)
-            self._base, self._base_deviation = totals.copy(), deviation
+            self._base, self.begin = totals.copy(), step + 1
 
     def _means(self, totals: Array, deviation: float) -> tuple[Array, Array]:
         """Of the cells, in units of the bound, and their standard errors."""
-        noise = deviation + self._base_deviation  # of a difference: at most the sum
         sums = (totals - self._base).reshape(self._k, self._d + 1)
         counts = sums[:, :1]
-        enough = counts > _ENOUGH * noise
+        enough = counts > _ENOUGH * deviation
         means = np.where(enough, clipped(sums[:, 1:] / np.where(enough, counts, 1.0)), self._cells)
-        errors = np.where(enough, noise * np.sqrt(1 + np.square(means)) / np.where(enough, counts, 1.0), 2.0)
-        return means, errors
+        spread = deviation * np.sqrt(1 + np.square(means))
+        return means, np.where(enough, spread / np.where(enough, counts, 1.0), 2.0)
 
     def describe(self) -> dict[str, Any]:
         return {

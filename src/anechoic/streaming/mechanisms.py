@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import cached_property, singledispatch
 
 import numpy as np
@@ -254,17 +255,55 @@ class Deviations:
     def __init__(self, mechanism: Mechanism, over: Over) -> None:
         self._mechanism, self._over = mechanism, over
         self._known: Array = np.zeros(0)
+        self._inverse: Array | None = None
 
     def at(self, step: int) -> float:
         """One number, the same for every coordinate: the row norm of B times noise_std."""
         if step >= len(self._known):
             n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
-            strategy = self._mechanism.strategy if n == self._mechanism.steps else self._leading(n)
-            self._known = self._mechanism.noise_std * error(self._over.workload(n), strategy).per_step
+            self._known = self._mechanism.noise_std * error(self._over.workload(n), self._leading(n)).per_step
         return float(self._known[step])
 
+    def since(self, begin: int, step: int) -> float:
+        """Of row t less row begin - 1 of A Y: the sums of steps begin, …, step where all are added up.
+
+        That is noise_std ||B[t] - B[begin - 1]||, or the sum of both deviations, which bounds it, where C is
+        neither Toeplitz nor small.
+        """
+        if begin == 0:
+            return self.at(step)
+        rows = self._rows(step)
+        if rows is None:
+            return self.at(step) + self.at(begin - 1)
+        late, early = rows(step), rows(begin - 1)
+        late[: len(early)] -= early
+        return float(self._mechanism.noise_std * np.linalg.norm(late))
+
+    def _rows(self, step: int) -> Callable[[int], Array] | None:
+        """Gives rows of B; of a Toeplitz one up to the diagonal."""
+        strategy = self._mechanism.strategy
+        if self._inverse is None or step >= len(self._inverse):
+            n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
+            if strategy.structure.toeplitz:
+                first = np.zeros(n)
+                first[0] = 1.0
+                self._inverse = self._of(n, first)
+            elif self._mechanism.steps <= _NORMALIZE_UP_TO:
+                self._inverse = self._of(self._mechanism.steps, np.eye(strategy.rows))
+            else:
+                return None
+        found = self._inverse
+        if found.ndim == 1:
+            return lambda t: found[t::-1].copy()
+        return lambda t: found[t].copy()
+
+    def _of(self, n: int, columns: Array) -> Array:
+        """Columns of B from those of the identity."""
+        return np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
+
     def _leading(self, n: int) -> Strategy:
-        return self._mechanism.strategy.truncate(n)
+        strategy = self._mechanism.strategy
+        return strategy if n == strategy.n else strategy.truncate(n)
 
 
 class Spent:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anechoic.noise.keys import checked_key, new_key
 from anechoic.streaming.state import InMemory, State
 from anechoic.streaming.store import Store
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None
+
+
+def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that waits until other threads have left those of the same object (its `lock`)."""
+
+    def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *arguments, **options)
+
+    return wraps(method)(waiting)
 
 
 def opened(

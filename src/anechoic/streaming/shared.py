@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float
+from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
 
@@ -92,28 +93,28 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
-    def deviations(self, noise: float) -> dict[str, float]:
-        """Standard deviation in each raw number of each statistic, for noise of `noise` clip norms."""
-        return {name: noise * 2.0**self._bits / unit for name, unit in self.units.items()}
-
-    def decode(
-        self, total: NDArray[Any], noise: float, z: float, *, together: bool = False
-    ) -> dict[str, Estimate]:
-        """Estimates from noisy sums; intervals are z standard deviations of the noise to either side.
-
-        With `together` z is one that holds at all steps, and each statistic takes what it needs for that.
-        """
-        deviations = self.deviations(noise)
+    def deviations(self, noise: Deviations, step: int) -> dict[str, float]:
+        """Standard deviation of the noise in each raw number of each statistic at a step."""
         return {
-            name: one.decode(self._own(total, name), deviations[name], z * one.spread if together else z)
+            name: noise.since(one.begin, step) * 2.0**self._bits / self.units[name]
             for name, one in self.statistics.items()
         }
 
-    def learn(self, step: int, total: NDArray[Any], noise: float) -> None:
-        """Tell all statistics what was released."""
-        deviations = self.deviations(noise)
-        for name, one in self.statistics.items():
-            one.learn(step, self._own(total, name), deviations[name])
+    def decode(
+        self, total: NDArray[Any], noise: Deviations, step: int, z: Callable[[Statistic], float]
+    ) -> dict[str, Estimate]:
+        """Estimates of a step, from noisy sums; intervals are z standard deviations to either side."""
+        deviations = self.deviations(noise, step)
+        return {
+            name: one.decode(self._own(total, name), deviations[name], z(one))
+            for name, one in self.statistics.items()
+        }
+
+    def learn(self, total: NDArray[Any], noise: Deviations, step: int) -> None:
+        """Tell all statistics what was released at a step."""
+        deviations = self.deviations(noise, step) if self.adaptive else {}
+        for name in self.adaptive:
+            self.statistics[name].learn(step, self._own(total, name), deviations[name])
 
     @property
     def contrasts(self) -> int:

@@ -49,6 +49,7 @@ class Statistic(ABC):
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
+        begin: the step since which it adds up; 0 for all. `deviation` is that of the noise since then.
         adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
         spread: how many times wider intervals must be to hold at all steps together, where they rest on
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
@@ -57,6 +58,7 @@ class Statistic(ABC):
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
+    begin: int = 0
     adaptive: bool = False
     spread: float = 1.0
 
