@@ -11,6 +11,7 @@ import pytest
 
 from anechoic import cli, streaming
 from anechoic.errors import UnsupportedError
+from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import Columns, feed, key_in_environment, statistics_of
 from anechoic.streaming.tables import HEAD, read_columns, write_releases
@@ -265,6 +266,29 @@ def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("anechoic.streaming.tables.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs Polars"):
         read_columns(str(tmp_path / "x.parquet"), ["a"])
+
+
+def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
+    board = streaming.Dashboard(
+        {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-5, 9, "x")},
+        epsilon=1.0,
+        horizon=4,
+        participation=MinSep(2, 2),
+        per_step=3,
+        unit="person",
+    )
+    before = streaming.statement(board)
+    for words in (
+        "one person",
+        "2 steps apart",
+        "more than 3",
+        "low -5.0, high 9.0",
+        "epsilon",
+        "norm at most 0.99",
+    ):
+        assert words in before, words
+    board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
+    assert streaming.statement(board) == before
 
 
 def test_short_forms():

@@ -26,6 +26,7 @@ from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.page import statement, write_page
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.statistic import Records, Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -60,4 +61,6 @@ __all__ = [
     "Sum",
     "SumOf",
     "planned_mechanism",
+    "statement",
+    "write_page",
 ]

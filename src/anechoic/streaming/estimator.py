@@ -71,6 +71,10 @@ class Estimator:
         counter: path of a file, kept elsewhere, by which an older state file is recognised.
         adopt: take a state file that was moved or copied.
 
+    Attributes:
+        mechanism: that the noise is from.
+        shared: the statistics, as they share a release.
+
     Raises:
         ValueError: for an argument out of range or missing.
         UnsupportedError, MismatchError: where no theorem covers the combination.
@@ -133,10 +137,10 @@ class Estimator:
         )
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
-        self._shared = SharedRelease(statistics, weights, self.per_step, bits)
-        if self._shared.adaptive and self.over != Running():
+        self.shared = SharedRelease(statistics, weights, self.per_step, bits)
+        if self.shared.adaptive and self.over != Running():
             raise ValueError(
-                f"{self._shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
+                f"{self.shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
             )
         self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
         self._start(state, key, counter, adopt)
@@ -156,7 +160,7 @@ class Estimator:
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
         ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
-        self._intake = Intake(self._shared, ledger if self._by_unit else None)
+        self._intake = Intake(self.shared, ledger if self._by_unit else None)
         self._standing = Standing.first(self.dimension)
         self._last: Release | None = None
         saved = self._state.load()
@@ -177,11 +181,11 @@ class Estimator:
     @property
     def contribution(self) -> float:
         """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
-        return self._shared.contribution
+        return self.shared.contribution
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self._shared.deviations(self._deviations, step)
+        return self.shared.deviations(self._deviations, step)
 
     def diagnostics(self) -> dict[str, int]:
         """Records so far that were left out or changed, by reason. Private: for the operator alone."""
@@ -322,8 +326,8 @@ class Estimator:
             Releases with new `low` and `high`; nothing else differs from `releases()`.
         """
         level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self._shared.contrasts)
-        shared, found = self._shared.fresh(), []
+        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
+        shared, found = self.shared.fresh(), []
         for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
             widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
             estimates = shared.decode(total, self._deviations, step, widths)
@@ -371,10 +375,10 @@ class Estimator:
             raise HorizonError(self._over_horizon("another step"))
         step = self.step
         row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
-        estimates = self._shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
+        estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
-        self._shared.learn(self._standing.total, self._deviations, step)
+        self.shared.learn(self._standing.total, self._deviations, step)
         return made
 
     def _totals(self) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -385,9 +389,9 @@ class Estimator:
             yield step, total
 
     def _learn_again(self) -> None:
-        if self._shared.adaptive:
+        if self.shared.adaptive:
             for step, total in self._totals():
-                self._shared.learn(total, self._deviations, step)
+                self.shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
         if not self._state.volatile:
@@ -402,7 +406,7 @@ class Estimator:
             {
                 "mechanism": self.mechanism.fingerprint,
                 "over": [type(self.over).__name__, vars(self.over)],
-                **self._shared.describe(),
+                **self.shared.describe(),
                 "by_unit": self._by_unit,
                 "level": self.level,
             },
@@ -433,7 +437,7 @@ class Estimator:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self.step},"
+            f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
 
