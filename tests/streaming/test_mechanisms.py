@@ -97,3 +97,24 @@ def test_epsilon_so_far_is_that_of_the_next_power_of_two():
     for releases in range(1, 21):
         rounded = min(20, 2 ** math.ceil(math.log2(releases)))
         assert spent.after(releases) == mechanism.epsilon(steps=rounded)
+
+
+def test_the_loss_is_what_it_is_planned_for():
+    mechanisms = {loss: planned(horizon=200, loss=loss) for loss in ("max", "rms", "mean")}
+    errors = {
+        loss: m.noise_std * an.error(RUNNING.workload(200), m.strategy).per_step
+        for loss, m in mechanisms.items()
+    }
+    steps = np.arange(1, 201)
+    scores = {
+        "max": {loss: e.max() for loss, e in errors.items()},
+        "rms": {loss: np.sqrt(np.square(e).mean()) for loss, e in errors.items()},
+        "mean": {loss: np.sqrt(np.square(e / steps).mean()) for loss, e in errors.items()},
+    }
+    for loss, of in scores.items():
+        assert of[loss] <= min(of.values()) * (1 + 1e-9)
+    assert scores["mean"]["mean"] < 0.8 * scores["mean"]["max"]
+    with pytest.raises(ValueError, match="without horizon"):
+        planned(horizon=None, loss="mean")
+    with pytest.raises(ValueError, match="loss='last'"):
+        planned(loss="last")

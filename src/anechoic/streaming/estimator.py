@@ -19,7 +19,7 @@ from anechoic.mechanism import Mechanism
 from anechoic.noise.keys import derive
 from anechoic.participation import Participation
 from anechoic.streaming.bands import Factors
-from anechoic.streaming.intake import Addition, Intake
+from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import (
     ACCURATE_TO,
@@ -64,6 +64,7 @@ class Estimator:
         unit: what is protected, for statements; "event", or "unit" with `participation`.
         level: of the intervals, in (0, 1).
         accurate_to: without horizon, the releases for which running sums are near the best possible.
+        loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
         key: 32 secret bytes or a function that gives them, which are then not in the state file. Without a
             state file, use a key for one stream only: another one with the same mechanism and statistics
@@ -106,6 +107,7 @@ class Estimator:
         unit: str | None = None,
         level: float = 0.95,
         accurate_to: int = ACCURATE_TO,
+        loss: str = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,
@@ -134,6 +136,7 @@ class Estimator:
             adjacency=adjacency,
             unit=unit,
             accurate_to=accurate_to,
+            loss=loss,
         )
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
@@ -212,7 +215,7 @@ class Estimator:
         """
         self._check_own()
         addition = self._read(batch, unit_ids)
-        if batch_id is not None and self._state.seen(_checked_id(batch_id)) is not None:
+        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
         with self._state.transaction():
             self._add(addition, batch_id)
@@ -266,7 +269,7 @@ class Estimator:
         ids: list[Any] = [None] * len(listed) if unit_ids is None else list(unit_ids)
         when: list[Any] = [None] * len(listed) if times is None else list(times)
         names: list[str | None] = (
-            [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+            [None] * len(listed) if batch_ids is None else [checked_id(name) for name in batch_ids]
         )
         if not len(listed) == len(ids) == len(when) == len(names):
             raise ValueError(
@@ -440,9 +443,3 @@ class Estimator:
             f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
-
-
-def _checked_id(batch_id: Any) -> str:
-    if not isinstance(batch_id, str) or not batch_id:
-        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
-    return batch_id
