@@ -289,6 +289,7 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
         assert words in before, words
     board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
     assert streaming.statement(board) == before
+    assert "is a promise of whoever" in streaming.statement(streaming.Count(epsilon=1.0, horizon=4))
 
 
 def test_short_forms():

@@ -152,6 +152,19 @@ def test_streams_of_other_statistics_with_one_key_have_noise_of_their_own():
     assert noise[0] != noise[1]
 
 
+def test_releases_are_read_while_the_stream_runs(tmp_path):
+    path = tmp_path / "a file #1?.db"
+    with board(path) as stream:
+        expected = feed(stream, range(3))
+        assert [release.to_bytes() for release in streaming.read_releases(path)] == expected
+        assert [release.step for release in streaming.read_releases(path, since=2)] == [2]
+        stream.release()
+    assert len(streaming.read_releases(path)) == 4
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        streaming.read_releases(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_second_writer_is_refused(tmp_path):
     with board(tmp_path / "s") as stream:
         with pytest.raises(GuaranteeError, match="state file .* is open in another process"):

@@ -27,6 +27,7 @@ from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 from anechoic.streaming.page import statement, write_page
+from anechoic.streaming.reading import read_releases
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.statistic import Records, Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -61,6 +62,7 @@ __all__ = [
     "Sum",
     "SumOf",
     "planned_mechanism",
+    "read_releases",
     "statement",
     "write_page",
 ]

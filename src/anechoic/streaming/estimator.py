@@ -75,6 +75,7 @@ class Estimator:
     Attributes:
         mechanism: that the noise is from.
         shared: the statistics, as they share a release.
+        by_unit: whether units are told by ids, and held to their participation.
 
     Raises:
         ValueError: for an argument out of range or missing.
@@ -124,7 +125,7 @@ class Estimator:
             )
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self._by_unit = participation is not None
+        self.by_unit = participation is not None
         self.mechanism = mechanism_of(
             mechanism,
             participation,
@@ -163,7 +164,7 @@ class Estimator:
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
         ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
-        self._intake = Intake(self.shared, ledger if self._by_unit else None)
+        self._intake = Intake(self.shared, ledger if self.by_unit else None)
         self._standing = Standing.first(self.dimension)
         self._last: Release | None = None
         saved = self._state.load()
@@ -410,7 +411,7 @@ class Estimator:
                 "mechanism": self.mechanism.fingerprint,
                 "over": [type(self.over).__name__, vars(self.over)],
                 **self.shared.describe(),
-                "by_unit": self._by_unit,
+                "by_unit": self.by_unit,
                 "level": self.level,
             },
             sort_keys=True,

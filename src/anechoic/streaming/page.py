@@ -117,8 +117,7 @@ def statement(stream: Estimator) -> str:
     mechanism, shared = stream.mechanism, stream.shared
     lines = [
         "STREAM",
-        f"Protected            one {mechanism.unit}: {mechanism.participation.describe()}. Enforced: further"
-        f" records are left out, and more than {stream.per_step} in one step.",
+        f"Protected            {_protected(stream)}",
         f"Released             {stream.over.describe()}, after each step; {stream.step} of"
         f" {mechanism.steps} so far.",
         f"One unit, one step   norm at most {shared.contribution:.9f} clip norms, whatever its records hold.",
@@ -135,12 +134,21 @@ def statement(stream: Estimator) -> str:
     return "\n".join(lines) + "\n" + mechanism.report()
 
 
+def _protected(stream: Estimator) -> str:
+    unit = stream.mechanism.unit
+    if not stream.by_unit:
+        return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    return (
+        f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
+        f" than {stream.per_step} in one step"
+    )
+
+
 def _guarantee(stream: Estimator) -> list[str]:
     mechanism = stream.mechanism
     items = [
-        ("Protected", f"one {mechanism.unit}: {mechanism.participation.describe()} (enforced)"),
+        ("Protected", _protected(stream)),
         ("Guarantee", f"({mechanism.epsilon():.4g}, {mechanism.delta:g})-DP for {mechanism.steps} releases"),
-        ("zCDP", f"rho = {mechanism.rho():.4g}"),
         ("Noise", mechanism.strategy.describe()),
         ("Exact rounding", "yes" if mechanism.grid_bits is not None else "no: floating point"),
         ("Not protected", "when steps end, and how many there are; side channels; what other releases show"),
