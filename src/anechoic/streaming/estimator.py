@@ -398,8 +398,7 @@ class Estimator:
                 self.shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
-        if not self._state.volatile:
-            self._state.save(self._standing.snapshot(self._noise))
+        self._state.save(partial(self._standing.snapshot, self._noise))
 
     def _row(self, step: int) -> Integers:
         return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)

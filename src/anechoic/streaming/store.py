@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,6 @@ class Store:
         MismatchError: if it belongs to another stream, or was made with another key.
         ReplayError: if it was copied, or an older version was put back.
     """
-
-    volatile = False
 
     def __init__(
         self,
@@ -318,7 +316,8 @@ class Store:
             )
         return snapshot
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        snapshot = take()
         head = json.dumps(
             {
                 "step": snapshot.step,
