@@ -283,6 +283,7 @@ def test_bad_statistics_are_refused(make, words):
         (streaming.MeanOf(0, 1), [[1.0]], "one number a record"),
         (streaming.HistogramOf([1]), [[1]], "one category"),
         (streaming.CountOf(), 1.5, "or their number"),
+        (streaming.CountOf(), "abc", "or their number"),
         (streaming.CountOf(), -1, "batch=-1"),
         (streaming.CountOf(), 2**40, "are added up"),
     ],

@@ -42,6 +42,8 @@ class CountOf(Statistic):
                 raise ValueError(f"batch={batch} records in one update: at most {MOST_RECORDS} are added up.")
             return Records(positive_int("batch", int(batch), minimum=0), None)
         try:
+            if isinstance(batch, str | bytes):  # one record, or the letters of one?
+                raise TypeError
             return Records(len(batch), None)
         except TypeError as error:
             raise ValueError(f"batch={batch!r:.60} must be records, or their number.") from error
