@@ -6,7 +6,8 @@
     mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
-`anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus.
+`anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus;
+`anechoic.streaming` releases running statistics of a live stream.
 """
 
 from anechoic import (

@@ -129,6 +129,19 @@ def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
     assert np.allclose([deviations.at(t) for t in range(n)], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["planned", "endless", "tree"])
+def test_deviations_since_a_step_are_those_of_the_matrix_written_out(kind):
+    stream = streaming.Count(**KINDS[kind])
+    strategy = stream.mechanism.strategy.truncate(N)
+    rows = stream.over.workload(N).multiply(strategy.correlate(np.eye(strategy.rows)))
+    deviations = Deviations(stream.mechanism, stream.over)
+    for begin, step in [(0, 3), (1, 1), (3, 7), (7, 7), (24, 24)]:
+        expected = np.linalg.norm(rows[step] - (rows[begin - 1] if begin else 0))
+        assert math.isclose(
+            deviations.since(begin, step), stream.mechanism.noise_std * expected, rel_tol=1e-9
+        )
+
+
 @pytest.mark.parametrize("true_mean", [-0.9, 0.0, 0.7])
 def test_intervals_of_a_mean_cover_it(true_mean):
     """Fieller's intervals: exact for the noise, whatever the number of records."""
@@ -144,3 +157,41 @@ def test_intervals_of_a_mean_cover_it(true_mean):
                 errors.append((found.value - true_mean) / found.standard_error)
     assert 0.94 < np.mean(covered) < 0.965
     assert abs(np.std(errors) - 1) < 0.05
+
+
+def covered_together(statistic, truth, totals, steps=12, runs=400):
+    """How often the intervals of all steps hold the truth, with the factor for all of them."""
+    mechanism = identity_mechanism(steps, 20)
+    one = Factors(mechanism, streaming.Running(), 0.95, statistic.contrasts).at(0) * statistic.spread
+    rng = np.random.default_rng(6)
+    held = 0
+    for _ in range(runs):
+        noise = np.cumsum(rng.normal(0, 5.0, (steps, statistic.dimension)), axis=0)
+        found = [statistic.decode(totals[t] + noise[t], 5.0 * math.sqrt(t + 1), one) for t in range(steps)]
+        held += all((e.low <= truth[t]).all() and (truth[t] <= e.high).all() for t, e in enumerate(found))
+    return held / runs
+
+
+def test_intervals_of_means_hold_together():
+    truth = np.linspace(-0.9, 0.9, 12)  # another combination of sum and count in every step
+    counts = 300.0 * np.arange(1, 13)
+    totals = np.stack([truth * counts, counts], axis=1)
+    assert covered_together(streaming.MeanOf(-1.0, 1.0), truth, totals) > 0.945
+
+
+def test_intervals_of_distributions_hold_together():
+    statistic = streaming.DistributionOf(range(9), noise="domain")
+    counts = np.arange(1.0, 9.0) * 40
+    encoded = statistic._fine @ counts / 2**14
+    totals = np.outer(np.arange(1, 13), encoded)
+    truth = np.outer(np.arange(1, 13), np.cumsum(counts))
+    assert covered_together(statistic, truth, totals) > 0.945
+
+
+def test_intervals_of_quantiles_hold_together():
+    statistic = streaming.QuantilesOf(range(9), [0.3, 0.6])
+    assert statistic.contrasts == 16
+    counts = np.full(8, 100.0)
+    totals = np.outer(np.arange(1, 13), statistic._fine @ counts / 2**14)
+    truth = np.tile([2.5, 4.7], (12, 1))  # inside the buckets of 30% and 60% of 8 equal ones
+    assert covered_together(statistic, truth, totals) > 0.945

@@ -11,6 +11,7 @@ import pytest
 
 from anechoic import cli, streaming
 from anechoic.errors import UnsupportedError
+from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import Columns, feed, key_in_environment, statistics_of
 from anechoic.streaming.tables import HEAD, read_columns, write_releases
@@ -149,6 +150,38 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
     assert json.loads(before.splitlines()[0])["statistic"] == "count"
 
 
+def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
+    start = seconds_of(["2013-01-01T05:00"])[0]
+    now = iter(start + 3600 * np.array([0.5, 1.5, 2.5, 2.6, 9.5]))
+    steps, slept = [], []
+    table.write_text(CSV + "2013-01-01T05:30,AA,5")  # still being written
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 2:
+            table.write_text(CSV + "2013-01-01T05:30,AA,5,N4\n")
+
+    def feed_and_note(stream, columns, *rest, **more):
+        tally = feed(stream, columns, *rest, **more)
+        steps.append((tally.released, len(columns.seconds)))
+        return tally
+
+    monkeypatch.setattr("anechoic.streaming.command.time.time", lambda: next(now))
+    monkeypatch.setattr("anechoic.streaming.command.time.sleep", sleep)
+    monkeypatch.setattr("anechoic.streaming.command.feed", feed_and_note)
+    code, text, _ = run(
+        capsys, "--input", table, *WHEN, *ALL, "--follow", "1min", "--until", "2013-01-01T08:00"
+    )
+    assert code == 0 and steps == [(1, 6), (1, 7), (1, 7)] and slept == [60.0] * 4
+    assert "3 steps released" not in text and "3 in all" in text
+
+
+def test_following_needs_a_start_and_a_file(table, capsys):
+    for arguments in (["--input", table], ["--input", "-", "--start", "2013-01-01"]):
+        code, _, error = run(capsys, *arguments, "--time", "when", "--every", "1h", *ALL, "--follow", "1min")
+        assert code == 2 and "--follow needs" in error
+
+
 def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "ab" * 32)
     arguments = [
@@ -233,6 +266,30 @@ def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("anechoic.streaming.tables.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs Polars"):
         read_columns(str(tmp_path / "x.parquet"), ["a"])
+
+
+def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
+    board = streaming.Dashboard(
+        {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-5, 9, "x")},
+        epsilon=1.0,
+        horizon=4,
+        participation=MinSep(2, 2),
+        per_step=3,
+        unit="person",
+    )
+    before = streaming.statement(board)
+    for words in (
+        "one person",
+        "2 steps apart",
+        "more than 3",
+        "low -5.0, high 9.0",
+        "epsilon",
+        "norm at most 0.99",
+    ):
+        assert words in before, words
+    board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
+    assert streaming.statement(board) == before
+    assert "is a promise of whoever" in streaming.statement(streaming.Count(epsilon=1.0, horizon=4))
 
 
 def test_short_forms():

@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -282,6 +283,7 @@ def test_bad_statistics_are_refused(make, words):
         (streaming.MeanOf(0, 1), [[1.0]], "one number a record"),
         (streaming.HistogramOf([1]), [[1]], "one category"),
         (streaming.CountOf(), 1.5, "or their number"),
+        (streaming.CountOf(), "abc", "or their number"),
         (streaming.CountOf(), -1, "batch=-1"),
         (streaming.CountOf(), 2**40, "are added up"),
     ],
@@ -338,3 +340,27 @@ def test_a_stream_cannot_be_copied_or_used_in_a_fork():
     count.close()
     with pytest.raises(GuaranteeError, match="closed"):
         count.release()
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_threads_wait_for_one_another(in_file, tmp_path):
+    stream = quiet(count=streaming.CountOf())(horizon=100, state=tmp_path / "s" if in_file else None)
+    barrier, faults = threading.Barrier(4), []
+
+    def work():
+        try:
+            barrier.wait()
+            for _ in range(10):
+                stream.update(3)
+                stream.release()
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert stream.step == 40 and stream.get().estimate == 120
+    assert [release.step for release in stream.releases()] == list(range(40))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import anechoic.streaming
-from tests.streaming.test_store import KEY, board, feed
+from tests.streaming.test_store import KEY, board, feed, one_salt  # noqa: F401 - a fixture
 
 ROOM = str(Path(anechoic.streaming.__file__).parent)
 STEPS = range(4)

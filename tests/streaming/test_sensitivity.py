@@ -19,7 +19,7 @@ def sums_of(make, feed):
     stream = make()
     for step in range(STEPS):
         here = [(unit, record) for t, unit, record in feed if t == step]
-        ids = [unit for unit, _ in here] if stream._by_unit else None
+        ids = [unit for unit, _ in here] if stream.by_unit else None
         stream.update([record for _, record in here] if here else stream.nothing, unit_ids=ids)
         stream.release()
     rows = [np.frombuffer(stream._state.row(t), "<i8") for t in range(STEPS)]

@@ -43,6 +43,12 @@ def feed(stream, steps):
     return found
 
 
+@pytest.fixture(autouse=True)
+def one_salt(monkeypatch):
+    """Files with the same key have the same noise, as streams in memory have."""
+    monkeypatch.setattr("anechoic.streaming.store.new_salt", bytes)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """What an uninterrupted run releases."""
@@ -83,6 +89,14 @@ def test_noise_without_a_grid_goes_on_too(tmp_path):
     assert found == expected
 
 
+def test_commits_wait_for_the_disk(tmp_path):
+    with board(tmp_path / "s") as stream:
+        ask = stream._state._database.execute
+        assert ask("PRAGMA synchronous").fetchone() == (2,) and ask("PRAGMA journal_mode").fetchone() == (
+            "wal",
+        )
+
+
 def test_ledger_and_private_counts_go_on(tmp_path):
     for _ in range(2):
         with board(tmp_path / "s") as stream:
@@ -119,6 +133,36 @@ def test_a_key_kept_elsewhere_is_asked_for(tmp_path):
     with pytest.raises(MismatchError, match="another key"):
         board(tmp_path / "s", key=lambda: bytes(32))
     board(tmp_path / "s", key=lambda: KEY).close()
+
+
+def test_two_files_with_one_key_have_noise_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    found = []
+    for name in "st":
+        with board(tmp_path / name, key=KEY) as stream:
+            found.append(stream.release()["n"].value)
+    assert found[0] != found[1]
+
+
+def test_streams_of_other_statistics_with_one_key_have_noise_of_their_own():
+    noise = [
+        streaming.Estimator({name: streaming.CountOf()}, key=KEY, epsilon=1.0, horizon=4).release().estimate
+        for name in ("a", "b")
+    ]
+    assert noise[0] != noise[1]
+
+
+def test_releases_are_read_while_the_stream_runs(tmp_path):
+    path = tmp_path / "a file #1?.db"
+    with board(path) as stream:
+        expected = feed(stream, range(3))
+        assert [release.to_bytes() for release in streaming.read_releases(path)] == expected
+        assert [release.step for release in streaming.read_releases(path, since=2)] == [2]
+        stream.release()
+    assert len(streaming.read_releases(path)) == 4
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        streaming.read_releases(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_second_writer_is_refused(tmp_path):
@@ -236,6 +280,9 @@ def test_other_statistics_are_refused(tmp_path):
         ("UPDATE state SET noise = zeroblob(length(noise))", "open step .* damaged"),
         ("UPDATE state SET open = zeroblob(8)", "open step .* damaged"),
         ("DELETE FROM state", "lost its open step"),
+        ("UPDATE units SET steps = 0", "accounts of units or batches .* damaged"),
+        ("DELETE FROM units", "accounts of units or batches .* damaged"),
+        ("DELETE FROM batches", "accounts of units or batches .* damaged"),
         ("DELETE FROM meta WHERE name = 'head'", "has no 'head'"),
         ("UPDATE meta SET value = '9' WHERE name = 'format'", "format 9"),
         ("DROP TABLE releases", "damaged, or no such file"),

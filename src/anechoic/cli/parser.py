@@ -131,6 +131,7 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
     stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
     stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
+    stream.add_argument("--follow", metavar="PAUSE", help="the file grows: look again after 30s, 5min, …")
     stream.add_argument("--timezone", default="UTC", metavar="ZONE", help="of times without offset")
     stream.add_argument("--count", action="store_true", help="how many records")
     for name, form in (

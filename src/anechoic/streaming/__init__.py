@@ -5,7 +5,7 @@
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
 Estimators of one statistic: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`,
-`Moments`, `LinearRegression`. `Dashboard` releases several of one stream together.
+`Moments`, `LinearRegression`, `OnlineKMeans`. `Dashboard` releases several of one stream together.
 """
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
@@ -18,12 +18,16 @@ from anechoic.streaming.estimators import (
     LinearRegression,
     Mean,
     Moments,
+    OnlineKMeans,
     Quantiles,
     Sum,
 )
+from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.page import statement, write_page
+from anechoic.streaming.reading import read_releases
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.statistic import Records, Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -39,12 +43,14 @@ __all__ = [
     "Estimator",
     "Histogram",
     "HistogramOf",
+    "KMeansOf",
     "LinearRegression",
     "LinearRegressionOf",
     "Mean",
     "MeanOf",
     "Moments",
     "MomentsOf",
+    "OnlineKMeans",
     "Over",
     "Quantiles",
     "QuantilesOf",
@@ -56,4 +62,7 @@ __all__ = [
     "Sum",
     "SumOf",
     "planned_mechanism",
+    "read_releases",
+    "statement",
+    "write_page",
 ]

@@ -18,6 +18,7 @@ from anechoic.losses import error
 from anechoic.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.over import Over
+from anechoic.streaming.statistic import Statistic
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
 SIMULATED_UP_TO = 2**14
@@ -33,26 +34,34 @@ class Factors:
     Args:
         mechanism, over: of the stream.
         level: in (0, 1).
-        dimension: numbers released at each step, whose noises are independent.
+        contrasts: numbers at each step that are to be covered, each a fixed combination of those released.
+            Over the steps each has the law of a single one; and all together are covered with at least the
+            product of their probabilities, as symmetric convex sets are under a normal law (Royen 2014).
     """
 
-    def __init__(self, mechanism: Mechanism, over: Over, level: float, dimension: int) -> None:
-        # independent numbers: each may miss with the same small probability
-        self._miss = -math.expm1(math.log(level) / dimension)
+    def __init__(self, mechanism: Mechanism, over: Over, level: float, contrasts: int) -> None:
+        self._miss = -math.expm1(math.log(level) / contrasts)
         self._steps = mechanism.steps
         self._one: float | None = None
-        if self._steps < FOR_EVER:
-            self._one = two_sided(self._miss / self._steps)
         if self._steps <= SIMULATED_UP_TO:
             place = order_of(REPEATS, 1 - self._miss)
             if place is not None:
                 largest = np.sort(largest_entries(mechanism, over, REPEATS))
-                self._one = min(self._one or math.inf, float(largest[place]))
+                self._one = min(self.union(0), float(largest[place]))
+
+    def of(self, step: int, statistic: Statistic) -> float:
+        """z that a statistic needs at a step."""
+        z = self.union(step) if statistic.adaptive else self.at(step)
+        return z * statistic.spread
 
     def at(self, step: int) -> float:
-        """z of a step."""
-        if self._one is not None:
-            return self._one
+        """z of a step, for sums over the steps that all releases are for."""
+        return self.union(step) if self._one is None else self._one
+
+    def union(self, step: int) -> float:
+        """z of a step for any Gaussian number: probabilities add up."""
+        if self._steps < FOR_EVER:
+            return two_sided(self._miss / self._steps)
         # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
         block = (step + 1).bit_length() - 1
         share = 6 / (math.pi * (block + 1)) ** 2 / 2**block

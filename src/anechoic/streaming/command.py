@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +126,29 @@ def stream_file(options: Any) -> None:
         counter=options.counter,
         adopt=options.adopt,
     ) as stream:
+        if options.follow is not None:
+            _follow(options, stream, statistics)
+            return
         columns = _columns(options, statistics)
         clock = _clock(options, columns)
         until = None if options.until is None else _moment(options.until, options.timezone)
-        tally = feed(stream, columns, clock, until=until, tell=_progress)
-        _report(options, stream, tally, clock)
+        _report(options, stream, feed(stream, columns, clock, until=until, tell=_progress))
+
+
+def _follow(options: Any, stream: Estimator, statistics: Mapping[str, Statistic]) -> None:
+    """Release each step when it is over by the clock of this machine, until Ctrl-C or --until."""
+    if options.start is None or options.input == "-":
+        raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
+    pause, every = length_of(options.follow), length_of(options.every)
+    clock = Clock(_moment(options.start, options.timezone), every)
+    end = math.inf if options.until is None else _moment(options.until, options.timezone)
+    while True:
+        now = min(time.time() - pause, end)  # a pause for records that are written late
+        if (now - clock.start) // every > stream.step:
+            _report(options, stream, feed(stream, _columns(options, statistics), clock, until=now))
+        if now >= end:
+            return
+        time.sleep(pause)
 
 
 def feed(
@@ -222,7 +241,7 @@ def _number(text: str, whole: str) -> float:
 def _columns(options: Any, statistics: Mapping[str, Statistic]) -> Columns:
     read = sorted({s.column for s in statistics.values() if s.column is not None})
     wanted = sorted({options.time, *read, *([options.unit] if options.unit else [])})
-    texts = read_columns(options.input, wanted)
+    texts = read_columns(options.input, wanted, growing=options.follow is not None)
     values = {name: _values(texts[name], name, statistics) for name in read}
     units = None if options.unit is None else np.array(texts[options.unit], dtype=object)
     return Columns(seconds_of(texts[options.time], zone_of(options.timezone)), units, values)
@@ -268,7 +287,7 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Estimator, tally: Tally, clock: Clock) -> None:
+def _report(options: Any, stream: Estimator, tally: Tally) -> None:
     last = stream.get()
     print(
         f"{tally.released} steps released, {stream.step} in all;"

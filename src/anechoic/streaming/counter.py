@@ -53,7 +53,6 @@ class Counter:
                 os.close(handle)
         except OSError as error:
             raise GuaranteeError(
-                f"counter {self.path} cannot be written ({error}): the release is in the state file"
-                f" and was not"
-                " returned. Make the counter writable, and open the stream again."
+                f"counter {self.path} cannot be written ({error}): the release is in the state file and was"
+                " not returned. Make the counter writable, and open the stream again."
             ) from error

@@ -9,7 +9,7 @@ see docs/proofs/streaming.md. Errors multiply too, so that each of the two is ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -162,6 +162,10 @@ class QuantilesOf(DistributionOf):
         if not ((self.probabilities > 0) & (self.probabilities < 1)).all():
             raise ValueError(f"probabilities={probabilities!r} must lie strictly between 0 and 1.")
 
+    @property
+    def contrasts(self) -> int:
+        return self.dimension * len(self.probabilities)
+
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         raw, errors = self._cumulative(totals, deviation)
         counts = np.concatenate([[0.0], monotone(raw, errors)])
@@ -221,20 +225,18 @@ def range_error(matrix: Array) -> float:
     return float(np.sqrt(squares / (size * (size + 1) / 2)))
 
 
-_ENCODERS: dict[int, Array] = {}
-
-
+@cache
 def range_encoder(buckets: int) -> Array:
     """The lower-triangular D with columns of norm at most 1 that has the least `range_error`; shape (E, E).
 
     All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular
     root is found with a certificate by `optimize.dense`.
     """
-    if buckets not in _ENCODERS:
-        ones = np.tril(np.ones((buckets, buckets)))
-        gram = ones.T @ ((buckets + 1) * np.eye(buckets) - 1) @ ones
-        # the root that is lower triangular: Cholesky from the last row up
-        root = np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T
-        found = optimize.dense(workloads.from_dense(root), loss="rms").strategy.to_dense()
-        _ENCODERS[buckets] = found / np.sqrt(np.square(found).sum(axis=0).max()) * (1 - 2.0**-40)
-    return _ENCODERS[buckets]
+    ones = np.tril(np.ones((buckets, buckets)))
+    gram = ones.T @ ((buckets + 1) * np.eye(buckets) - 1) @ ones
+    # the root that is lower triangular: Cholesky from the last row up
+    root = np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T
+    found = optimize.dense(workloads.from_dense(root), loss="rms").strategy.to_dense()
+    found = found / np.sqrt(np.square(found).sum(axis=0).max()) * (1 - 2.0**-40)
+    found.setflags(write=False)  # all distributions of that many buckets share it
+    return np.asarray(found)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,11 @@ from numpy.typing import NDArray
 
 from anechoic._validate import fraction, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
-from anechoic.keys import checked_key, derive, new_key
+from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.participation import Participation
 from anechoic.streaming.bands import Factors
-from anechoic.streaming.intake import Addition, Intake
+from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import (
     ACCURATE_TO,
@@ -27,15 +29,12 @@ from anechoic.streaming.mechanisms import (
     grid_bits,
     mechanism_of,
 )
-from anechoic.streaming.over import Over, Running
-from anechoic.streaming.release import Estimate, Release
-from anechoic.streaming.shared import SharedRelease, checked_statistics, dimension_of
+from anechoic.streaming.opening import Key, alone, opened
+from anechoic.streaming.over import Over, Running, checked_over
+from anechoic.streaming.release import Release
+from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, check_time
-from anechoic.streaming.state import InMemory, State
-from anechoic.streaming.statistic import Integers, Statistic, quantile
-from anechoic.streaming.store import Store
-
-Key = bytes | Callable[[], bytes] | None
+from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 
 
 class Estimator:
@@ -65,10 +64,18 @@ class Estimator:
         unit: what is protected, for statements; "event", or "unit" with `participation`.
         level: of the intervals, in (0, 1).
         accurate_to: without horizon, the releases for which running sums are near the best possible.
+        loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state file.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file. Without a
+            state file, use a key for one stream only: another one with the same mechanism and statistics
+            would have the same noise.
         counter: path of a file, kept elsewhere, by which an older state file is recognised.
         adopt: take a state file that was moved or copied.
+
+    Attributes:
+        mechanism: that the noise is from.
+        shared: the statistics, as they share a release.
+        by_unit: whether units are told by ids, and held to their participation.
 
     Raises:
         ValueError: for an argument out of range or missing.
@@ -101,6 +108,7 @@ class Estimator:
         unit: str | None = None,
         level: float = 0.95,
         accurate_to: int = ACCURATE_TO,
+        loss: str = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,
@@ -109,9 +117,7 @@ class Estimator:
         checked_statistics(statistics)
         self.level = fraction("level", level)
         self._z = quantile(self.level)
-        self.over = Running() if over is None else over
-        if not isinstance(self.over, Over):
-            raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
+        self.over = Running() if over is None else checked_over(over)
         if per_step != 1 and participation is None:
             raise ValueError(
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
@@ -119,7 +125,7 @@ class Estimator:
             )
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self._by_unit = participation is not None
+        self.by_unit = participation is not None
         self.mechanism = mechanism_of(
             mechanism,
             participation,
@@ -131,10 +137,15 @@ class Estimator:
             adjacency=adjacency,
             unit=unit,
             accurate_to=accurate_to,
+            loss=loss,
         )
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
-        self._shared = SharedRelease(statistics, weights, self.per_step, bits)
+        self.shared = SharedRelease(statistics, weights, self.per_step, bits)
+        if self.shared.adaptive and self.over != Running():
+            raise ValueError(
+                f"{self.shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
+            )
         self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
         self._start(state, key, counter, adopt)
 
@@ -145,25 +156,21 @@ class Estimator:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        secret = key() if callable(key) else key
-        if state is None:
-            if counter is not None:
-                raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
-            self._state: State = InMemory()
-            secret = new_key() if secret is None else checked_key(secret)
-        else:
-            store = Store(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
-            self._state, secret = store, store.key
-        self._process = os.getpid()
-        # the key of the state file is for this stream alone; noise has a key of its own
-        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, "streaming noise", size=32))
+        self._state, secret, salt = opened(
+            state, identity=self._identity(), key=key, counter=counter, adopt=adopt
+        )
+        self._process, self.lock = os.getpid(), threading.Lock()
+        # one key may serve several streams: their noise differs by the salt, and by what they release
+        address = f"streaming noise {salt.hex()} {self._identity()}"
+        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
         ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
-        self._intake = Intake(self._shared, ledger if self._by_unit else None)
+        self._intake = Intake(self.shared, ledger if self.by_unit else None)
         self._standing = Standing.first(self.dimension)
         self._last: Release | None = None
         saved = self._state.load()
         if saved is not None:
             self._standing = Standing.of(saved)
+            self._learn_again()
             self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
             if self.step:
                 self._last = self._state.release(self.step - 1)
@@ -178,11 +185,11 @@ class Estimator:
     @property
     def contribution(self) -> float:
         """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
-        return self._shared.contribution
+        return self.shared.contribution
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self._shared.deviations(self._deviations.at(step))
+        return self.shared.deviations(self._deviations, step)
 
     def diagnostics(self) -> dict[str, int]:
         """Records so far that were left out or changed, by reason. Private: for the operator alone."""
@@ -190,6 +197,7 @@ class Estimator:
 
     # -- the stream ------------------------------------------------------------------------------
 
+    @alone
     def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
         """Add records to the open step. No noise is used, and nothing is published.
 
@@ -208,13 +216,14 @@ class Estimator:
         """
         self._check_own()
         addition = self._read(batch, unit_ids)
-        if batch_id is not None and self._state.seen(_checked_id(batch_id)) is not None:
+        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
         return True
 
+    @alone
     def release(self, time: str | float | None = None) -> Release:
         """End the open step and publish: one row of noise, used here and never again.
 
@@ -235,6 +244,7 @@ class Estimator:
         self._last = made
         return made
 
+    @alone
     def steps(
         self,
         batches: Iterable[Any],
@@ -260,13 +270,12 @@ class Estimator:
         ids: list[Any] = [None] * len(listed) if unit_ids is None else list(unit_ids)
         when: list[Any] = [None] * len(listed) if times is None else list(times)
         names: list[str | None] = (
-            [None] * len(listed) if batch_ids is None else [_checked_id(name) for name in batch_ids]
+            [None] * len(listed) if batch_ids is None else [checked_id(name) for name in batch_ids]
         )
         if not len(listed) == len(ids) == len(when) == len(names):
             raise ValueError(
-                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)}"
-                f" batch_ids: one"
-                " of each belongs to a step."
+                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)} batch_ids:"
+                " one of each belongs to a step."
             )
         places = self._places(names)
         new = [place for place, known in enumerate(places) if known is None]
@@ -301,9 +310,8 @@ class Estimator:
     def _stored(self, step: int, name: str | None) -> Release:
         if step >= self.step:
             raise ValueError(
-                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use"
-                f" either update"
-                " and release, or steps, for one batch."
+                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
+                " update and release, or steps, for one batch."
             )
         return self._state.release(step)
 
@@ -322,13 +330,13 @@ class Estimator:
             Releases with new `low` and `high`; nothing else differs from `releases()`.
         """
         level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self.dimension)
-        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
-        found = []
-        for made in self.releases():
-            total = self.over.advance(total, self._row(made.step), made.step, self._row)
-            z = factors.at(made.step) if simultaneous else quantile(level)
-            found.append(replace(made, estimates=self._decoded(total, made.step, z)))
+        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
+        shared, found = self.shared.fresh(), []
+        for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
+            widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
+            estimates = shared.decode(total, self._deviations, step, widths)
+            found.append(replace(made, estimates=estimates))
+            shared.learn(total, self._deviations, step)
         return found
 
     def get(self) -> Release | None:
@@ -371,17 +379,26 @@ class Estimator:
             raise HorizonError(self._over_horizon("another step"))
         step = self.step
         row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
-        estimates = self._decoded(self._standing.total, step, self._z)
+        estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
+        self.shared.learn(self._standing.total, self._deviations, step)
         return made
 
-    def _decoded(self, total: NDArray[Any], step: int, z: float) -> dict[str, Estimate]:
-        return self._shared.decode(total, self._deviations.at(step), z)
+    def _totals(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """(step, row of A Y) of all releases so far."""
+        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
+        for step in range(self.step):
+            total = self.over.advance(total, self._row(step), step, self._row)
+            yield step, total
+
+    def _learn_again(self) -> None:
+        if self.shared.adaptive:
+            for step, total in self._totals():
+                self.shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
-        if not self._state.volatile:
-            self._state.save(self._standing.snapshot(self._noise))
+        self._state.save(partial(self._standing.snapshot, self._noise))
 
     def _row(self, step: int) -> Integers:
         return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
@@ -392,8 +409,8 @@ class Estimator:
             {
                 "mechanism": self.mechanism.fingerprint,
                 "over": [type(self.over).__name__, vars(self.over)],
-                **self._shared.describe(),
-                "by_unit": self._by_unit,
+                **self.shared.describe(),
+                "by_unit": self.by_unit,
                 "level": self.level,
             },
             sort_keys=True,
@@ -405,17 +422,15 @@ class Estimator:
         if self._process == -1:
             raise GuaranteeError("this stream is closed: open its state file again.")
         raise GuaranteeError(
-            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of"
-            f" it: both would"
-            " use the same rows of noise. Make the stream in the process that uses it."
+            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of it:"
+            " both would use the same rows of noise. Make the stream in the process that uses it."
         )
 
     def _over_horizon(self, what: str) -> str:
         return (
             f"all {self.mechanism.steps} steps of this stream are planned for, {self.step} are released, and"
-            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
-            f" adds to this"
-            " one's; without horizon there is no last step."
+            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost adds"
+            " to this one's; without horizon there is no last step."
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -425,12 +440,6 @@ class Estimator:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({', '.join(self._shared.statistics)}; step {self.step},"
+            f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
-
-
-def _checked_id(batch_id: Any) -> str:
-    if not isinstance(batch_id, str) or not batch_id:
-        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
-    return batch_id

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -75,6 +76,22 @@ class LinearRegression(Estimator):
 
     def __init__(self, features: int, *, bound: float, target_bound: float, **promise: Any) -> None:
         super().__init__({"coefficients": LinearRegressionOf(features, bound, target_bound)}, **promise)
+
+
+class OnlineKMeans(Estimator):
+    """Centres of k clusters, in epochs that double; see `KMeansOf` and `Estimator`."""
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        bound: float,
+        dimension: int,
+        centre: ArrayLike | None = None,
+        initial: ArrayLike | None = None,
+        **promise: Any,
+    ) -> None:
+        super().__init__({"centres": KMeansOf(k, bound, dimension, centre, initial)}, **promise)
 
 
 class Dashboard(Estimator):

@@ -67,3 +67,14 @@ class Intake:
         for name, read in addition.records.items():
             remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
         return self._shared.sums(addition.records, kept), remarks, changed
+
+
+def checked_id(batch_id: Any) -> str:
+    """`batch_id` if it is a text that is not empty.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(batch_id, str) or not batch_id:
+        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
+    return batch_id

@@ -127,9 +127,8 @@ class Ledger:
             unit = unit.item()
         if isinstance(unit, bool) or not isinstance(unit, int | str | bytes):
             raise ValueError(
-                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing"
-                f" ids could not"
-                " be told apart. Leave such records out, or give them an id."
+                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing ids could"
+                " not be told apart. Leave such records out, or give them an id."
             )
         text = unit if isinstance(unit, bytes) else str(unit).encode()
         person = type(unit).__name__.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import cached_property, singledispatch
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.losses import error
+from anechoic.losses import LossKind, error
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.noise import NoiseStream
@@ -25,6 +26,8 @@ from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 FOR_EVER = 2**40
 #: Releases for which its strategy is near the best; beyond, the error grows like their square root.
 ACCURATE_TO = 10**6
+#: What a planned strategy may be best for.
+LOSSES = ("max", "rms", "mean")
 #: Fewest bits below the clip norm: what truncation takes off one contribution is below 1e-8 of it.
 _BITS = 28
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
@@ -44,10 +47,11 @@ def planned_mechanism(
     adjacency: str = "zero_out",
     unit: str = "event",
     accurate_to: int = ACCURATE_TO,
+    loss: str = "max",
 ) -> Mechanism:
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
-    With a horizon it is the one of least max loss among independent noise, an optimised BLT and, up to 2,048
+    With a horizon it is the one of least loss among independent noise, an optimised BLT and, up to 2,048
     steps and for one participation, the column-normalised square root. Without, C is horizon-free: it has a
     limiting sensitivity, so that its noise does not depend on how many releases there will be.
 
@@ -58,13 +62,19 @@ def planned_mechanism(
         epsilon, delta, adjacency, unit: see `calibrate`.
         dimension: numbers released at each step.
         accurate_to: without horizon, the releases for which running sums are near the best.
+        loss: with a horizon, "max" for the largest error of a step, "rms" for the mean square of all, or
+            "mean" for that of running means, in which the error of step t counts 1 / (t + 1): that takes from
+            the last steps, where means are precise anyway, and gives to the first.
 
     Raises:
         ValueError: for an argument out of range.
         UnsupportedError: if without horizon a unit may take part for ever.
     """
     positive_int("accurate_to", accurate_to)
+    one_of("loss", loss, LOSSES)
     if horizon is None:
+        if loss != "max":
+            raise ValueError(f"loss={loss!r} without horizon: what comes later has no weight then. Give one.")
         if participation.max_participations_in(FOR_EVER) > 2**16:
             raise UnsupportedError(
                 f"horizon=None with participation={participation!r}: a unit that takes part for ever needs"
@@ -73,12 +83,13 @@ def planned_mechanism(
             )
         candidates = [_endless(over, accurate_to)]
     else:
-        candidates = _finite(over, positive_int("horizon", horizon), participation)
+        kind = loss_kind(loss, positive_int("horizon", horizon))
+        candidates = _finite(over, horizon, participation, kind)
     steps = candidates[0].n
     sampling = External(participation, 1, steps=steps)
     if len(candidates) > 1:
         workload = over.workload(steps)
-        candidates.sort(key=lambda strategy: loss_of(workload, strategy, participation, "max"))
+        candidates.sort(key=lambda strategy: loss_of(workload, strategy, participation, kind))
     made = [
         calibrate(
             candidates[0],
@@ -94,6 +105,11 @@ def planned_mechanism(
     return made[0] if _can_be_exact(made[0], dimension) else made[1]
 
 
+def loss_kind(loss: str, n: int) -> LossKind:
+    """What optimisers take for one of `LOSSES`, for n steps."""
+    return 1.0 / np.arange(1.0, n + 1) ** 2 if loss == "mean" else loss
+
+
 def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
     """Whether rows can be rounded exactly: not where a memory that never fades has too many entries."""
     try:
@@ -104,20 +120,18 @@ def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
 
 
 @singledispatch
-def _finite(over: Over, n: int, participation: Participation) -> list[Strategy]:
+def _finite(over: Over, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
     """Candidates for n steps."""
     found: list[Strategy] = [Identity(n)]
     if n >= 4:
         workload, buffers = over.workload(n), _buffers(n)
-        found.append(
-            optimize.blt(workload, buffers=buffers, participation=participation, loss="max").strategy
-        )
+        found.append(optimize.blt(workload, buffers=buffers, participation=participation, loss=kind).strategy)
     return found
 
 
 @_finite.register
-def _(over: Running, n: int, participation: Participation) -> list[Strategy]:
-    found = _finite.dispatch(Over)(over, n, participation)
+def _(over: Running, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
+    found = _finite.dispatch(Over)(over, n, participation, kind)
     if participation.max_participations_in(n) == 1 and 4 <= n <= _NORMALIZE_UP_TO:
         ratios = (np.arange(1.0, n) - 0.5) / np.arange(1.0, n)
         root = np.cumprod(np.concatenate([[1.0], ratios]))
@@ -126,9 +140,9 @@ def _(over: Running, n: int, participation: Participation) -> list[Strategy]:
 
 
 @_finite.register
-def _(over: SlidingWindow, n: int, participation: Participation) -> list[Strategy]:
+def _(over: SlidingWindow, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
     if over.width >= n:
-        return _finite(Running(), n, participation)
+        return _finite(Running(), n, participation, kind)
     return [Identity(n), _window(over.width, n)]
 
 
@@ -217,6 +231,7 @@ def mechanism_of(
     adjacency: str,
     unit: str | None,
     accurate_to: int,
+    loss: str,
 ) -> Mechanism:
     """The mechanism that is given, or the planned one; without participation, for units of one record.
 
@@ -245,6 +260,7 @@ def mechanism_of(
         adjacency=adjacency,
         unit=unit or ("event" if participation is None else "unit"),
         accurate_to=accurate_to,
+        loss=loss,
     )
 
 
@@ -254,17 +270,55 @@ class Deviations:
     def __init__(self, mechanism: Mechanism, over: Over) -> None:
         self._mechanism, self._over = mechanism, over
         self._known: Array = np.zeros(0)
+        self._inverse: Array | None = None
 
     def at(self, step: int) -> float:
         """One number, the same for every coordinate: the row norm of B times noise_std."""
         if step >= len(self._known):
             n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
-            strategy = self._mechanism.strategy if n == self._mechanism.steps else self._leading(n)
-            self._known = self._mechanism.noise_std * error(self._over.workload(n), strategy).per_step
+            self._known = self._mechanism.noise_std * error(self._over.workload(n), self._leading(n)).per_step
         return float(self._known[step])
 
+    def since(self, begin: int, step: int) -> float:
+        """Of row t less row begin - 1 of A Y: the sums of steps begin, …, step where all are added up.
+
+        That is noise_std ||B[t] - B[begin - 1]||, or the sum of both deviations, which bounds it, where C is
+        neither Toeplitz nor small.
+        """
+        if begin == 0:
+            return self.at(step)
+        rows = self._rows(step)
+        if rows is None:
+            return self.at(step) + self.at(begin - 1)
+        late, early = rows(step), rows(begin - 1)
+        late[: len(early)] -= early
+        return float(self._mechanism.noise_std * np.linalg.norm(late))
+
+    def _rows(self, step: int) -> Callable[[int], Array] | None:
+        """Gives rows of B; of a Toeplitz one up to the diagonal."""
+        strategy = self._mechanism.strategy
+        if self._inverse is None or step >= len(self._inverse):
+            n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
+            if strategy.structure.toeplitz:
+                first = np.zeros(n)
+                first[0] = 1.0
+                self._inverse = self._of(n, first)
+            elif self._mechanism.steps <= _NORMALIZE_UP_TO:
+                self._inverse = self._of(self._mechanism.steps, np.eye(strategy.rows))
+            else:
+                return None
+        found = self._inverse
+        if found.ndim == 1:
+            return lambda t: found[t::-1].copy()
+        return lambda t: found[t].copy()
+
+    def _of(self, n: int, columns: Array) -> Array:
+        """Columns of B from those of the identity."""
+        return np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
+
     def _leading(self, n: int) -> Strategy:
-        return self._mechanism.strategy.truncate(n)
+        strategy = self._mechanism.strategy
+        return strategy if n == strategy.n else strategy.truncate(n)
 
 
 class Spent:

@@ -27,6 +27,7 @@ class MomentsOf(Rows):
     """
 
     bound = float(np.sqrt(3.0))
+    spread = 2.0  # an entry of the covariance rests on a product, two sums and the count
 
     def __init__(
         self, bound: float, dimension: int = 1, centre: Any = None, column: str | None = None
@@ -107,6 +108,10 @@ class LinearRegressionOf(Rows):
     @property
     def dimension(self) -> int:
         return self._half.size + self._d
+
+    @property
+    def spread(self) -> float:  # type: ignore[override]
+        return float(np.sqrt(self.dimension))
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch, what="batch")

@@ -124,3 +124,14 @@ class Decayed(Over):
 
     def describe(self) -> str:
         return f"all steps so far, each counting {self.factor:g} times as much as the next"
+
+
+def checked_over(over: Over) -> Over:
+    """`over` if it is one.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(over, Over):
+        raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
+    return over

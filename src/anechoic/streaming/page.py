@@ -109,15 +109,49 @@ def _chart(near: Array, far: Array, label: str) -> str:
     )
 
 
+def statement(stream: Estimator) -> str:
+    """For a privacy reviewer, as text: what the stream adds to its mechanism's statement, and that statement.
+
+    It holds no secret and nothing of the data.
+    """
+    mechanism, shared = stream.mechanism, stream.shared
+    lines = [
+        "STREAM",
+        f"Protected            {_protected(stream)}",
+        f"Released             {stream.over.describe()}, after each step; {stream.step} of"
+        f" {mechanism.steps} so far.",
+        f"One unit, one step   norm at most {shared.contribution:.9f} clip norms, whatever its records hold.",
+    ]
+    for name, one in shared.statistics.items():
+        described = {key: value for key, value in one.describe().items() if key not in ("kind", "column")}
+        text = ", ".join(f"{key} {value!r:.60}" for key, value in described.items())
+        lines.append(f"Statistic            {name}: {one.describe()['kind']}{', ' if text else ''}{text}")
+    lines += [
+        "Chosen in advance    all bounds, categories, edges and weights: without looking at the data.",
+        "Not protected        when steps end, and how many there are.",
+        "",
+    ]
+    return "\n".join(lines) + "\n" + mechanism.report()
+
+
+def _protected(stream: Estimator) -> str:
+    unit = stream.mechanism.unit
+    if not stream.by_unit:
+        return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    return (
+        f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
+        f" than {stream.per_step} in one step"
+    )
+
+
 def _guarantee(stream: Estimator) -> list[str]:
     mechanism = stream.mechanism
     items = [
-        ("Protected", f"one {mechanism.unit}: {mechanism.participation.describe()} (enforced)"),
+        ("Protected", _protected(stream)),
         ("Guarantee", f"({mechanism.epsilon():.4g}, {mechanism.delta:g})-DP for {mechanism.steps} releases"),
-        ("zCDP", f"rho = {mechanism.rho():.4g}"),
         ("Noise", mechanism.strategy.describe()),
         ("Exact rounding", "yes" if mechanism.grid_bits is not None else "no: floating point"),
         ("Not protected", "when steps end, and how many there are; side channels; what other releases show"),
         ("Fingerprint", mechanism.fingerprint),
     ]
-    return [definitions(items), fold("The whole statement", f"<pre>{escape(mechanism.report())}</pre>")]
+    return [definitions(items), fold("The whole statement", f"<pre>{escape(statement(stream))}</pre>")]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic._validate import positive_float
+from anechoic._validate import Array, positive_float
+from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic
+from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
 
 
 class SharedRelease:
@@ -38,7 +39,8 @@ class SharedRelease:
         per_step: int,
         bits: int,
     ) -> None:
-        self.statistics = checked_statistics(statistics)
+        given = checked_statistics(statistics)
+        self.statistics = {name: statistic.fresh() for name, statistic in given.items()}
         self.weights = _checked_weights(weights, statistics)
         self._per_step, self._bits = per_step, bits
         self.dimension = dimension_of(statistics)
@@ -91,19 +93,46 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
-    def deviations(self, noise: float) -> dict[str, float]:
-        """Standard deviation in each raw number of each statistic, for noise of `noise` clip norms."""
-        return {name: noise * 2.0**self._bits / unit for name, unit in self.units.items()}
-
-    def decode(self, total: NDArray[Any], noise: float, z: float) -> dict[str, Estimate]:
-        """Estimates from noisy sums; intervals are z standard deviations of the noise to either side."""
-        deviations = self.deviations(noise)
+    def deviations(self, noise: Deviations, step: int) -> dict[str, float]:
+        """Standard deviation of the noise in each raw number of each statistic at a step."""
         return {
-            name: one.decode(
-                total[self._parts[name]].astype(np.float64) / self.units[name], deviations[name], z
-            )
+            name: noise.since(one.begin, step) * 2.0**self._bits / self.units[name]
             for name, one in self.statistics.items()
         }
+
+    def decode(
+        self, total: NDArray[Any], noise: Deviations, step: int, z: Callable[[Statistic], float]
+    ) -> dict[str, Estimate]:
+        """Estimates of a step, from noisy sums; intervals are z standard deviations to either side."""
+        deviations = self.deviations(noise, step)
+        return {
+            name: one.decode(self._own(total, name), deviations[name], z(one))
+            for name, one in self.statistics.items()
+        }
+
+    def learn(self, total: NDArray[Any], noise: Deviations, step: int) -> None:
+        """Tell all statistics what was released at a step."""
+        deviations = self.deviations(noise, step) if self.adaptive else {}
+        for name in self.adaptive:
+            self.statistics[name].learn(step, self._own(total, name), deviations[name])
+
+    @property
+    def contrasts(self) -> int:
+        """Combinations of released numbers that all intervals rest on."""
+        return sum(one.contrasts for one in self.statistics.values())
+
+    @property
+    def adaptive(self) -> list[str]:
+        """Names of the statistics that encode records by earlier releases."""
+        return [name for name, one in self.statistics.items() if one.adaptive]
+
+    def fresh(self) -> SharedRelease:
+        """The same before anything was learned."""
+        return SharedRelease(self.statistics, self.weights, self._per_step, self._bits)
+
+    def _own(self, total: NDArray[Any], name: str) -> Array:
+        """The part of a statistic, in its own units."""
+        return np.asarray(total[self._parts[name]].astype(np.float64) / self.units[name])
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON data."""
@@ -117,22 +146,6 @@ class SharedRelease:
 def dimension_of(statistics: Mapping[str, Statistic]) -> int:
     """Numbers that they release together at each step."""
     return sum(statistic.dimension for statistic in statistics.values())
-
-
-def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """`statistics` if they are some.
-
-    Raises:
-        ValueError: otherwise.
-    """
-    if not isinstance(statistics, Mapping) or not statistics:
-        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
-    for name, statistic in statistics.items():
-        if not isinstance(name, str) or not isinstance(statistic, Statistic):
-            raise ValueError(
-                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
-            )
-    return dict(statistics)
 
 
 def _checked_weights(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +39,6 @@ class State(Protocol):
     """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all."""
 
     accounts: Accounts
-    volatile: bool
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
@@ -47,8 +46,8 @@ class State(Protocol):
     def load(self) -> Snapshot | None:
         """What was saved last, or None."""
 
-    def save(self, snapshot: Snapshot) -> None:
-        """In the place of what was saved before."""
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        """In the place of what was saved before; the snapshot is taken where it is kept."""
 
     def seen(self, batch_id: str) -> int | None:
         """The step into which a batch went, or None."""
@@ -75,8 +74,6 @@ class State(Protocol):
 class InMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
 
-    volatile = True
-
     def __init__(self) -> None:
         self.accounts: Accounts = MemoryAccounts()
         self._releases: list[Release] = []
@@ -89,8 +86,8 @@ class InMemory:
     def load(self) -> Snapshot | None:
         return None
 
-    def save(self, snapshot: Snapshot) -> None:
-        raise NotImplementedError("an estimator in memory is its own snapshot")
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        """The estimator is its own snapshot."""
 
     def seen(self, batch_id: str) -> int | None:
         return self._seen.get(batch_id)

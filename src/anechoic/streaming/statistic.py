@@ -49,16 +49,28 @@ class Statistic(ABC):
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
+        begin: the step since which it adds up; 0 for all. `deviation` is that of the noise since then.
+        adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
+        spread: how many times wider intervals must be to hold at all steps together, where they rest on
+            combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
 
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
+    begin: int = 0
+    adaptive: bool = False
+    spread: float = 1.0
 
     @property
     @abstractmethod
     def dimension(self) -> int:
         """Numbers released at each step."""
+
+    @property
+    def contrasts(self) -> int:
+        """Combinations of the released numbers that its intervals rest on."""
+        return self.dimension
 
     @property
     @abstractmethod
@@ -90,9 +102,32 @@ class Statistic(ABC):
             z: intervals are that many standard deviations of the noise to either side.
         """
 
+    def learn(self, step: int, totals: Array, deviation: float) -> None:  # noqa: B027 - most learn nothing
+        """What was released at a step, as `decode` was given it. Later records may be encoded accordingly."""
+
+    def fresh(self) -> Statistic:
+        """The statistic before it learned anything."""
+        return self
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What identifies it, as plain JSON data: its kind, bounds, categories or edges."""
+
+
+def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
+    """`statistics` if they are some.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(statistics, Mapping) or not statistics:
+        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
+    for name, statistic in statistics.items():
+        if not isinstance(name, str) or not isinstance(statistic, Statistic):
+            raise ValueError(
+                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
+            )
+    return dict(statistics)
 
 
 class Rows(Statistic):
@@ -194,8 +229,7 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
         pair = math.nan, math.nan
     if not (math.isfinite(pair[0]) and math.isfinite(pair[1]) and pair[0] < pair[1]):
         raise ValueError(
-            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second:"
-            f" without bounds"
-            " one record could change a sum by any amount. Choose them without looking at the data."
+            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second: without"
+            " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair

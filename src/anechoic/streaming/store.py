@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock
 from anechoic.streaming.counter import Counter
-from anechoic.streaming.ledger import Account, Accounts
+from anechoic.streaming.ledger import Accounts
+from anechoic.streaming.members import Members
 from anechoic.streaming.release import Release
 from anechoic.streaming.state import Snapshot
 
 FORMAT = 1
-_AT_ONCE = 500  # parameters of one statement
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), head TEXT NOT NULL, open BLOB NOT NULL,
@@ -56,7 +56,8 @@ class Store:
     Args:
         path: file name; its folder exists. It is begun where there is none.
         identity: JSON of what the stream is, which must be the same whenever it is opened.
-        key: 32 bytes that are then not written to the file; None for a fresh key inside it.
+        key: 32 bytes that are then not written to the file; None for a fresh key inside it. A key may serve
+            several files: each has a salt of its own, from which, and the key, its noise follows.
         counter: path of a small file that says how many commits there were; None for none.
         adopt: take a file that was moved or copied, on the caller's word that no other copy is continued.
 
@@ -66,8 +67,6 @@ class Store:
         MismatchError: if it belongs to another stream, or was made with another key.
         ReplayError: if it was copied, or an older version was put back.
     """
-
-    volatile = False
 
     def __init__(
         self,
@@ -88,6 +87,7 @@ class Store:
             lock(self._lock, self.path, "state file")
             self._begin_file()
             self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._members = Members(self._database)
             try:
                 self._open(identity, key, adopt)
                 self._counter = None if counter is None else Counter(Path(counter))
@@ -103,7 +103,7 @@ class Store:
         except BaseException:
             os.close(self._lock)
             raise
-        self.accounts: Accounts = _StoredAccounts(self._database)
+        self.accounts: Accounts = self._members
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class Store:
             version, here = int(meta["format"]), str(meta["place"])
             self.key = self._found_key(meta, key)
             self.commits, self._head = int(meta["commits"]), bytes(meta["head"])
+            self.salt, members = bytes(meta["salt"]), bytes(meta["members"])
             written = str(meta["identity"])
         except KeyError as error:
             raise CheckpointError(
@@ -147,6 +148,11 @@ class Store:
                 " is continued and nothing was released after this one was taken, say adopt=True."
             )
         self._check_links()
+        if self._members.read_all() != members:
+            raise CheckpointError(
+                f"the accounts of units or batches in state file {self.path} are damaged, so who took part"
+                f" cannot be told. {_NEW_RUN}"
+            )
         self._owner = secrets.token_hex(16)
         with self._written():
             self._set("place", self._place())
@@ -164,6 +170,8 @@ class Store:
         self._set("owner", "")
         self._set("commits", "0")
         self._set("head", hashlib.sha256(identity.encode()).digest())
+        self._set("salt", new_salt())
+        self._set("members", self._members.digest)
         self._set("key_check", derive(secret, "state file", size=16))
         if key is None:
             self._set("key", secret)
@@ -189,8 +197,7 @@ class Store:
             if step != expected or link != stored:
                 raise CheckpointError(
                     f"release {expected} in state file {self.path} is damaged or missing, so what was"
-                    f" released"
-                    f" cannot be told. {_NEW_RUN}"
+                    f" released cannot be told. {_NEW_RUN}"
                 )
             expected += 1
         self.made = expected
@@ -210,10 +217,9 @@ class Store:
             )
         if outside is None and self.made:
             raise ReplayError(
-                f"counter {self._counter.path} is missing although {self.made} releases were made:"
-                f" without it an"
-                " older version of the state file could not be told from the newest. Put it back, or open the"
-                " file without counter on your own word."
+                f"counter {self._counter.path} is missing although {self.made} releases were made: without"
+                " it an older version of the state file could not be told from the newest. Put it back, or"
+                " open the file without counter on your own word."
             )
         self._counter.write(self._identity_mark(), self.commits)
 
@@ -244,6 +250,7 @@ class Store:
             self._set("commits", str(self.commits + 1))
             yield
             self._set("head", self._head)
+            self._set("members", self._members.digest)
         self.commits += 1
         if self._counter is not None:
             self._counter.write(self._identity_mark(), self.commits)
@@ -267,9 +274,8 @@ class Store:
     def _check_own(self) -> None:
         if os.getpid() != self._process:
             raise GuaranteeError(
-                f"state file {self.path} was opened by process {self._process}, and process"
-                f" {os.getpid()} is a"
-                " fork of it: open it in the process that uses it."
+                f"state file {self.path} was opened by process {self._process}, and process {os.getpid()} is"
+                " a fork of it: open it in the process that uses it."
             )
         if self._fault:
             raise GuaranteeError(self._fault)
@@ -310,7 +316,8 @@ class Store:
             )
         return snapshot
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        snapshot = take()
         head = json.dumps(
             {
                 "step": snapshot.step,
@@ -327,11 +334,10 @@ class Store:
         )
 
     def seen(self, batch_id: str) -> int | None:
-        found = self._database.execute("SELECT step FROM batches WHERE id = ?", (batch_id,)).fetchone()
-        return None if found is None else int(found[0])
+        return self._members.step_of(batch_id)
 
     def mark(self, batch_id: str, step: int) -> None:
-        self._database.execute("INSERT INTO batches VALUES (?, ?)", (batch_id, step))
+        self._members.mark(batch_id, step)
 
     def append(self, release: Release, row: bytes) -> None:
         published = release.to_bytes()
@@ -361,26 +367,9 @@ class Store:
         self._fault = f"state file {self.path} is closed."
 
 
-class _StoredAccounts:
-    """Accounts of units in the state file."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def fetch(self, units: Iterable[bytes]) -> dict[bytes, Account]:
-        wanted, found = list(units), {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            some = wanted[start : start + _AT_ONCE]
-            query = f"SELECT * FROM units WHERE unit IN ({','.join('?' * len(some))})"
-            for unit, steps, last, records in self._database.execute(query, some):
-                found[bytes(unit)] = Account(steps, last, records)
-        return found
-
-    def keep(self, changed: dict[bytes, Account]) -> None:
-        self._database.executemany(
-            "INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)",
-            [(unit, a.steps, a.last, a.records) for unit, a in changed.items()],
-        )
+def new_salt() -> bytes:
+    """What makes the noise of one file differ from that of another with the same key; not secret."""
+    return secrets.token_bytes(32)
 
 
 def _digest(head: str, *blobs: bytes) -> bytes:

@@ -42,6 +42,8 @@ class CountOf(Statistic):
                 raise ValueError(f"batch={batch} records in one update: at most {MOST_RECORDS} are added up.")
             return Records(positive_int("batch", int(batch), minimum=0), None)
         try:
+            if isinstance(batch, str | bytes):  # one record, or the letters of one?
+                raise TypeError
             return Records(len(batch), None)
         except TypeError as error:
             raise ValueError(f"batch={batch!r:.60} must be records, or their number.") from error
@@ -111,6 +113,7 @@ class MeanOf(Rows):
     """
 
     dimension = 2
+    spread = float(np.sqrt(2.0))
 
     def __init__(self, low: float, high: float, column: str | None = None) -> None:
         self._low, self._high = checked_interval("(low, high)", low, high)

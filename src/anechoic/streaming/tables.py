@@ -17,12 +17,13 @@ from anechoic.streaming.release import Release
 HEAD = ("step", "time", "statistic", "entry", "value", "standard_error", "low", "high", "epsilon")
 
 
-def read_columns(source: str, names: Sequence[str]) -> dict[str, list[str]]:
+def read_columns(source: str, names: Sequence[str], *, growing: bool = False) -> dict[str, list[str]]:
     """The named columns of a file, as text: CSV with a head, JSON lines (.jsonl, .ndjson) or Parquet.
 
     Args:
         source: file name, or "-" for standard input, which is CSV, or JSON lines where it begins with "{".
         names: of the columns.
+        growing: whether somebody still writes the file. A last line without its end is then left out.
 
     Raises:
         ValueError: for a column that is missing, or a line that cannot be read.
@@ -33,6 +34,8 @@ def read_columns(source: str, names: Sequence[str]) -> dict[str, list[str]]:
     with _opened(source) as file:
         first = file.readline()
         lines = _chained(first, file)
+        if growing:
+            lines = (line for line in lines if line.endswith("\n"))
         if first.lstrip().startswith("{") or source.endswith((".jsonl", ".ndjson")):
             return _from_json(source, lines, names)
         return _from_csv(source, lines, names)
@@ -59,7 +62,7 @@ def _from_csv(source: str, lines: Iterable[str], names: Sequence[str]) -> dict[s
         if len(row) != len(head):
             raise ValueError(
                 f"line {reader.line_num} of {source} has {len(row)} fields, the head {len(head)}: mend it, or"
-                " leave it out. A last line that is still being written is read by the next run."
+                " leave it out."
             )
         for column, place in zip(found, places, strict=True):
             column.append(row[place])

@@ -1,0 +1,118 @@
+"""Online k-means: noisy sums and counts of cells, whose centres move when the stream has doubled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from anechoic._validate import Array, finite_array, positive_float, positive_int
+from anechoic.streaming.moments import clipped
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, integer_rows, read_vectors
+
+#: Standard deviations of noise that a cell's count must exceed for its centre to move.
+_ENOUGH = 3.0
+
+
+class KMeansOf(Statistic):
+    """k centres of vectors that are clipped to 2-norm `bound` around `centre`.
+
+    Epochs double: 1, 2, 4, … steps. In an epoch the cells are fixed, those of the centres as they were at
+    the end of the epoch before; a record adds (1, u), u = (x - centre) / bound, to the sums of its cell, and
+    0 to all others: norm at most sqrt(2). The value is the mean of each cell in this epoch so far, shape
+    (k, d), so that it is least certain where an epoch begins; a centre stays where it was as long as its
+    noisy count is not above 3 standard deviations of the noise. This is a step of Lloyd's algorithm an
+    epoch, plainly: it has no guarantee of the clustering cost, as the reduction of Dupre la Tour, Henzinger
+    and Saulpic (2024) has.
+
+    The sums of an epoch are differences of two running sums, whose noise is known as well. Standard errors
+    are linearised at the estimate.
+
+    Args:
+        k: centres, >= 1.
+        bound: > 0.
+        dimension: d, >= 1.
+        centre: shape (d,), public; the origin by default.
+        initial: shape (k, d), public centres to begin with; None for fixed ones inside the bound.
+        column: of the batch.
+    """
+
+    bound = float(np.sqrt(2.0))
+    adaptive = True
+    spread = float(np.sqrt(2.0))
+
+    def __init__(
+        self,
+        k: int,
+        bound: float,
+        dimension: int,
+        centre: ArrayLike | None = None,
+        initial: ArrayLike | None = None,
+        column: str | None = None,
+    ) -> None:
+        self._k, self._d = positive_int("k", k), positive_int("dimension", dimension)
+        self._radius = positive_float("bound", bound, remedy="It limits the norm of a vector.")
+        self._centre = finite_array("centre", np.zeros(self._d) if centre is None else centre, length=self._d)
+        if initial is None:
+            self._initial = clipped(np.random.default_rng(0).normal(0, 0.5 / self._d**0.5, (k, self._d)))
+        else:
+            given = finite_array("initial", initial, ndim=2, length=self._k)
+            if given.shape[1] != self._d:
+                raise ValueError(f"initial has shape {given.shape}; (k, dimension)={k, dimension} is needed.")
+            self._initial = clipped((given - self._centre) / self._radius)
+        self.column = column
+        self._cells = self._initial
+        self._base: Array = np.zeros(self.dimension)
+        self.begin = 0
+
+    @property
+    def dimension(self) -> int:
+        return self._k * (self._d + 1)
+
+    def fresh(self) -> KMeansOf:
+        centres = self._centre + self._radius * self._initial
+        return KMeansOf(self._k, self._radius, self._d, self._centre, centres, self.column)
+
+    def read(self, batch: Any) -> Records:
+        return read_vectors(batch, self._d, self._centre, self._radius)
+
+    def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
+        chosen = both(records.usable, kept)
+        values = records.values if chosen is None else records.values[chosen]
+        inside = clipped((values - self._centre) / self._radius)
+        rows = integer_rows(np.concatenate([np.ones((len(inside), 1)), inside], axis=1), self.bound, unit)
+        distances = np.square(self._cells).sum(axis=1) - 2 * inside @ self._cells.T
+        found = np.zeros((self._k, self._d + 1), np.int64)
+        np.add.at(found, distances.argmin(axis=1), rows)
+        return found.ravel()
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        means, error = self._means(totals, deviation)
+        value = self._centre + self._radius * means
+        error = self._radius * error
+        return Estimate(value, error, value - z * error, value + z * error, totals - self._base)
+
+    def learn(self, step: int, totals: Array, deviation: float) -> None:
+        if not (step + 2) & (step + 1):  # steps 0, 2, 6, 14, … end an epoch
+            self._cells, _ = self._means(totals, deviation)
+            self._base, self.begin = totals.copy(), step + 1
+
+    def _means(self, totals: Array, deviation: float) -> tuple[Array, Array]:
+        """Of the cells, in units of the bound, and their standard errors."""
+        sums = (totals - self._base).reshape(self._k, self._d + 1)
+        counts = sums[:, :1]
+        enough = counts > _ENOUGH * deviation
+        means = np.where(enough, clipped(sums[:, 1:] / np.where(enough, counts, 1.0)), self._cells)
+        spread = deviation * np.sqrt(1 + np.square(means))
+        return means, np.where(enough, spread / np.where(enough, counts, 1.0), 2.0)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "k-means",
+            "bound": self._radius,
+            "centre": self._centre.tolist(),
+            "initial": self._initial.tolist(),
+            "column": self.column,
+        }

@@ -1,0 +1,51 @@
+"""Where a stream keeps its state, and the key that it is opened with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from anechoic.keys import checked_key, new_key
+from anechoic.streaming.state import InMemory, State
+from anechoic.streaming.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
+Key = bytes | Callable[[], bytes] | None
+
+
+def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that waits until other threads have left those of the same object (its `lock`)."""
+
+    def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *arguments, **options)
+
+    return wraps(method)(waiting)
+
+
+def opened(
+    state: str | os.PathLike[str] | None,
+    *,
+    identity: str,
+    key: Key,
+    counter: str | os.PathLike[str] | None,
+    adopt: bool,
+) -> tuple[State, bytes, bytes]:
+    """(state, key, salt) of a stream, in memory where no path is given.
+
+    Raises:
+        ValueError: for a counter without a state file, or a key that is none.
+        CheckpointError, GuaranteeError: as `Store`.
+    """
+    secret = key() if callable(key) else key
+    if state is not None:
+        store = Store(state, identity=identity, key=secret, counter=counter, adopt=adopt)
+        return store, store.key, store.salt
+    if counter is not None:
+        raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
+    return InMemory(), new_key() if secret is None else checked_key(secret), b""

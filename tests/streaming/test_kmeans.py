@@ -1,0 +1,116 @@
+"""Online k-means: centres found, encoding by released centres alone, epochs that survive a restart."""
+
+import numpy as np
+import pytest
+
+from anechoic import streaming
+from tests.streaming.test_estimator import NoNoise
+
+KEY = bytes(range(32))
+TRUE = np.array([[3.0, 0.0], [-1.5, 2.0], [-1.5, -2.0]])
+SETTING = {"k": 3, "bound": 5.0, "dimension": 2, "initial": [[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]}
+
+
+def points(seed, count):
+    rng = np.random.default_rng(seed)
+    return TRUE[rng.integers(3, size=count)] + rng.normal(0, 0.2, (count, 2))
+
+
+def lloyd(batches, centres):
+    """What the estimator does without noise, written out."""
+    pool, found = [], []
+    for step, batch in enumerate(batches):
+        pool.append(batch)
+        x = np.concatenate(pool)
+        nearest = np.linalg.norm(x[:, None] - centres[None], axis=2).argmin(axis=1)
+        means = np.array(
+            [x[nearest == j].mean(axis=0) if (nearest == j).sum() > 0 else c for j, c in enumerate(centres)]
+        )
+        found.append(means)
+        if step in (0, 2, 6, 14):
+            centres, pool = means, []
+    return found
+
+
+def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
+    batches = [points(t, 4000) for t in range(9)]
+    stream = NoNoise({"c": streaming.KMeansOf(**SETTING)}, epsilon=5.0, horizon=9)
+    found = [release.estimate for release in stream.steps(batches)]
+    for one, other in zip(found, lloyd(batches, np.array(SETTING["initial"])), strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+
+
+def test_centres_are_found_under_noise():
+    stream = streaming.OnlineKMeans(**SETTING, epsilon=1.0, horizon=40)
+    last = stream.steps([points(t, 1000) for t in range(40)])[-1].only
+    assert np.abs(last.value - TRUE).max() < 0.1
+    assert np.abs((last.value - TRUE) / last.standard_error).max() < 6
+
+
+def test_empty_cells_keep_their_centres():
+    stream = streaming.OnlineKMeans(**SETTING, epsilon=1.0, horizon=9)
+    for _ in range(4):
+        assert np.allclose(stream.release().estimate, SETTING["initial"])
+
+
+def test_one_record_has_at_most_its_bound_whatever_the_centres():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        statistic = streaming.KMeansOf(4, 2.0, 3, initial=rng.normal(0, 3, (4, 3)))
+        record = statistic.read(rng.normal(0, 5, (1, 3)))
+        found = statistic.total(record, None, 2**20)
+        assert sum(int(v) ** 2 for v in found) <= 2 * 4**20
+        assert np.count_nonzero(found.reshape(4, 4).any(axis=1)) == 1
+
+
+def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("anechoic.streaming.store.new_salt", bytes)
+    batches = [points(t, 400) for t in range(9)]
+    promise = {**SETTING, "epsilon": 3.0, "horizon": 9, "key": KEY}
+    expected = [release.to_bytes() for release in streaming.OnlineKMeans(**promise).steps(batches)]
+    found = []
+    for batch in batches:
+        with streaming.OnlineKMeans(**promise, state=tmp_path / "s") as stream:
+            found += [release.to_bytes() for release in stream.steps([batch])]
+    assert found == expected
+    with streaming.OnlineKMeans(**promise, state=tmp_path / "s") as stream:
+        again = stream.band(simultaneous=False)
+    assert [release.to_bytes() for release in again] == expected
+
+
+@pytest.mark.parametrize("horizon", [6, None])
+def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizon):
+    """One centre of 400 coordinates, each of which is a run of its own."""
+    setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400)), "horizon": horizon}
+    found = []
+    for key in (KEY, KEY[::-1], bytes(32)):
+        stream = streaming.OnlineKMeans(1, **setting, epsilon=1.0, key=key)
+        found.append([release.only for release in stream.steps([np.zeros((5000, 400))] * 5)])
+    for step in range(5):
+        measured = np.std([run[step].value for run in found])
+        stated = np.mean([run[step].standard_error for run in found])
+        assert abs(measured / stated - 1) < 0.08
+
+
+def test_one_statistic_in_two_streams_learns_in_each_by_itself():
+    statistic = streaming.KMeansOf(**SETTING)
+    one, other = (NoNoise({"c": statistic}, epsilon=5.0, horizon=9) for _ in range(2))
+    one.steps([points(0, 2000)] * 3)
+    assert np.allclose(other.release().estimate, SETTING["initial"])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: streaming.KMeansOf(0, 1.0, 2), "k=0"),
+        (lambda: streaming.KMeansOf(2, 1.0, 2, initial=[[0.0, 0.0]]), "initial has 1 entries"),
+        (lambda: streaming.KMeansOf(1, 1.0, 2, initial=[[0.0]]), "is needed"),
+        (
+            lambda: streaming.OnlineKMeans(**SETTING, epsilon=1.0, over=streaming.SlidingWindow(4)),
+            "needs sums over all steps",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

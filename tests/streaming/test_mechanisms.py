@@ -1,0 +1,120 @@
+"""The planned mechanisms: how good, for how long, and what they are held against."""
+
+import math
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import streaming
+from anechoic.participation import FullBatch, MinSep, Single
+from anechoic.streaming.mechanisms import FOR_EVER, NoiseRows, Spent
+
+RUNNING = streaming.Running()
+
+
+def planned(**changes):
+    setting = {
+        "over": RUNNING,
+        "horizon": 50,
+        "participation": Single(),
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "dimension": 1,
+    }
+    return streaming.planned_mechanism(**{**setting, **changes})
+
+
+def max_error(mechanism, over, steps):
+    return mechanism.noise_std * an.error(over.workload(steps), mechanism.strategy.truncate(steps)).max
+
+
+@pytest.mark.parametrize("over", [RUNNING, streaming.SlidingWindow(6), streaming.Decayed(0.9)])
+@pytest.mark.parametrize("participation", [Single(), MinSep(5, 3), FullBatch()])
+@pytest.mark.parametrize("horizon", [1, 2, 3, 4, 65])
+def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(horizon, participation, over):
+    mechanism = planned(horizon=horizon, participation=participation, over=over)
+    assert 1 - 1e-6 < mechanism.epsilon() <= 1
+    independent = an.calibrate(
+        an.strategies.Identity(horizon), sampling=mechanism.sampling, epsilon=1.0, delta=1e-6
+    )
+    ours, other = (max_error(m, over, horizon) for m in (mechanism, independent))
+    assert ours <= other * (1 + 1e-9)
+    assert mechanism.grid_bits is not None and mechanism.unit == "event"
+
+
+@pytest.mark.parametrize("participation", [Single(), MinSep(3, 2)])
+@pytest.mark.parametrize("over", [RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)])
+def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
+    mechanism = planned(horizon=None, over=over, participation=participation)
+    assert mechanism.steps == FOR_EVER and 1 - 1e-6 < mechanism.epsilon() <= 1
+    for n in (1, 7, 12):
+        block = mechanism.strategy.truncate(n).to_dense()
+        norms = [np.linalg.norm(block[:, list(p)].sum(axis=1)) for p in participation.patterns(n)]
+        assert max(norms) <= mechanism.sensitivity.value * (1 + 1e-12)
+
+
+def test_without_horizon_the_error_is_near_that_of_a_planned_one():
+    endless = planned(horizon=None)
+    for steps, ratio in [(1000, 1.4), (10**6, 1.05)]:
+        best = an.optimize.blt(RUNNING.workload(steps), buffers=6, loss="max").loss
+        at = an.error(RUNNING.workload(steps), endless.strategy.truncate(steps)).last
+        assert best < endless.sensitivity.value * at < best * ratio
+    later = planned(horizon=None, accurate_to=10**9)
+    at_billion = [
+        m.sensitivity.value * an.error(RUNNING.workload(10**9), m.strategy.truncate(10**9)).last
+        for m in (endless, later)
+    ]
+    assert at_billion[1] < 8 < 25 < at_billion[0]
+
+
+@pytest.mark.parametrize("steps", [8760, 10**6])
+def test_a_third_of_the_error_of_a_binary_tree(steps):
+    """Prefix sums that add up the nodes of a tree, each with noise of its own, at equal rho."""
+    levels = steps.bit_length()
+    binary = math.sqrt(levels * max(t.bit_count() for t in range(steps // 2, steps + 1)))
+    mechanism = planned(horizon=steps)
+    ours = mechanism.sensitivity.value * an.error(RUNNING.workload(steps), mechanism.strategy).max
+    assert binary > 3 * ours
+
+
+def test_memory_that_would_drift_is_kept_in_floats_and_rounded():
+    mechanism = planned(horizon=None, accurate_to=10**9, dimension=10**6)
+    assert mechanism.grid_bits is None
+    small = planned(horizon=None, accurate_to=10**9, dimension=10**6)
+    rows = NoiseRows(small, 3, bytes(32))
+    assert not rows.exact and rows.next().dtype == np.int64
+
+
+def test_a_unit_that_takes_part_for_ever_is_refused():
+    with pytest.raises(an.UnsupportedError, match="infinitely much noise"):
+        planned(horizon=None, participation=FullBatch())
+
+
+def test_epsilon_so_far_is_that_of_the_next_power_of_two():
+    mechanism = planned(horizon=20)
+    spent = Spent(mechanism)
+    for releases in range(1, 21):
+        rounded = min(20, 2 ** math.ceil(math.log2(releases)))
+        assert spent.after(releases) == mechanism.epsilon(steps=rounded)
+
+
+def test_the_loss_is_what_it_is_planned_for():
+    mechanisms = {loss: planned(horizon=200, loss=loss) for loss in ("max", "rms", "mean")}
+    errors = {
+        loss: m.noise_std * an.error(RUNNING.workload(200), m.strategy).per_step
+        for loss, m in mechanisms.items()
+    }
+    steps = np.arange(1, 201)
+    scores = {
+        "max": {loss: e.max() for loss, e in errors.items()},
+        "rms": {loss: np.sqrt(np.square(e).mean()) for loss, e in errors.items()},
+        "mean": {loss: np.sqrt(np.square(e / steps).mean()) for loss, e in errors.items()},
+    }
+    for loss, of in scores.items():
+        assert of[loss] <= min(of.values()) * (1 + 1e-9)
+    assert scores["mean"]["mean"] < 0.8 * scores["mean"]["max"]
+    with pytest.raises(ValueError, match="without horizon"):
+        planned(horizon=None, loss="mean")
+    with pytest.raises(ValueError, match="loss='last'"):
+        planned(loss="last")
