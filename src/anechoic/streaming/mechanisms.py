@@ -201,7 +201,7 @@ def checked_mechanism(mechanism: Mechanism, participation: Participation | None)
             f"mechanism={mechanism!r} must be an anechoic.Mechanism, as from anechoic.calibrate(strategy,"
             " sampling=External(Single(), 1, steps=n), …)."
         )
-    if not isinstance(mechanism.sampling, External):
+    if not mechanism.sampling.formed_outside:
         raise MismatchError(
             f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random."
             " Give sampling=External(participation, 1, steps=n)."
