@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -27,7 +28,7 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.strategies import BandedToeplitz, Identity, Restarted
+from anechoic.strategies import BLT, BandedToeplitz, Identity, Restarted
 from anechoic.strategies import endless as without_end
 from tests.marks import slow
 
@@ -46,6 +47,18 @@ def parts():
         "bins": Mechanism(BANDED, BallsInBins(1200, 12, N), 5.0),
         "allocation": Mechanism(Identity(N), RandomAllocation(1200, 12, N), 3.0),
     }
+
+
+def test_what_rounding_may_add_is_added_for_every_run(monkeypatch):
+    """BLTs on a grid never forget: what their memory may lose is made large, to be seen."""
+    monkeypatch.setattr("anechoic.noise.rounding.fading.DRIFT_EPSILON", 0.01)
+    monkeypatch.setattr("anechoic.noise.rounding.fading.DRIFT_DELTA", 0.1)
+    plain = Mechanism(BLT(40, [0.3], [0.5]), BallsInBins(examples=400, bins=20, steps=40), 3.0, delta=1e-5)
+    gridded = replace(plain, grid_bits=20)
+    assert gridded.drift > 0.0 == plain.drift
+    for count in (2, 5):
+        without = compose(*[plain] * count).epsilon(1e-5 * 0.9**count)
+        assert compose(*[gridded] * count).epsilon(1e-5) == pytest.approx(without + 0.01 * count, rel=1e-3)
 
 
 def test_gaussians_are_exact():

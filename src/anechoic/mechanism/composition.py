@@ -24,7 +24,7 @@ from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.rounding import before_drift
+from anechoic.noise.rounding import DRIFT, before_drift
 from anechoic.statement import render, statement_of
 
 if TYPE_CHECKING:
@@ -200,12 +200,14 @@ class Composition:
         finest = max(_FINEST, max(reaches) / MOST_CELLS)
         if finest > _COARSEST:  # next to no noise
             return known
+        drifting = sum(count for part, count in self.parts if _amplified(part) and _drift(part) > 0.0)
+        inner, excess = before_drift(delta - failure, DRIFT, drifting)
         for _ in range(_REFINED):
             width = max(min(known / _GRID, _COARSEST), finest)
             pairs = [(pair, times * count) for term, _, count in terms for pair, times in [term.pair(width)]]
             if gaussians:
                 pairs.append((_gaussian_pld(mu, width), 1))
-            found = composed_epsilon(pairs, delta - failure)
+            found = composed_epsilon(pairs, inner) + excess
             before, known = known, min(known, found)
             if known > 0.7 * before or width == finest:
                 break
@@ -284,6 +286,11 @@ def _term(part: Part, share: float, verified: bool) -> tuple[Term, float]:
         raise TypeError(f"{part!r} is not amplified.")
     inner, excess = before_drift(share, part.drift)
     return accountant.term(inner, part.noise_std, part.gdp(), verified=verified), excess
+
+
+def _drift(part: Part) -> float:
+    """What rounding may add to mu; endless mechanisms have no grid."""
+    return part.drift if isinstance(part, Mechanism) else 0.0
 
 
 def _failure(part: Part) -> float:

@@ -31,9 +31,13 @@ LARGEST_MEMORY = 2.0**24
 MOST_STEPS = 2**17
 
 
-def before_drift(delta: float, drift: float) -> tuple[float, float]:
-    """(inner, excess): (epsilon, inner)-DP without drift is (epsilon + excess, delta)-DP with it."""
-    return (delta * (1 - DRIFT_DELTA), DRIFT_EPSILON) if drift else (delta, 0.0)
+def before_drift(delta: float, drift: float, runs: int = 1) -> tuple[float, float]:
+    """(inner, excess): (epsilon, inner)-DP without drift is (epsilon + excess, delta)-DP with it.
+
+    Args:
+        runs: that drift, of those that are composed: one after the other is put in for what it stands for.
+    """
+    return (delta * (1 - DRIFT_DELTA) ** runs, runs * DRIFT_EPSILON) if drift and runs else (delta, 0.0)
 
 
 def checked_drift(local: float, reach: float, steps: int, dimension: int) -> float:
