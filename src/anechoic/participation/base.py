@@ -32,13 +32,13 @@ class Participation:
         """One line for a privacy statement."""
         raise NotImplementedError  # pragma: no cover - abstract
 
-    def touched(self, n: int) -> tuple[int, ...]:
+    def touched(self, n: int) -> Sequence[int]:
         """The steps below n that some unit may touch, in order; all of them unless a schema says otherwise.
 
         What is released at the others depends on nobody's data: it needs no noise, and bounds a strategy's
         sensitivity in no way.
         """
-        return tuple(range(n))
+        return range(n)
 
     def allows(self, steps: Iterable[int], n: int) -> bool:
         """Whether one unit may take part in exactly these steps, which are distinct and below n."""
