@@ -149,6 +149,7 @@ def test_one_of_one_step_and_a_half_epoch_in_closed_form(sigma, goal):
     assert 0.9 * goal <= max(remove, add) <= goal * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_verified_epsilon_is_too_small_no_more_often_than_it_may_be():
     """One of two orthogonal means, delta by quadrature: failures at failure = 0.2 over 20 seeds."""
     u = np.linspace(-14, 16, 60_001)

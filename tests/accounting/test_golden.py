@@ -82,6 +82,7 @@ def one_parameter_noise():
     return Mixture(bins_gram(Toeplitz(3900, 0.9 ** np.arange(3900)), 390))
 
 
+@pytest.mark.slow
 def test_balls_in_bins_with_one_parameter_noise():
     """arXiv 2601.22334; the published std just misses its target. Tilted beyond what has a proven range,
     78,000 samples know delta to a few per cent."""

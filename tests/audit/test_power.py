@@ -78,6 +78,7 @@ def test_power_on_epsilon_grows_with_the_lack_of_noise_and_the_claim_is_kept():
     assert powers[2] >= 0.9
 
 
+@pytest.mark.slow
 def test_likelihood_ratios_have_power_under_amplification():
     sampling = CyclicPoisson(2000, 100, 4, 24)
     draw = partial(draw_ratios, BandedToeplitz(24, [1.0, 0.5, 0.3, 0.2]), sampling, 0.8)

@@ -23,6 +23,7 @@ from tests.marks import mostly_slow
             "banded Toeplitz normalised, fixed order",
             "banded Toeplitz, balls in bins",
             "output, fixed order",
+            "banded Toeplitz, min-sep sampling",  # its accounting is Monte Carlo
         },
     ),
 )

@@ -90,7 +90,7 @@ def test_deterministic_bound_is_that_of_the_gram_matrix():
     assert other.epsilon(1e-6) == random_allocation_epsilon(1e-6, other.noise_multiplier, 9, N)
 
 
-@pytest.mark.parametrize("name", ["bins, verified", "min-sep"])
+@pytest.mark.parametrize("name", ["bins, verified", *slow("min-sep")])
 def test_verified_epsilon_is_a_guarantee_and_close(name):
     """Against ten times as many samples of another seed; failure is inside of delta."""
     mech = made(name)

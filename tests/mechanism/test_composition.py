@@ -172,6 +172,7 @@ def test_order_independent_and_growing_and_below_the_sum(names, extra):
     assert whole.epsilon(1e-7) >= epsilon
 
 
+@pytest.mark.slow
 def test_verified_parts_pay_for_their_failure():
     verified = Mechanism(BANDED, BallsInBins(1200, 12, N), 3.0, delta=1e-5, accounting=QUICK)
     plain = Mechanism(BANDED, BallsInBins(1200, 12, N), 3.0, delta=1e-5)

@@ -338,6 +338,7 @@ def test_the_estimate_agrees_with_the_distribution():
 # -- balls in bins, random allocation, Monte Carlo ---------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_pass_is_better_in_bins():
     setting = {"examples": 600, "batch_size": 20, "epochs": 1, "epsilon": 4.0, "delta": 1e-5}
     result = plan(**setting)

@@ -397,6 +397,7 @@ def test_the_certificate_agrees_with_exact_arithmetic(terms):
     assert generating.certified_norm(np.array([1.0, -2.0, 0.5])) == (None, False)
 
 
+@pytest.mark.slow
 def test_a_jump_at_zero_is_refused():
     with pytest.raises(ValueError, match="not known to be square-summable"):
         endless.series(lambda x: np.where(x == 0, 0.4, 1 - 0.5 * x), radius=1.5)

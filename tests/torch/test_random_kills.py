@@ -38,6 +38,7 @@ def check_kills(found, wanted):
     assert found["repeated"] > 0  # or nothing was tried
 
 
+@pytest.mark.slow
 def test_a_few_random_kills(tmp_path):
     found, _ = ask(tmp_path, "kills:4:4")
     check_kills(found["kills"], 4)

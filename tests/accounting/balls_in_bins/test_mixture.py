@@ -150,6 +150,7 @@ def gram_of_one_parameter_noise():
     return means.T @ means
 
 
+@pytest.mark.slow
 def test_published_value_for_one_parameter_noise():
     """arXiv 2601.22334: n = 3900, b = 390, k = 10, lambda = .9, std 7.435; plain Monte Carlo with
     5.2e7 samples gives delta = 1.157e-5 +- 0.019e-5 at epsilon = 1, in the remove direction."""

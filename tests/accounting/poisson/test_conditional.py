@@ -220,6 +220,7 @@ def test_toeplitz_is_not_below_dense(steps):
         assert exact * (1 - 1e-3) <= grouped < 1.06 * exact
 
 
+@pytest.mark.slow
 def test_groups_of_lags_and_rows_are_bounds(monkeypatch):
     c = 1.0 / np.sqrt(np.arange(1, 17))
     dense = sum(np.diag(np.full(16 - k, c[k]), -k) for k in range(16))

@@ -147,6 +147,7 @@ def test_identity_of_an_outcome_knows_bound_and_local_steps():
     assert training.key("noise", runs[0]) == training.key("noise", runs[1])
 
 
+@pytest.mark.slow
 def test_sampled_aircraft_with_local_steps():
     found, _, facts = sampled_study(
         examples=20_480, epsilons=(2.0,), rates=(0.5,), seeds=1, passes=1, strategy="identity", local_steps=2

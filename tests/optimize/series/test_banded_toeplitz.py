@@ -111,6 +111,7 @@ def test_loss_is_exact_and_a_local_minimum(bands, schema, kind, beta):
         assert loss(workload, BandedToeplitz(47, near), schema, kind) >= found.loss * (1 - 1e-8)
 
 
+@pytest.mark.slow
 def test_more_bands_than_the_separation():
     # both do better than the best BLT (GOLDEN, section 2: 9.43056), which has all its bands
     workload, schema = workloads.prefix_sum(2000), MinSep(400, 5)
