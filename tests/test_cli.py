@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anechoic import cli
-from anechoic.cli import commands, manners, values
+from anechoic.cli import commands, manners, parser, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.sentences import KEYS
 from anechoic.planning import STRATEGIES
@@ -352,7 +352,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 
 def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
-    assert cli._STRATEGIES == STRATEGIES
+    assert parser._STRATEGIES == STRATEGIES
     setting = ["plan", "--examples", "200", "--batch-size", "20", "--delta", "1e-5", "--no-random-sampling"]
     assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam"]) == 0
     printed = capsys.readouterr().out

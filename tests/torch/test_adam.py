@@ -154,4 +154,4 @@ def test_a_delta_that_is_not_below_1_over_n_is_seen_without_configuring_anything
     assert not caplog.records
     planned(torch.optim.SGD, target_delta=0.013, **options)
     (record,) = caplog.records
-    assert record.levelname == "WARNING" and "not below 1 / N = 0.0125" in record.getMessage()
+    assert record.levelname == "WARNING" and "delta=0.013 is at least 1/N for N=80" in record.getMessage()

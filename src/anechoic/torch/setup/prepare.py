@@ -202,13 +202,6 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
-    if delta is not None and delta >= 1 / setup.count:
-        logger.warning(
-            "target_delta=%.3g is not below 1 / N = %.3g: it would permit to publish one record of %d.",
-            delta,
-            1 / setup.count,
-            setup.count,
-        )
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
