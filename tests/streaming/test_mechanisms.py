@@ -118,3 +118,13 @@ def test_the_loss_is_what_it_is_planned_for():
         planned(horizon=None, loss="mean")
     with pytest.raises(ValueError, match="loss='last'"):
         planned(loss="last")
+
+
+def test_a_grid_that_float64_could_not_hold_in_the_middle_of_a_run_is_made_coarser():
+    """Whether it holds depends on the noise that is drawn: with much noise and a long memory it may not."""
+    fine, coarse = (planned(horizon=150, epsilon=epsilon) for epsilon in (1.0, 0.01))
+    assert fine.grid_bits == 28
+    assert 20 <= coarse.grid_bits < 28
+    rows = NoiseRows(coarse, 3, bytes(32))
+    for _ in range(150):
+        rows.next()

@@ -30,6 +30,10 @@ ACCURATE_TO = 10**6
 LOSSES = ("max", "rms", "mean")
 #: Fewest bits below the clip norm: what truncation takes off one contribution is below 1e-8 of it.
 _BITS = 28
+#: The same where memory is long: below 1e-6.
+_FEWEST_BITS = 20
+#: Steps and entries with which rounding is tried, and how many times the noise.
+_TRIED, _SPARE = (4096, 4), 8.0
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Longest horizon at which columns are normalised: errors then take O(n bands).
@@ -90,8 +94,9 @@ def planned_mechanism(
     if len(candidates) > 1:
         workload = over.workload(steps)
         candidates.sort(key=lambda strategy: loss_of(workload, strategy, participation, kind))
-    made = [
-        calibrate(
+
+    def made(bits: int | None) -> Mechanism:
+        return calibrate(
             candidates[0],
             sampling=sampling,
             epsilon=epsilon,
@@ -100,9 +105,14 @@ def planned_mechanism(
             unit=unit,
             grid_bits=bits,
         )
-        for bits in (min(MOST, max(_BITS, default_bits(dimension))), None)
-    ]
-    return made[0] if _can_be_exact(made[0], dimension) else made[1]
+
+    most = min(MOST, max(_BITS, default_bits(dimension)))
+    fewest = min(most, max(_FEWEST_BITS, default_bits(dimension)))
+    for bits in range(most, fewest - 1, -2):
+        mechanism = made(bits)
+        if _can_be_exact(mechanism, dimension):
+            return mechanism
+    return made(None)
 
 
 def loss_kind(loss: str, n: int) -> LossKind:
@@ -111,9 +121,19 @@ def loss_kind(loss: str, n: int) -> LossKind:
 
 
 def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
-    """Whether rows can be rounded exactly: not where a memory that never fades has too many entries."""
+    """Whether rows can be rounded exactly, with room to spare.
+
+    Not where a memory that never fades has too many entries, nor where so many rows add up to one that
+    float64 has no digits left for the grid. The latter depends on the noise that is drawn: it is tried with
+    `_SPARE` times as much.
+    """
+    grid = 2.0 ** -(mechanism.grid_bits or 0)
     try:
         mechanism.stream(dimension)
+        tried = NoiseStream(mechanism.strategy, _TRIED[1], std=_SPARE * mechanism.noise_std, grid=grid)
+        state = tried.init()
+        for _ in range(min(mechanism.steps, _TRIED[0])):
+            state = tried.next(state)[1]
     except GuaranteeError:
         return False
     return True
