@@ -155,11 +155,20 @@ def _memory(best: PlanRow) -> str:
     return f"Its noise state is {size(best.memory)}, {best.history} times the model (float32)."
 
 
+#: Gains in predicted error above which Adam's users are not sent to other noise.
+WORTH = 0.9
+
+
 def _for_adam(best: PlanRow, least: PlanRow) -> str:
     """What an optimiser that divides by the noise of a step would have to do for the least error of sums."""
     if least is best:
         return "It has the least predicted error too."
     ratio = least.step_noise / best.step_noise
+    if least.predicted > WORTH * best.predicted:
+        return (
+            f"{least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
+            f" error, but {ratio:.3g} times the noise in a step, by which Adam divides: hardly worth it."
+        )
     return (
         "Adam divides by the noise of a step, so that with more of it the same learning rate is too small."
         f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"

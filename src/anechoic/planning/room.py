@@ -74,7 +74,11 @@ def room(dimension: int | None, memory_budget: float | None) -> Room:
             )
         return Room(int(budget // (BYTES * dimension)), dimension)
     if dimension is None:
-        return Room(None, None, "The number of parameters is not given, so nothing bounds the noise state.")
+        return Room(
+            None,
+            None,
+            "The number of parameters is not given (dimension=, --dimension): nothing bounds the noise state.",
+        )
     rows = max(MODELS, FLOOR // (BYTES * dimension))
     which = f"{MODELS} times the model" if rows == MODELS else f"{FLOOR // 2**20} MiB"
     return Room(rows, dimension, f"No memory_budget is given: noise state of at most {which} is compared.")
