@@ -77,7 +77,7 @@ def room(dimension: int | None, memory_budget: float | None) -> Room:
         return Room(
             None,
             None,
-            "The number of parameters is not given (dimension=, --dimension): nothing bounds the noise state.",
+            "No number of parameters is given (dimension=, --dimension): nothing bounds the noise state.",
         )
     rows = max(MODELS, FLOOR // (BYTES * dimension))
     which = f"{MODELS} times the model" if rows == MODELS else f"{FLOOR // 2**20} MiB"
