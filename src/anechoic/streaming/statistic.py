@@ -150,7 +150,8 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     does a row whose integers, looked at once more, are too long.
     """
     limit = bound * (1 - _SPARE)
-    rows = np.where(np.isfinite(rows).all(axis=1)[:, None], rows, 0.0)
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+    rows = np.where(finite[:, None], rows, 0.0)
     peaks = np.abs(rows).max(axis=1, initial=0.0)
     over = peaks > limit
     near = ~over
