@@ -237,7 +237,14 @@ def entries(given: Any, what: str) -> list[Any]:
     if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
         raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
     listed = plain() if plain else list(given)
-    return [entry.item() if isinstance(entry, np.generic) else entry for entry in listed]
+    return [
+        entry.item() if isinstance(entry, np.generic) and not _is_time(entry) else entry for entry in listed
+    ]
+
+
+def _is_time(entry: np.generic) -> bool:
+    """Whether `item` might make a plain integer of it."""
+    return isinstance(entry, np.datetime64 | np.timedelta64)
 
 
 def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Records:

@@ -315,7 +315,7 @@ class Store:
         if (fields["commits"], fields["members"]) != (self.commits, self._members.digest.hex()):
             raise CheckpointError(
                 f"state file {self.path} holds parts of two states: a commit was cut short, and its"
-                f" journal is not beside it. Put {self.path.name}-journal back, as it was left; else: {_NEW_RUN}"
+                f" journal is not beside it. Put {self.path.name}-journal back; else: {_NEW_RUN}"
             )
         return snapshot
 
