@@ -255,3 +255,20 @@ def test_arrays_and_columns_are_read_entry_by_entry():
             places.read(wrong)
     with pytest.raises(ValueError, match="plain values"):
         streaming.HistogramOf([[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: streaming.Sum(bound=1e-300, epsilon=1.0, horizon=4), "norm at most 1e-300, which the grid"),
+        (lambda: streaming.Sum(bound=TINY, epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.Sum(bound=1e300, epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.SumOf(10**400), "bound lies beyond the range"),
+        (lambda: streaming.MomentsOf(1.0, 1, [10**400]), "centre has an entry beyond"),
+        (lambda: streaming.MeanOf(0, 10**400), "two finite numbers"),
+        (lambda: streaming.MeanOf(-TOP, TOP), "difference finite"),
+    ],
+)
+def test_numbers_beyond_the_range_are_refused_in_words(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

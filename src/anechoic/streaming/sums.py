@@ -47,7 +47,7 @@ class CountOf(Statistic):
                 raise TypeError
             return Records(len(batch), None)
         except TypeError as error:
-            raise ValueError(f"batch={batch!r:.60} must be records, or their number.") from error
+            raise ValueError(f"batch, a {type(batch).__name__}, must be records, or their number.") from error
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         count = records.count if kept is None else int(np.count_nonzero(kept))
