@@ -69,6 +69,8 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | No
         array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={value!r} cannot be read as an array of real numbers.") from error
+    except OverflowError:
+        raise ValueError(f"{name} has an entry beyond the range of floating point, 1.8e308.") from None
     if array.ndim != ndim or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; a non-empty {ndim}-dimensional array is needed.")
     if length is not None and len(array) != length:
@@ -120,7 +122,10 @@ def scale_rows(diagonal: Array, x: Array) -> Array:
 def _real(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name}={value!r} must be a real number.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} lies beyond the range of floating point, 1.8e308.") from None
 
 
 def _tail(remedy: str) -> str:

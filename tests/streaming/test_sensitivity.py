@@ -1,6 +1,7 @@
 """The guarantee attacked: whatever a unit feeds, C times what it changes has norm at most the sensitivity."""
 
 import itertools
+import warnings
 from functools import lru_cache
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
+from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import integer_rows
 from tests.streaming.test_estimator import NoNoise
 
@@ -145,3 +147,128 @@ def test_rows_of_integers_are_never_longer_than_their_bound():
         found = integer_rows(rows, 1.7, 2**20 + 7)
         exact = [sum(int(v) ** 2 for v in row) for row in found]
         assert max(exact) <= (1.7 * (2**20 + 7)) ** 2
+
+
+TOP, TINY = np.finfo(float).max, 5e-324
+WHOLE = {
+    "sum": lambda b, c: streaming.SumOf(b, 2),
+    "moments": lambda b, c: streaming.MomentsOf(b, 2, c),
+    "regression": lambda b, c: streaming.LinearRegressionOf(1, b, b),
+    "k-means": lambda b, c: streaming.KMeansOf(3, b, 2, c),
+    "mean": lambda b, c: streaming.MeanOf(c[0] / 2, c[0] / 2 + b),
+    "histogram": lambda b, c: streaming.HistogramOf([0, 1]),
+    "distribution": lambda b, c: streaming.DistributionOf([-b, 0.0, b, TOP], noise="buckets"),
+    "quantiles": lambda b, c: streaming.QuantilesOf([-b, 0.0, b, TOP], noise="domain"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(("bound", "centre"), [(0.5, [3.0, -1.0]), (1e-3, [-TOP, TOP]), (2.0, [0.0, TINY])])
+def test_no_number_takes_a_record_beyond_its_bound(name, bound, centre):
+    if name == "mean" and abs(centre[0]) == TOP:
+        centre = [7.0, 0.0]  # an interval so narrow does not exist there
+    statistic = WHOLE[name](bound, centre)
+    hostile = [TOP, -TOP, 1e300, -1.0, TINY, -1e-310, 0.0, np.inf, -np.inf, np.nan, 0.3]
+    if name in ("sum", "moments", "regression", "k-means"):
+        records = np.array(list(itertools.product(hostile, repeat=2)))
+    else:
+        records = np.array(hostile)
+    unit = 2**14 * int(2**20 / statistic.bound) if statistic.bound > 1e-2 else 2**40
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for record in records:
+            added = statistic.total(statistic.read(record[None]), None, unit)
+            assert sum(int(entry) ** 2 for entry in added) <= (unit * statistic.bound) ** 2, record
+        together = statistic.total(statistic.read(records), None, unit)
+    alone = [statistic.total(statistic.read(record[None]), None, unit) for record in records]
+    assert (together == np.sum(alone, axis=0)).all()
+
+
+def test_rows_that_are_no_numbers_become_zero():
+    rows = np.array([[np.nan, 1.0], [np.inf, 0.0], [-np.inf, np.nan], [0.0, 1.0]])
+    assert integer_rows(rows, 2.0, 2**10).tolist() == [[0, 0], [0, 0], [0, 0], [0, 1024]]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("odd", [10**400, "secret", b"secret", 1j])
+def test_what_is_no_number_is_refused_without_showing_records(name, odd):
+    statistic = WHOLE[name](0.5, [0.0, 0.0])
+    vectors = name in ("sum", "moments", "regression", "k-means")
+    if name == "histogram":
+        assert statistic.read([0, odd, 1]).usable.tolist() == [True, False, True]
+        return
+    for records in ([0.25, odd], np.array([0.25, odd], dtype=object)):
+        with pytest.raises(ValueError, match="array of real numbers below") as caught:
+            statistic.read([[record, 0.0] for record in records] if vectors else records)
+        assert "0.25" not in str(caught.value) and "secret" not in str(caught.value)
+        assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_masked_numbers_are_left_out():
+    read = streaming.SumOf(1.0).read(np.ma.masked_array([0.5, 0.75], mask=[False, True]))
+    assert read.usable.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("categories", "ordinary", "odd"),
+    [
+        ([1, 2, 3], 1, "x"),
+        ([0, 1, 2], 1, "x"),
+        ([0, 1, 2], 1, None),
+        ([2**53 + 1, 7], 2**53 + 1, 0.5),
+        ([2**53 + 1, 2**53], 2**53 + 1, 2**53),
+        (["AA", "UA"], "AA", b"\xff"),
+        (["AA", "UA"], "AA", ("AA", "UA")),
+        ([True, False], True, "x"),
+        (["a", 1], 1, "a"),
+        ([("a", 1), ("b", 2)], ("a", 1), ("b", 2)),
+        (["a", "a\0"], "a", "a\0"),
+        ([10**400, 0], 10**400, np.nan),
+    ],
+)
+@pytest.mark.parametrize("form", [list, tuple, lambda records: {"a": records}])
+def test_one_odd_record_changes_no_other_category(categories, ordinary, odd, form):
+    column = "a" if isinstance(form([]), dict) else None
+    statistic = streaming.HistogramOf(categories, column)
+    shared = SharedRelease({"h": statistic}, None, 1, 20)
+    sums = [
+        shared.sums(shared.read(form(records))[0], None)
+        for records in ([ordinary] * 9, [ordinary] * 9 + [odd])
+    ]
+    known = [category is odd or category == odd for category in categories]
+    assert (sums[1] - sums[0] == np.array(known) * shared.units["h"]).all()
+    assert sums[0][0 if ordinary == categories[0] else 1] == 9 * shared.units["h"]
+
+
+def test_arrays_and_columns_are_read_entry_by_entry():
+    places = streaming.HistogramOf(range(3))
+    for records in (
+        np.array([2, 0, 9], np.uint64),
+        np.array([2, 0, -(2**62)]),
+        np.array([2.0, 0.0, np.nan]),
+        np.ma.masked_array([2, 0, 1], mask=[0, 0, 1]),
+        [np.int8(2), np.uint64(0), np.float32(0.5)],
+    ):
+        assert places.read(records).values.tolist() == [2, 0, -1]
+    for wrong in ("210", {0: 1}, {0, 1}, 5, np.zeros((2, 1), int)):
+        with pytest.raises(ValueError, match="one entry a record"):
+            places.read(wrong)
+    with pytest.raises(ValueError, match="plain values"):
+        streaming.HistogramOf([[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: streaming.Sum(bound=1e-300, epsilon=1.0, horizon=4), "norm at most 1e-300, which the grid"),
+        (lambda: streaming.Sum(bound=TINY, epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.Sum(bound=1e300, epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.SumOf(10**400), "bound lies beyond the range"),
+        (lambda: streaming.MomentsOf(1.0, 1, [10**400]), "centre has an entry beyond"),
+        (lambda: streaming.MeanOf(0, 10**400), "two finite numbers"),
+        (lambda: streaming.MeanOf(-TOP, TOP), "difference finite"),
+    ],
+)
+def test_numbers_beyond_the_range_are_refused_in_words(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

@@ -93,7 +93,7 @@ def test_commits_wait_for_the_disk(tmp_path):
     with board(tmp_path / "s") as stream:
         ask = stream._state._database.execute
         assert ask("PRAGMA synchronous").fetchone() == (2,) and ask("PRAGMA journal_mode").fetchone() == (
-            "wal",
+            "persist",
         )
 
 
@@ -123,7 +123,7 @@ def test_the_file_is_for_its_owner_and_names_no_unit(tmp_path):
     content = path.read_bytes()
     assert b"lovelace" not in content and KEY not in content
     with board(tmp_path / "t") as stream:
-        assert stream._state.key in (tmp_path / "t-wal").read_bytes() + (tmp_path / "t").read_bytes()
+        assert stream._state.key in (tmp_path / "t").read_bytes()
 
 
 def test_a_key_kept_elsewhere_is_asked_for(tmp_path):
@@ -173,17 +173,72 @@ def test_a_second_writer_is_refused(tmp_path):
     board(tmp_path / "s").close()
 
 
-def test_a_writer_that_took_the_file_behind_its_lock_stops_the_other(tmp_path):
-    path = tmp_path / "s"
-    stream = board(path, key=KEY)
-    os.unlink(tmp_path / "s.lock")  # the lock of the first is on a file without a name now
-    with board(path, key=KEY) as other:
-        other.release()
-        with pytest.raises(GuaranteeError, match="changed by somebody else"):
+def test_a_writer_behind_the_lock_stops_the_other(tmp_path):
+    stream = board(tmp_path / "s", key=KEY)
+    other = sqlite3.connect(tmp_path / "s")
+    other.execute("UPDATE meta SET value = 'somebody' WHERE name = 'owner'")
+    other.commit()
+    other.close()
+    with pytest.raises(GuaranteeError, match="changed by somebody else"):
+        stream.release()
+    with pytest.raises(GuaranteeError, match="Open the file again"):
+        stream.update({"x": [0.0]}, unit_ids=[1])
+
+
+def test_every_name_of_the_file_is_the_same_file(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    with board(tmp_path / "link") as stream:
+        stream.release()
+        with pytest.raises(GuaranteeError, match="open in another process"):
+            board(tmp_path / "s")
+        os.link(tmp_path / "s", tmp_path / "t")
+        with pytest.raises(GuaranteeError, match="open in another process"):
+            board(tmp_path / "t")
+        with pytest.raises(GuaranteeError, match="2 names"):
             stream.release()
-        with pytest.raises(GuaranteeError, match="Open the file again"):
-            stream.update({"x": [0.0]}, unit_ids=[1])
-        assert other.release().step == 1
+    with pytest.raises(GuaranteeError, match="2 names"):
+        board(tmp_path / "t")
+    os.unlink(tmp_path / "t")
+    with board(tmp_path / "s") as stream:
+        assert stream.step == 1
+        os.rename(tmp_path / "s", tmp_path / "u")
+        with pytest.raises(GuaranteeError, match="moved, removed or replaced"):
+            stream.release()
+        board(tmp_path / "s", key=KEY).close()
+        with pytest.raises(GuaranteeError, match="moved, removed or replaced"):
+            stream.release()
+        with pytest.raises(GuaranteeError, match="open in another process"):
+            board(tmp_path / "u")
+
+
+def test_what_was_returned_is_in_the_one_file(tmp_path):
+    """Moved without what SQLite keeps beside it, while a killed process would have left that there."""
+    stream = board(tmp_path / "s", key=KEY)
+    for t in range(3):
+        feed(stream, [t])
+        os.makedirs(tmp_path / f"{t}")
+        shutil.copy(tmp_path / "s", tmp_path / f"{t}" / "s")
+        with board(tmp_path / f"{t}" / "s", key=KEY, adopt=True) as moved:
+            assert moved.step == t + 1 and moved.get().to_bytes() == stream.get().to_bytes()
+
+
+@pytest.mark.parametrize("table", ["state", "meta", "units", "batches", "releases"])
+def test_a_commit_cut_short_without_its_journal_is_seen(tmp_path, table):
+    """One table as it was before an update, all others as after it."""
+    with board(tmp_path / "s", key=KEY) as stream:
+        feed(stream, range(2))
+        shutil.copy(tmp_path / "s", tmp_path / "before")
+        stream.update({"x": [0.5]}, unit_ids=["new"], batch_id="new")
+        if table == "releases":
+            stream.release()
+    database = sqlite3.connect(tmp_path / "s", isolation_level=None)
+    database.execute("ATTACH ? AS old", (str(tmp_path / "before"),))
+    keep = " WHERE name != 'owner'" if table == "meta" else ""
+    database.execute(f"DELETE FROM {table}{keep}")
+    database.execute(f"INSERT INTO {table} SELECT * FROM old.{table}{keep}")
+    database.close()
+    with pytest.raises(CheckpointError, match="two states|damaged|lacks its last"):
+        board(tmp_path / "s", key=KEY)
 
 
 def test_a_fork_is_refused(tmp_path):

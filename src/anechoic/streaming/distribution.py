@@ -95,7 +95,7 @@ class DistributionOf(Statistic):
         return np.asarray(solve_triangular(self._fine.T / FINE, ones.T, lower=False).T)
 
     def read(self, batch: Any) -> Records:
-        values = numbers(batch, what="batch")
+        values = numbers(batch)
         if values.ndim != 1:
             raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
         usable = ~np.isnan(values)

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
-from anechoic.streaming.moments import clipped
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, integer_rows, read_vectors
+from anechoic.streaming.statistic import (
+    Integers,
+    Records,
+    Statistic,
+    both,
+    in_ball,
+    integer_rows,
+    read_vectors,
+)
 
 #: Standard deviations of noise that a cell's count must exceed for its centre to move.
 _ENOUGH = 3.0
@@ -56,12 +63,12 @@ class KMeansOf(Statistic):
         self._radius = positive_float("bound", bound, remedy="It limits the norm of a vector.")
         self._centre = finite_array("centre", np.zeros(self._d) if centre is None else centre, length=self._d)
         if initial is None:
-            self._initial = clipped(np.random.default_rng(0).normal(0, 0.5 / self._d**0.5, (k, self._d)))
+            self._initial, _ = in_ball(np.random.default_rng(0).normal(0, 0.5 / self._d**0.5, (k, self._d)))
         else:
             given = finite_array("initial", initial, ndim=2, length=self._k)
             if given.shape[1] != self._d:
                 raise ValueError(f"initial has shape {given.shape}; (k, dimension)={k, dimension} is needed.")
-            self._initial = clipped((given - self._centre) / self._radius)
+            self._initial, _ = in_ball(given, self._centre, self._radius)
         self.column = column
         self._cells = self._initial
         self._base: Array = np.zeros(self.dimension)
@@ -81,7 +88,7 @@ class KMeansOf(Statistic):
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = both(records.usable, kept)
         values = records.values if chosen is None else records.values[chosen]
-        inside = clipped((values - self._centre) / self._radius)
+        inside, _ = in_ball(values, self._centre, self._radius)
         rows = integer_rows(np.concatenate([np.ones((len(inside), 1)), inside], axis=1), self.bound, unit)
         distances = np.square(self._cells).sum(axis=1) - 2 * inside @ self._cells.T
         found = np.zeros((self._k, self._d + 1), np.int64)
@@ -104,7 +111,8 @@ class KMeansOf(Statistic):
         sums = (totals - self._base).reshape(self._k, self._d + 1)
         counts = sums[:, :1]
         enough = counts > _ENOUGH * deviation
-        means = np.where(enough, clipped(sums[:, 1:] / np.where(enough, counts, 1.0)), self._cells)
+        inside, _ = in_ball(sums[:, 1:] / np.where(enough, counts, 1.0))
+        means = np.where(enough, inside, self._cells)
         spread = deviation * np.sqrt(1 + np.square(means))
         return means, np.where(enough, spread / np.where(enough, counts, 1.0), 2.0)
 

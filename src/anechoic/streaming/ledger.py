@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
 from anechoic.participation import FullBatch, MinSep, Participation, Single
+from anechoic.streaming.statistic import entries
 
 _DIGEST = 16
 
@@ -122,17 +123,13 @@ class Ledger:
         return kept, dict(refused), changed
 
     def digest(self, unit: Any) -> bytes:
-        """The keyed digest under which a unit is kept; 7 and "7" are two units."""
-        if isinstance(unit, np.generic):
-            unit = unit.item()
-        if isinstance(unit, bool) or not isinstance(unit, int | str | bytes):
-            raise ValueError(
-                f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing ids could"
-                " not be told apart. Leave such records out, or give them an id."
-            )
-        text = unit if isinstance(unit, bytes) else str(unit).encode()
-        person = type(unit).__name__.encode()
-        return hashlib.blake2b(text, digest_size=_DIGEST, key=self._secret, person=person).digest()
+        """The keyed digest under which a unit is kept; 7 and "7" are two units.
+
+        Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars)
+        count by what they hold.
+        """
+        kind, held = _held(unit)
+        return hashlib.blake2b(held, digest_size=_DIGEST, key=self._secret, person=kind).digest()
 
 
 @singledispatch
@@ -164,10 +161,54 @@ def _(participation: FullBatch) -> tuple[int, float]:
     return 1, np.inf
 
 
+#: Integers of more bits are written in hexadecimal, for which there is no limit of length.
+_DECIMAL_BITS = 1024
+
+
+def _held(unit: Any) -> tuple[bytes, bytes]:
+    """(kind, content) of an id: two ids are the same unit where both are.
+
+    Raises:
+        ValueError: if it is missing, or of a kind that ids do not have. Ids are private: none is shown.
+    """
+    unit = unit.item() if isinstance(unit, np.integer | np.str_ | np.bytes_) else unit
+    for kind in (int, str, bytes):
+        if isinstance(unit, kind) and not isinstance(unit, bool) and type(unit).__eq__ is kind.__eq__:
+            return kind.__name__.encode(), _CONTENT[kind](unit)
+    raise ValueError(
+        f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing ids could not be"
+        " told apart, and types with an equality of their own not be compared. Leave such records out, or"
+        " give them an id."
+    )
+
+
+def _of_integer(unit: int) -> bytes:
+    plain = int.__index__(unit)
+    return (str(plain) if plain.bit_length() <= _DECIMAL_BITS else hex(plain)).encode()
+
+
+def _of_text(unit: str) -> bytes:
+    return str.__str__(unit).encode("utf-8", "surrogatepass")  # half a pair is a letter like others here
+
+
+def _of_bytes(unit: bytes) -> bytes:
+    return bytes(memoryview(unit))
+
+
+_CONTENT: dict[type, Callable[[Any], bytes]] = {int: _of_integer, str: _of_text, bytes: _of_bytes}
+
+
 def _listed(unit_ids: Any) -> list[Any]:
-    ids = np.asarray(unit_ids) if not isinstance(unit_ids, list) else unit_ids
-    if isinstance(ids, np.ndarray):
-        if ids.ndim != 1:
-            raise ValueError(f"unit_ids has shape {ids.shape}; one id a record is needed.")
-        return ids.tolist()  # type: ignore[no-any-return]
-    return ids
+    """The ids one by one; a list is never made an array, which would change some of them.
+
+    Raises:
+        ValueError: for an array of something else than ids, or with masked entries.
+    """
+    if np.ma.is_masked(unit_ids):
+        raise ValueError("unit_ids has masked entries: leave such records out, or give them an id.")
+    if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUSO":
+        raise ValueError(
+            f"unit_ids is an array of {unit_ids.dtype}: each id must be an integer, text or bytes. Name units"
+            " by such."
+        )
+    return entries(unit_ids, "unit_ids")

@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Records, Rows, numbers, read_vectors
+from anechoic.streaming.statistic import Records, Rows, in_ball, numbers, read_vectors
 
 
 class MomentsOf(Rows):
@@ -47,7 +47,7 @@ class MomentsOf(Rows):
         return read_vectors(batch, self._d, self._centre, self._radius)
 
     def rows(self, values: Array) -> Array:
-        inside = clipped((values - self._centre) / self._radius)
+        inside, _ = in_ball(values, self._centre, self._radius)
         return np.concatenate([np.ones((len(inside), 1)), inside, self._half.of(inside)], axis=1)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
@@ -114,15 +114,14 @@ class LinearRegressionOf(Rows):
         return float(np.sqrt(self.dimension))
 
     def read(self, batch: Any) -> Records:
-        values = numbers(batch, what="batch")
+        values = numbers(batch)
         if values.ndim != 2 or values.shape[1] != self._d + 1:
             raise ValueError(
                 f"batch has shape {values.shape}; (records, {self._d + 1}) is needed: {self._d} features and"
                 " the target."
             )
         usable = np.asarray(np.isfinite(values).all(axis=1))
-        with np.errstate(over="ignore"):
-            long = np.square(values[usable, :-1] / self._radius).sum(axis=1) > 1
+        _, long = in_ball(values[usable, :-1], 0.0, self._radius)
         large = np.abs(values[usable, -1]) > self._target
         return Records(
             len(values),
@@ -132,8 +131,8 @@ class LinearRegressionOf(Rows):
         )
 
     def rows(self, values: Array) -> Array:
-        inside = clipped(values[:, :-1] / self._radius)
-        target = np.clip(values[:, -1:] / self._target, -1.0, 1.0)
+        inside, _ = in_ball(values[:, :-1], 0.0, self._radius)
+        target = np.clip(values[:, -1:], -self._target, self._target) / self._target
         return np.concatenate([self._half.of(inside), inside * target], axis=1)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
@@ -177,11 +176,3 @@ class HalfMatrix:
         matrix = np.zeros((self._d, self._d))
         matrix[self._where] = half / self._factor
         return matrix + np.triu(matrix, 1).T
-
-
-def clipped(vectors: Array) -> Array:
-    """Rows scaled to 2-norm at most 1, also where their squares would overflow."""
-    peaks = np.maximum(np.abs(vectors).max(axis=1, initial=0.0), 1.0)[:, None]
-    shares = vectors / peaks
-    norms = np.sqrt(np.square(shares).sum(axis=1))[:, None]
-    return np.asarray(np.where(norms * peaks > 1, shares / np.maximum(norms, 1e-300), vectors))

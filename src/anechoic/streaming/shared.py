@@ -54,8 +54,9 @@ class SharedRelease:
     def _unit_of(self, name: str) -> int:
         """The integer that stands for 1 in a statistic."""
         statistic = self.statistics[name]
-        share = self.weights[name] / math.sqrt(sum(weight**2 for weight in self.weights.values()))
-        unit = math.floor(share / (statistic.bound * self._per_step) * 2.0**self._bits * (1 - 2.0**-40))
+        share = self.weights[name] / math.hypot(*self.weights.values())
+        exact = share / (statistic.bound * self._per_step) * 2.0**self._bits * (1 - 2.0**-40)
+        unit = math.floor(exact) if exact < 2.0**46 else 2**46  # more than fits
         unit -= unit % statistic.quantum
         if not 1 <= unit <= 2**45:
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,21 +146,51 @@ class Rows(Statistic):
 def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     """Rows clipped to 2-norm `bound`, times unit, each entry rounded towards zero.
 
-    Guarantee: no row of integers has 2-norm above unit * bound.
+    Guarantee: no row of integers has 2-norm above unit * bound. Rows that are not finite become zero, and so
+    does a row whose integers, looked at once more, are too long.
     """
     limit = bound * (1 - _SPARE)
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+    rows = np.where(finite[:, None], rows, 0.0)
     peaks = np.abs(rows).max(axis=1, initial=0.0)
     over = peaks > limit
     near = ~over
     over[near] = np.sqrt(np.square(rows[near]).sum(axis=1)) > limit
-    scaled = np.array(rows, dtype=np.float64)
+    scaled = rows
     if over.any():
         # over the largest entry first, so that no square leaves the range of float64
         shares = scaled[over] / peaks[over][:, None]
         norms = np.sqrt(np.square(shares).sum(axis=1))
         scaled[over] = shares * (limit / norms)[:, None]
-    scaled *= float(unit)
+    scaled = np.trunc(scaled * float(unit))
+    scaled[~(np.sqrt(np.square(scaled).sum(axis=1)) <= bound * unit)] = (
+        0.0  # negated: not a number is too long
+    )
     return scaled.astype(np.int64)
+
+
+def in_ball(
+    vectors: Array, centre: Array | float = 0.0, radius: float = 1.0
+) -> tuple[Array, NDArray[np.bool_]]:
+    """(vectors - centre) / radius scaled to 2-norm at most 1, and which of them were longer.
+
+    Finite vectors give finite ones: halves are taken before the difference, and the largest entry of a row is
+    divided off before the radius, so that nothing leaves the range of float64.
+
+    Args:
+        vectors: shape (k, d), finite.
+        centre: shape (d,), finite.
+        radius: > 0.
+    """
+    halves = vectors / 2 - np.asarray(centre) / 2
+    peaks = np.abs(halves).max(axis=1, initial=0.0)[:, None]
+    shares = halves / np.where(peaks > 0, peaks, 1.0)
+    norms = np.sqrt(np.square(shares).sum(axis=1))[:, None]
+    with np.errstate(over="ignore"):  # a length beyond the range is longer than 1
+        outside = np.ravel(peaks / radius * 2 * norms > 1)
+    found = shares / np.maximum(norms, 1.0)
+    found[~outside] = halves[~outside] / radius * 2
+    return found, outside
 
 
 def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
@@ -170,19 +200,51 @@ def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDAr
     return one & other
 
 
-def numbers(batch: Any, *, what: str) -> Array:
-    """A batch as float64; not finite entries stay.
+def numbers(batch: Any) -> Array:
+    """A batch as float64; not finite entries stay, and masked ones are not a number.
 
     Raises:
-        ValueError: if it holds something else than real numbers.
+        ValueError: if it holds something else than real numbers in the range of float64. Records are private:
+            the message has none of them, and there is no earlier error that would show one.
     """
     try:
-        given = np.asarray(batch)
-        if given.dtype.kind in "cSUMmV":
+        given = np.asanyarray(batch)
+        text = given.dtype.kind == "O" and any(isinstance(entry, str | bytes) for entry in given.flat)
+        if text or given.dtype.kind in "cSUMmV":
             raise TypeError
-        return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} must be an array of real numbers, not {batch!r:.60}.") from error
+        with np.errstate(over="ignore"):  # a longdouble beyond the range is infinite
+            found = np.asarray(np.ma.getdata(given), dtype=np.float64)
+        return np.where(np.ma.getmaskarray(given), np.nan, found) if np.ma.is_masked(given) else found
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"batch, a {type(batch).__name__}, must be an array of real numbers below 1.8e308 in size: it"
+            " holds something else. Leave such records out, or make them NaN, which is left out and counted."
+        ) from None
+
+
+def entries(given: Any, what: str) -> list[Any]:
+    """The entries of a list or column one by one, scalars of NumPy as those of Python.
+
+    A list is never made an array: one odd entry would change what all others are (7 becomes "7").
+
+    Raises:
+        ValueError: for something else than a list, or an array of another shape.
+    """
+    shape = getattr(given, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
+    plain = getattr(given, "tolist", None) or getattr(given, "to_list", None)
+    if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
+        raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
+    listed = plain() if plain else list(given)
+    return [
+        entry.item() if isinstance(entry, np.generic) and not _is_time(entry) else entry for entry in listed
+    ]
+
+
+def _is_time(entry: np.generic) -> bool:
+    """Whether `item` might make a plain integer of it."""
+    return isinstance(entry, np.datetime64 | np.timedelta64)
 
 
 def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Records:
@@ -191,13 +253,12 @@ def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Rec
     Raises:
         ValueError: for another shape.
     """
-    values = numbers(batch, what="batch")
+    values = numbers(batch)
     values = values[:, None] if values.ndim == 1 and dimension == 1 else values
     if values.ndim != 2 or values.shape[1] != dimension:
         raise ValueError(f"batch has shape {values.shape}; (records, {dimension}) is needed.")
     usable = np.asarray(np.isfinite(values).all(axis=1))
-    with np.errstate(over="ignore"):
-        beyond = np.square((values[usable] - centre) / bound).sum(axis=1) > 1
+    _, beyond = in_ball(values[usable], centre, bound)
     return Records(
         len(values),
         values,
@@ -225,11 +286,12 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
     """
     try:
         pair = float(low), float(high)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pair = math.nan, math.nan
-    if not (math.isfinite(pair[0]) and math.isfinite(pair[1]) and pair[0] < pair[1]):
+    if not (pair[0] < pair[1] and math.isfinite(pair[1] - pair[0])):
         raise ValueError(
-            f"{name}=({low!r}, {high!r}) must be two finite numbers, the first below the second: without"
+            f"{name}=({low!r:.40}, {high!r:.40}) must be two finite numbers, the first below the second and"
+            " their difference finite: without"
             " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair

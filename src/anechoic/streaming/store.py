@@ -20,15 +20,16 @@ from typing import Any
 
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.runs.files import sync_folder
-from anechoic.runs.locking import lock
 from anechoic.streaming.counter import Counter
+from anechoic.streaming.held import HeldFile
 from anechoic.streaming.ledger import Accounts
 from anechoic.streaming.members import Members
 from anechoic.streaming.release import Release
 from anechoic.streaming.state import Snapshot
 
-FORMAT = 1
+FORMAT = 2
+#: Seconds that a commit waits for those who read releases.
+_PATIENCE = 60.0
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), head TEXT NOT NULL, open BLOB NOT NULL,
@@ -46,7 +47,10 @@ class Store:
     """A state file, open for this process alone; see `anechoic.streaming.state.State`.
 
     Guarantee: as long as all processes use this one file, each row of noise belongs to one release. A second
-    process, a fork, a copy, a file of another mechanism or key, and damaged content are refused. An older
+    process under whatever name of the file, a fork, a copy, a file with a second name (hard link), one moved
+    while it is open, one of another mechanism or key, and damaged content are refused. All that was returned
+    is in this one file: SQLite's journal beside it only undoes a commit that was cut short, and without the
+    journal such a commit is seen, as parts of two states. An older
     version of the file put back in its place is seen where a `counter` is given, a path outside of what is
     backed up together with it; without one it is not.
 
@@ -77,16 +81,16 @@ class Store:
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
-        self.path = Path(os.path.abspath(path))
+        self.path = Path(os.path.realpath(path))
         self._process = os.getpid()
         self._fault = ""
-        if counter is not None and Path(os.path.abspath(counter)) == self.path:
+        if counter is not None and Path(os.path.realpath(counter)) == self.path:
             raise ValueError(f"counter={counter} is the state file itself: put it elsewhere.")
-        self._lock = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = HeldFile(self.path)
         try:
-            lock(self._lock, self.path, "state file")
-            self._begin_file()
-            self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+            )
             self._members = Members(self._database)
             try:
                 self._open(identity, key, adopt)
@@ -96,25 +100,23 @@ class Store:
                 self._database.close()
                 raise
         except sqlite3.DatabaseError as error:
-            os.close(self._lock)
+            self._file.close()
             raise CheckpointError(
                 f"state file {self.path} is damaged, or no such file ({error}). {_NEW_RUN}"
             ) from error
         except BaseException:
-            os.close(self._lock)
+            self._file.close()
             raise
         self.accounts: Accounts = self._members
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _begin_file(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            sync_folder(self.path.parent)
-
     def _open(self, identity: str, key: bytes | None, adopt: bool) -> None:
         run = self._database.execute
-        run("PRAGMA journal_mode=WAL")
+        # what is committed is in the one file, not in a log beside it that a new name of the file would lose
+        mode = run("PRAGMA journal_mode=PERSIST").fetchone()[0]
+        if mode != "persist":
+            raise CheckpointError(f"state file {self.path} cannot be kept in one piece (journal {mode!r}).")
         run("PRAGMA synchronous=FULL")  # a release is seen after its commit: then it must be on disk
         run("PRAGMA secure_delete=ON")
         if not run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -141,7 +143,7 @@ class Store:
                 " with what it was begun with; for another mechanism or statistic begin another file, whose"
                 " privacy cost adds to this one's."
             )
-        if here != self._place() and not adopt:
+        if here != self._file.place and not adopt:
             raise ReplayError(
                 f"state file {self.path} is another file than the one that the stream wrote: it was copied or"
                 " moved. If two copies go on, rows of noise are used for different releases. If no other copy"
@@ -155,7 +157,7 @@ class Store:
             )
         self._owner = secrets.token_hex(16)
         with self._written():
-            self._set("place", self._place())
+            self._set("place", self._file.place)
             self._set("owner", self._owner)
 
     def _create(self, identity: str, key: bytes | None) -> None:
@@ -166,7 +168,7 @@ class Store:
         secret = new_key() if key is None else checked_key(key)
         self._set("format", str(FORMAT))
         self._set("identity", identity)
-        self._set("place", self._place())
+        self._set("place", self._file.place)
         self._set("owner", "")
         self._set("commits", "0")
         self._set("head", hashlib.sha256(identity.encode()).digest())
@@ -226,11 +228,6 @@ class Store:
     def _identity_mark(self) -> str:
         return derive(self.key, "counter", size=16).hex()
 
-    def _place(self) -> str:
-        status = os.stat(self.path)
-        system = os.statvfs(self.path).f_fsid if hasattr(os, "statvfs") else status.st_dev
-        return f"{system:x}.{status.st_ino:x}"
-
     # -- transactions --------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -279,6 +276,7 @@ class Store:
             )
         if self._fault:
             raise GuaranteeError(self._fault)
+        self._file.check()
 
     def _meta(self, name: str) -> str:
         return str(self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0])
@@ -314,6 +312,11 @@ class Store:
                 f"state file {self.path} holds {self.made} releases and stands at step {snapshot.step}."
                 f" {_NEW_RUN}"
             )
+        if (fields["commits"], fields["members"]) != (self.commits, self._members.digest.hex()):
+            raise CheckpointError(
+                f"state file {self.path} holds parts of two states: a commit was cut short, and its"
+                f" journal is not beside it. Put {self.path.name}-journal back; else: {_NEW_RUN}"
+            )
         return snapshot
 
     def save(self, take: Callable[[], Snapshot]) -> None:
@@ -321,6 +324,8 @@ class Store:
         head = json.dumps(
             {
                 "step": snapshot.step,
+                "commits": self.commits + 1,  # of the transaction that this is part of
+                "members": self._members.digest.hex(),
                 "total_dtype": snapshot.total_dtype,
                 "noise_dtype": snapshot.noise_dtype,
                 "noise_shape": snapshot.noise_shape,
@@ -360,10 +365,9 @@ class Store:
 
     def close(self) -> None:
         """Give the file and its lock back."""
-        if self._lock >= 0 and os.getpid() == self._process:
+        if os.getpid() == self._process:
             self._database.close()
-            os.close(self._lock)
-        self._lock = -1
+            self._file.close()
         self._fault = f"state file {self.path} is closed."
 
 

@@ -17,6 +17,7 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
+    entries,
     linear_estimate,
     numbers,
     read_vectors,
@@ -46,7 +47,7 @@ class CountOf(Statistic):
                 raise TypeError
             return Records(len(batch), None)
         except TypeError as error:
-            raise ValueError(f"batch={batch!r:.60} must be records, or their number.") from error
+            raise ValueError(f"batch, a {type(batch).__name__}, must be records, or their number.") from error
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         count = records.count if kept is None else int(np.count_nonzero(kept))
@@ -117,7 +118,7 @@ class MeanOf(Rows):
 
     def __init__(self, low: float, high: float, column: str | None = None) -> None:
         self._low, self._high = checked_interval("(low, high)", low, high)
-        self._centre, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        self._centre, self._half = self._low / 2 + self._high / 2, (self._high - self._low) / 2
         self.column = column
 
     @property
@@ -125,7 +126,7 @@ class MeanOf(Rows):
         return float(np.sqrt(2)) * self._half
 
     def read(self, batch: Any) -> Records:
-        values = numbers(batch, what="batch")
+        values = numbers(batch)
         if values.ndim != 1:
             raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
         usable = np.isfinite(values)
@@ -188,10 +189,15 @@ class HistogramOf(Statistic):
     wants_numbers = False
 
     def __init__(self, categories: Sequence[Any], column: str | None = None) -> None:
-        self.categories = [c.item() if isinstance(c, np.generic) else c for c in categories]
+        self.categories = entries(categories, "categories")
         if not self.categories:
             raise ValueError("categories=[] must name at least one category.")
-        self._places = {c: i for i, c in enumerate(self.categories)}
+        try:
+            self._places = {c: i for i, c in enumerate(self.categories)}
+        except TypeError:
+            raise ValueError(
+                f"categories={self.categories!r:.80} must be plain values: a list or array equals no record."
+            ) from None
         if len(self._places) < len(self.categories):
             raise ValueError(f"categories={self.categories!r:.80} must be distinct: some are repeated.")
         self._consecutive = self.categories == list(range(len(self.categories)))
@@ -202,17 +208,24 @@ class HistogramOf(Statistic):
         return len(self.categories)
 
     def read(self, batch: Any) -> Records:
-        given = np.asarray(batch)
-        if given.ndim != 1:
-            raise ValueError(f"batch has shape {given.shape}; one category a record is needed.")
-        size = len(self.categories)
-        if self._consecutive and given.dtype.kind in "iu":
-            places = np.where((given >= 0) & (given < size), given, -1).astype(np.int64)
+        if self._consecutive and type(batch) is np.ndarray and batch.ndim == 1 and batch.dtype.kind in "iu":
+            places = np.full(len(batch), -1, np.int64)
+            inside = (batch >= 0) & (batch < len(self.categories))
+            places[inside] = batch[inside]
         else:
-            listed = given.tolist()
-            places = np.fromiter((self._places.get(c, -1) for c in listed), np.int64, len(listed))
+            listed = entries(batch, "batch")
+            places = np.fromiter((self._place_of(entry) for entry in listed), np.int64, len(listed))
         usable = places >= 0
         return Records(len(places), places, usable, {"unknown category": int((~usable).sum())})
+
+    def _place_of(self, entry: Any) -> int:
+        """Of one record, whatever the others are; -1 for none."""
+        try:
+            return self._places.get(entry, -1)
+        except TypeError:
+            raise ValueError(
+                f"batch holds a {type(entry).__name__} where one category a record is needed."
+            ) from None
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = both(records.usable, kept)

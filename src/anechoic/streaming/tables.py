@@ -25,6 +25,9 @@ def read_columns(source: str, names: Sequence[str], *, growing: bool = False) ->
         names: of the columns.
         growing: whether somebody still writes the file. A last line without its end is then left out.
 
+    A record is one line, in CSV too: a quoted field that goes on in the next line is refused, since a lone
+    quote would take all records after it for one field. Then nothing is read, and the error says which line.
+
     Raises:
         ValueError: for a column that is missing, or a line that cannot be read.
         UnsupportedError: for Parquet without Polars.
@@ -52,21 +55,44 @@ def _chained(first: str, rest: IO[str]) -> Iterator[str]:
 
 
 def _from_csv(source: str, lines: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
-    reader = csv.reader(lines)
-    head = next(reader, [])
+    rows = _rows(source, lines)
+    _, head = next(rows, (1, []))
     places = [_place(source, name, head) for name in names]
     found: list[list[str]] = [[] for _ in names]
-    for row in reader:
-        if not row:
-            continue
+    for number, row in rows:
         if len(row) != len(head):
             raise ValueError(
-                f"line {reader.line_num} of {source} has {len(row)} fields, the head {len(head)}: mend it, or"
+                f"line {number} of {source} has {len(row)} fields, the head {len(head)}: mend it, or"
                 " leave it out."
             )
         for column, place in zip(found, places, strict=True):
             column.append(row[place])
     return dict(zip(names, found, strict=True))
+
+
+def _rows(source: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line, its fields) for each line that is not empty.
+
+    Raises:
+        ValueError: for a line that is no record by itself. Records are private: none is shown.
+    """
+    reader = csv.reader(lines, strict=True)
+    before, row, why = 0, [], ""
+    while not why:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            why = f"{error}; a field has at most {csv.field_size_limit()} letters"
+        if not why and reader.line_num > before + 1:
+            why = "a quoted field goes on in the next line"
+        before += 1
+        if row and not why:
+            yield before, row
+    raise ValueError(
+        f"line {before} of {source} is no record ({why}): mend it, or leave it out. Nothing was read."
+    )
 
 
 def _from_json(source: str, lines: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
@@ -79,8 +105,9 @@ def _from_json(source: str, lines: Iterable[str], names: Sequence[str]) -> dict[
             for name in names:
                 value = record.get(name)
                 found[name].append("" if value is None else str(value))
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"line {number} of {source} is no JSON object: {error}.") from error
+        except (ValueError, AttributeError, RecursionError) as error:
+            why = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise ValueError(f"line {number} of {source} is no JSON object: {why}.") from None
     return found
 
 

@@ -1,0 +1,72 @@
+"""A file that this process alone has open, whatever name it was opened by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from anechoic.errors import GuaranteeError
+from anechoic.runs.files import sync_folder
+from anechoic.runs.locking import lock
+
+
+class HeldFile:
+    """A state file, begun where there is none, and locked until `close`.
+
+    The lock is on the file itself: another name of it, or a link to it, is the same file. It stays at one
+    place under one name, since what SQLite keeps beside it is found by that name.
+
+    Args:
+        path: without symbolic links.
+
+    Attributes:
+        place: which file it is, on which file system; another one for every copy.
+
+    Raises:
+        GuaranteeError: if another process has it open, or it has several names.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            sync_folder(path.parent)
+        self._handle = os.open(path, os.O_RDWR)
+        try:
+            lock(self._handle, path, "state file")
+            self.check()
+            status = os.fstat(self._handle)
+            system = os.fstatvfs(self._handle).f_fsid if hasattr(os, "fstatvfs") else status.st_dev
+        except BaseException:
+            os.close(self._handle)
+            raise
+        self.place = f"{system:x}.{status.st_ino:x}"
+
+    def check(self) -> None:
+        """The locked file is the one at its path, and has no other name.
+
+        Raises:
+            GuaranteeError: otherwise.
+        """
+        own = os.fstat(self._handle)
+        try:
+            same = os.path.samestat(os.stat(self._path), own)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise GuaranteeError(
+                f"state file {self._path} was moved, removed or replaced while it was open. Put it back"
+                " in its place, and open it again."
+            )
+        if own.st_nlink > 1:
+            raise GuaranteeError(
+                f"state file {self._path} has {own.st_nlink} names (hard links), and a commit that is cut"
+                " short under one would not be mended under the other. Remove all but one."
+            )
+
+    def close(self) -> None:
+        """Give the lock back. The database is closed before: it would lose locks of its own."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1

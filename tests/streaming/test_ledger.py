@@ -1,0 +1,118 @@
+"""Ids of units: equal ones are one unit, others are not, and no id changes what becomes of another."""
+
+import enum
+
+import numpy as np
+import pytest
+
+from anechoic.participation import Single
+from anechoic.streaming.ledger import Ledger, MemoryAccounts
+
+
+class Name(str):
+    """A subclass that prints otherwise."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "somebody"
+
+    def encode(self, *_):
+        return b"somebody"
+
+
+class Number(int):
+    def __str__(self):
+        return "some number"
+
+
+class Raw(bytes):
+    pass
+
+
+class Loose(str):
+    """Equal to more than what it holds."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self.lower() == other.lower()
+
+    def __hash__(self):
+        return hash(self.lower())
+
+
+class Text(enum.StrEnum):
+    ANN = "ann"
+
+
+class Seven(enum.IntEnum):
+    SEVEN = 7
+
+
+def ledger():
+    return Ledger(Single(), 1, bytes(32), MemoryAccounts())
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ["ann", Name("ann"), Text.ANN, np.str_("ann")],
+        [7, Number(7), Seven.SEVEN, np.uint8(7), np.int64(7), np.longlong(7)],
+        [b"ann", Raw(b"ann"), np.bytes_(b"ann")],
+        [10**5000, Number(10**5000)],
+        [2**64, Number(2**64)],
+    ],
+)
+def test_equal_ids_are_one_unit(same):
+    assert len(set(same)) == 1
+    assert len(set(ledger().digests(same))) == 1
+    kept, _, _ = ledger().admit(ledger().digests(same), 0)
+    assert kept.tolist() == [True] + [False] * (len(same) - 1)
+
+
+def test_ids_that_differ_are_several_units():
+    ids = [7, "7", b"7", -7, "a", "a\0", "\ud800", "\udfff", "\U00010000", "\ud800\udc00", 2**1024, 2**2000]
+    ids += ["", hex(2**2000), 10**5000, 10**5000 + 1, b"", b"\0"]
+    assert len(set(ids)) == len(set(ledger().digests(ids))) == len(ids)
+
+
+@pytest.mark.parametrize("form", [list, tuple, lambda ids: np.array([*ids], dtype=object)])
+@pytest.mark.parametrize("odd", ["x", b"x", 2**70, "\ud800"])
+def test_no_id_changes_what_another_is(form, odd):
+    assert ledger().digests(form([7, "a\0", odd]))[:2] == ledger().digests([7, "a\0"])
+
+
+def test_arrays_of_ids_are_read_as_lists_of_them():
+    assert ledger().digests(np.array([7, 8], np.uint8)) == ledger().digests([7, 8])
+    assert ledger().digests(np.array(["a", "b"])) == ledger().digests(["a", "b"])
+    assert ledger().digests(np.ma.masked_array([7, 8], mask=False)) == ledger().digests([7, 8])
+    assert ledger().digests(np.array([])) == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (np.ma.masked_array([7, 8], mask=[0, 1]), "masked"),
+        ([np.ma.masked], "type Masked"),
+        (np.array([7, None], object), "type NoneType must be"),
+        ([Loose("ann")], "type Loose"),
+        ([True], "type bool"),
+        ([np.True_], "type bool"),
+        ([7.0], "type float"),
+        ([np.nan], "type float"),
+        ([np.datetime64("2020-01-01", "ns")], "type datetime64"),
+        (np.array(["2020-01-01"], "M8[ns]"), "array of datetime64"),
+        (np.array([1.0]), "array of float64"),
+        (np.array([[1]]), "shape"),
+        ("ann", "list with one entry"),
+        ({1: 2}, "list with one entry"),
+        ({1}, "list with one entry"),
+        (7, "list with one entry"),
+        ([(1, 2)], "type tuple"),
+    ],
+)
+def test_the_rest_is_refused_in_words(ids, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        ledger().digests(ids)
+    assert "ann" not in str(caught.value)
