@@ -187,7 +187,12 @@ def often(taken, key):
     taken[2, 7] |= key[-1] % 2 == 0
 
 
+def once_for_all_steps(taken, key):
+    taken[:, 9] = taken[0, 9]
+
+
 DRAWN = {
+    "one coin": (once_for_all_steps, r"unit 9 has the steps \[0, 1, 2, 3, 4, 5, 6\]"),
     "public": (public, "is no secret of the key"),
     "public unit": (always(59), "unit 59 has"),
     "public step": (always(31, 4), "unit 31 has"),
