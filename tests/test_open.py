@@ -38,10 +38,12 @@ def cohort(toys):
     return an.calibrate(toys.Seasonal(6, 2), sampling=scheme, noise_multiplier=3.0, delta=1e-3, unit="user")
 
 
-SUITES = ("TestSeasonal", "TestCohort", "TestCohortAccountant", "TestSinceMidnight")
+SUITES = ("TestSeasonal", "TestSession", "TestCohort", "TestCohortAccountant", "TestSinceMidnight")
 
 
-@pytest.mark.parametrize("suite", mostly_slow(SUITES, quick={"TestCohort", "TestSinceMidnight"}))
+@pytest.mark.parametrize(
+    "suite", mostly_slow(SUITES, quick={"TestSession", "TestCohort", "TestSinceMidnight"})
+)
 def test_the_contracts_of_the_page_hold(toys, suite):
     rules = inspect.getmembers(getattr(toys, suite)(), inspect.ismethod)
     run = [rule for name, rule in rules if name.startswith("test_")]

@@ -16,6 +16,7 @@ from anechoic.accounting import (
 )
 from anechoic.accounting.accountant import Accountant, SampledAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
+from anechoic.batches import batches_of
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -25,7 +26,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BandedToeplitz, Identity
-from anechoic.testing import AccountantContract, ContractError, check_accountant
+from anechoic.testing import AccountantContract, ContractError, check_accountant, draws
 from tests.marks import mostly_slow
 
 N = 300
@@ -122,6 +123,15 @@ def test_a_broken_rule_is_named(name):
     replaced, words = BROKEN[name]
     with pytest.raises(ContractError, match=words):
         check_accountant(broken(**replaced), std=2.0)
+
+
+def test_an_accountant_of_coins_that_the_key_does_not_throw_is_seen(monkeypatch):
+    def public(sampling, key, **options):
+        return batches_of.dispatch(RandomAllocation)(sampling, bytes(32), **options)
+
+    monkeypatch.setattr(draws, "batches_of", public)
+    with pytest.raises(ContractError, match="is no secret of the key"):
+        check_accountant(broken(), std=2.0)
 
 
 def test_an_accountant_of_what_is_not_amplified_is_seen():

@@ -20,7 +20,7 @@ from anechoic.sampling import (
     RandomAllocation,
     Sampling,
 )
-from anechoic.testing import ContractError, SamplingContract, check_sampling
+from anechoic.testing import ContractError, SamplingContract, check_draws, check_sampling
 
 SCHEMES = [
     FixedOrder(20, 6, steps=7),
@@ -165,6 +165,83 @@ def test_batches_that_break_a_rule_are_seen(name):
 
     with pytest.raises(ContractError, match=words):
         check_sampling(Formed(60, 11, 7), serialized=False)
+
+
+def always(unit, t=None):
+    return lambda taken, key: taken.__setitem__((slice(None) if t is None else t, unit), True)
+
+
+def never(unit, t):
+    return lambda taken, key: taken.__setitem__((t, unit), False)
+
+
+def public(taken, key):
+    taken[:] = np.arange(60) % 5 == np.arange(7)[:, None] % 5
+
+
+def one_coin(taken, key):
+    taken[:] = np.arange(60) % 4 == key[-1] % 4
+
+
+def often(taken, key):
+    taken[2, 7] |= key[-1] % 2 == 0
+
+
+def once_for_all_steps(taken, key):
+    taken[:, 9] = taken[0, 9]
+
+
+DRAWN = {
+    "one coin": (once_for_all_steps, r"unit 9 has the steps \[0, 1, 2, 3, 4, 5, 6\]"),
+    "public": (public, "is no secret of the key"),
+    "public unit": (always(59), "unit 59 has"),
+    "public step": (always(31, 4), "unit 31 has"),
+    "often": (often, "unit 7 has"),
+    "few keys": (one_coin, "give the batches of another key"),
+}
+
+
+def drawn(change, rate):
+    """A scheme whose units are drawn at a rate in each of 7 steps, changed."""
+
+    class Fixed(Batches):
+        def __init__(self, key):
+            self.period, self.name = 7, "fixed"
+            self.taken = np.random.default_rng(list(key)).random((7, 60)) < rate
+            change(self.taken, key)
+
+        def batch(self, t):
+            return np.flatnonzero(self.taken[t])
+
+        def size(self, t):
+            return 15
+
+    @dataclass(frozen=True)
+    class Drawn(Sound):
+        pass
+
+    @batches_of.register
+    def _(sampling: Drawn, key, *, period=None, shuffled=True):
+        return Fixed(key)
+
+    return Drawn(60, 60 * rate, 7)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_batches_that_are_no_secret_of_the_key_are_seen(name):
+    change, words = DRAWN[name]
+    with pytest.raises(ContractError, match=words):
+        check_draws(drawn(change, 0.25))
+
+
+def test_a_unit_that_is_left_out_of_a_step_is_seen_where_that_is_rare():
+    with pytest.raises(ContractError, match="unit 3 has no step 4"):
+        check_draws(drawn(never(3, 4), 0.75))
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.25, 0.9, 1.0])
+def test_secret_draws_are_no_fault(rate):
+    check_draws(drawn(lambda taken, key: None, rate))
 
 
 def test_whoever_is_refused_is_named():

@@ -11,9 +11,9 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.accounting import Accountant, Verified
 from anechoic.accounting.monte_carlo.verified import GROWTH
-from anechoic.batches import batches_of
 from anechoic.statement import Theorem
 from anechoic.testing._compare import require
+from anechoic.testing.draws import check_draws, taken_steps
 
 DELTAS = (1e-2, 1e-4, 1e-6)
 SHOWN = (0.1, 0.02)  # deltas at which epsilon is compared with what simulated runs show
@@ -38,6 +38,7 @@ def check_accountant(accountant: Accountant, *, std: float = 1.0, seed: int = 0)
     check_sentences(accountant)
     check_monotone(accountant, std)
     check_noise(accountant, std)
+    check_draws(accountant.sampling)
     check_sound(accountant, std, seed=seed)
     check_term(accountant, std)
 
@@ -69,6 +70,9 @@ class AccountantContract:
 
     def test_the_noise_that_is_found_gives_epsilon(self) -> None:
         self._each(lambda accountant: check_noise(accountant, self.std))
+
+    def test_who_is_in_is_drawn_by_the_key(self) -> None:
+        self._each(lambda accountant: check_draws(accountant.sampling))
 
     def test_epsilon_is_not_below_what_simulated_runs_show(self) -> None:
         self._each(lambda accountant: check_sound(accountant, self.std, seed=self.seed))
@@ -166,15 +170,9 @@ def check_term(accountant: Accountant, std: float) -> None:
 
 def _patterns(accountant: Accountant) -> tuple[Array, Array]:
     """Patterns that units have in runs of the scheme, shape (patterns, n), and how often."""
-    sampling = accountant.sampling
-    found = []
-    for number in range(KEYS):
-        batches = batches_of(sampling, number.to_bytes(32, "big"))
-        taken = np.zeros((int(sampling.examples or 0), sampling.steps))
-        for t in range(sampling.steps):
-            taken[batches.batch(t), t] = 1.0
-        found.append(taken)
-    patterns, counts = np.unique(np.concatenate(found), axis=0, return_counts=True)
+    taken = taken_steps(accountant.sampling, KEYS)
+    rows = taken.reshape(-1, taken.shape[-1])
+    patterns, counts = np.unique(rows, axis=0, return_counts=True)
     return patterns, counts / counts.sum()
 
 

@@ -57,13 +57,20 @@ def check_sensitivity(strategy: Strategy, *, seed: int = 0) -> None:
     if n > LARGEST and n * strategy.rows <= 10**5:
         cases += [(strategy, each) for each in (Single(), Cyclic(3), Cyclic(max(1, n // 2)), Cyclic(n))]
     for each, participation in cases:
-        found = sensitivity(each, participation)
-        truth, attained = supremum(each, participation, seed=seed)
-        rule = f"sensitivity {found} under {participation} is below {truth}, which is attained"
-        require(strategy, found.value >= truth * SOUND, rule)
-        if found.exact and attained:
-            rule = f"sensitivity {found} under {participation} is called exact, but the supremum is {truth}"
-            require(strategy, found.value <= truth * (1 + ROUNDING), rule)
+        compare_sensitivity(each, participation, strategy, seed=seed)
+
+
+def compare_sensitivity(
+    strategy: Strategy, participation: Participation, subject: object, *, seed: int = 0
+) -> None:
+    """Raise ContractError, naming `subject`, where `sensitivity` is below the supremum, or wrongly exact."""
+    found = sensitivity(strategy, participation)
+    truth, attained = supremum(strategy, participation, seed=seed)
+    rule = f"sensitivity {found} under {participation} is below {truth}, which is attained"
+    require(subject, found.value >= truth * SOUND, rule)
+    if found.exact and attained:
+        rule = f"sensitivity {found} under {participation} is called exact, but the supremum is {truth}"
+        require(subject, found.value <= truth * (1 + ROUNDING), rule)
 
 
 def supremum(strategy: Strategy, participation: Participation, *, seed: int = 0) -> tuple[float, bool]:

@@ -14,6 +14,7 @@ from anechoic.participation import Participation
 from anechoic.sampling import Sampling
 from anechoic.strategies import Identity
 from anechoic.testing._compare import check_refused, check_same_text, read_back, require
+from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
 SIGMA = 6.0  # standard deviations that a mean over runs may be off
@@ -34,6 +35,7 @@ def check_sampling(sampling: Sampling, *, serialized: bool = True) -> None:
     check_leading_steps(sampling)
     check_batches(sampling)
     check_sizes(sampling)
+    check_draws(sampling)
     check_accounted(sampling)
     if serialized:
         check_scheme_written(sampling)
@@ -65,6 +67,9 @@ class SamplingContract:
 
     def test_batches_have_the_promised_sizes(self) -> None:
         self._each(check_sizes)
+
+    def test_who_is_in_is_drawn_by_the_key(self) -> None:
+        self._each(check_draws)
 
     def test_it_is_accounted_for_or_refused_by_name(self) -> None:
         self._each(check_accounted)

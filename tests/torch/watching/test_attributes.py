@@ -1,7 +1,10 @@
 """Snapshots of what layers hold: every change inside of settings is seen, and nothing else is one."""
 
 import time
+from array import array
+from collections import deque
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -41,8 +44,28 @@ class Call:
         return x * self.scale
 
 
+class Scaled(nn.Linear):
+    scale, table = 1.0, [0]
+
+
+class Typed:
+    mix, table = 0, [0]
+
+
+class Held:
+    pass
+
+
 def layer():
-    made = nn.Linear(2, 2)
+    made = Scaled(2, 2)
+    Typed.mix, Typed.table = 0, [0]
+    Call.scale, Scaled.scale, Scaled.table = 1.0, 1.0, [0]
+    made.long, made.last = [0] * 900, deque([0] * 300)
+    made.bytes, made.words = bytearray(500), array("l", [0] * 400)
+    made.keyed, made.proxy = {(1, 2): 0, **dict.fromkeys(range(200), 0)}, MappingProxyType({"a": [0]})
+    made.closed = lambda: None
+    made.closed.kept = [0]
+    made.many, made.kind, made.typed = set(range(300)), Held, Typed()
     made.plain, made.data, made.slotted, made.call = Plain(), Data(), Slotted(), Call()
     made.tensor, made.large, made.array = torch.zeros(3), torch.zeros(1000), np.zeros(3)
     made.options, made.calls, made.seen = {"mix": 0, 3: {"a": 1}}, [0], {1, 2}
@@ -67,13 +90,27 @@ CHANGES = {
     "dict in a dict": lambda m: m.options[3].update(a=2),
     "list": lambda m: m.calls.__setitem__(0, 1),
     "set": lambda m: m.seen.add(3),
+    "end of a long list": lambda m: m.long.__setitem__(-1, 1),
+    "end of a deque": lambda m: m.last.__setitem__(-1, 1),
+    "end of a bytearray": lambda m: m.bytes.__setitem__(-1, 1),
+    "end of an array": lambda m: m.words.__setitem__(-1, 1),
+    "tuple for a key": lambda m: m.keyed.__setitem__((1, 2), 1),
+    "key replaced": lambda m: m.keyed.__setitem__((1, 3), m.keyed.pop((1, 2))),
+    "mapping": lambda m: m.proxy["a"].append(1),
+    "large set": lambda m: (m.many.remove(7), m.many.add(-7)),
+    "class held": lambda m: setattr(m.kind, "mix", m),
+    "class of what is held": lambda m: setattr(Typed, "mix", 1),
+    "list of the class of what is held": lambda m: Typed.table.append(1),
+    "attribute of a function": lambda m: m.closed.kept.append(1),
+    "class of the layer": lambda m: setattr(Scaled, "scale", 2.0),
+    "list of the class of the layer": lambda m: Scaled.table.append(1),
     "function": lambda m: setattr(m, "function", abs),
     "None": lambda m: setattr(m, "nothing", 0.5),
     "gone": lambda m: delattr(m, "calls"),
     "training": lambda m: m.eval(),
     "hook": lambda m: m.register_forward_hook(lambda *_: None),
     "part": lambda m: m.add_module("part", nn.ReLU()),
-    "class": lambda m: setattr(m, "__class__", type("Other", (nn.Linear,), {})),
+    "class": lambda m: setattr(m, "__class__", type("Other", (Scaled,), {})),
 }
 
 
@@ -90,6 +127,7 @@ def test_every_change_is_seen_and_only_that(change):
 def test_the_work_is_bounded():
     made = nn.Linear(2, 2)
     made.vocabulary = {f"word {i}": [i] for i in range(10**5)}
+    made.numbers = [list(range(1000)) for _ in range(100)]
     made.tree = [[[list(range(100))] * 100] * 100 for _ in range(100)]
     made.mix = 0
     start = time.process_time()
