@@ -46,7 +46,7 @@ def report_unregistered(module: nn.Module) -> None:
     """Warn, once, of layers and tensors in plain attributes that require a gradient and no release covers.
 
     Attributes of all layers are looked at, and the lists, tuples, dicts, sets and plain objects in them,
-    three levels deep and up to `LOOKED_AT` values of one attribute. Tensors that were computed (the cache of a
+    three levels deep and up to `LOOKED_AT` values of one attribute. Tensors that were computed (a cache of a
     reparametrised weight) are no parameters.
     """
     known = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
