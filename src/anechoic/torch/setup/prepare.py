@@ -34,6 +34,7 @@ from anechoic.torch.release import Release
 from anechoic.torch.run import Run, watched_tensors
 from anechoic.torch.setup import checks, fit
 from anechoic.torch.setup.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
+from anechoic.torch.setup.modules import report_unregistered
 from anechoic.torch.setup.trial import try_batches
 from anechoic.torch.setup.units import check_units, report_units, units_of
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
@@ -147,6 +148,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
+    report_unregistered(setup.module)
     try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 
