@@ -9,11 +9,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from anechoic.errors import CheckpointError
+from anechoic.streaming.held import PATIENCE
 from anechoic.streaming.release import Release
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
-    """What was released at step `since` and later; nothing is locked or changed.
+    """What was released at step `since` and later; nothing is changed, and the stream waits while it is read.
 
     Args:
         path: of a state file, whether or not a stream has it open.
@@ -24,7 +25,9 @@ def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Relea
     """
     target = Path(os.path.abspath(path))
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(target))}?mode=ro", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(target))}?mode=ro", uri=True, timeout=PATIENCE)
+        ) as database:
             found = database.execute(
                 "SELECT published FROM releases WHERE step >= ? ORDER BY step", (since,)
             ).fetchall()

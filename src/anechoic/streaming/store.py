@@ -21,15 +21,13 @@ from typing import Any
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.streaming.counter import Counter
-from anechoic.streaming.held import HeldFile
+from anechoic.streaming.held import PATIENCE, HeldFile
 from anechoic.streaming.ledger import Accounts
 from anechoic.streaming.members import Members
 from anechoic.streaming.release import Release
 from anechoic.streaming.state import Snapshot
 
 FORMAT = 2
-#: Seconds that a commit waits for those who read releases.
-_PATIENCE = 60.0
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), head TEXT NOT NULL, open BLOB NOT NULL,
@@ -55,7 +53,7 @@ class Store:
     backed up together with it; without one it is not.
 
     The file holds the noise of past steps, the sums of the open step and, unless a key is given, the key: it
-    is as secret as the data. It is readable by its owner alone.
+    is as secret as the data, and so is the journal beside it. Both are readable by their owner alone.
 
     Args:
         path: file name; its folder exists. It is begun where there is none.
@@ -89,7 +87,7 @@ class Store:
         self._file = HeldFile(self.path)
         try:
             self._database = sqlite3.connect(
-                self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
             self._members = Members(self._database)
             try:
