@@ -32,8 +32,8 @@ LOSSES = ("max", "rms", "mean")
 _BITS = 28
 #: The same where memory is long: below 1e-6.
 _FEWEST_BITS = 20
-#: Steps and entries with which rounding is tried, and how many times the noise.
-_TRIED, _SPARE = (4096, 4), 8.0
+#: Steps beyond two memories, and entries, with which rounding is tried; and how many times the noise.
+_TRIED, _SPARE = (64, 4), 8.0
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Longest horizon at which columns are normalised: errors then take O(n bands).
@@ -132,7 +132,7 @@ def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
         mechanism.stream(dimension)
         tried = NoiseStream(mechanism.strategy, _TRIED[1], std=_SPARE * mechanism.noise_std, grid=grid)
         state = tried.init()
-        for _ in range(min(mechanism.steps, _TRIED[0])):
+        for _ in range(min(mechanism.steps, 2 * mechanism.strategy.recurrence().rows + _TRIED[0])):
             state = tried.next(state)[1]
     except GuaranteeError:
         return False
