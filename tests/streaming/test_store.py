@@ -404,3 +404,23 @@ def test_a_bad_batch_in_a_group_changes_nothing(tmp_path, whole):
 def test_memory_and_file_are_one_interface():
     public = {name for name in vars(InMemory) if not name.startswith("_")}
     assert public <= set(dir(Store))
+
+
+def test_a_commit_that_may_have_been_written_is_not_to_be_repeated(tmp_path):
+    """Ctrl-C may come when all is on disk: who is told to repeat the batch would count it twice."""
+    stream = streaming.Count(epsilon=1.0, delta=1e-6, horizon=4, state=tmp_path / "s.db")
+    database = stream._state._database
+
+    class Interrupted:
+        def execute(self, text, *arguments):
+            found = database.execute(text, *arguments)
+            if text == "COMMIT":
+                raise KeyboardInterrupt
+            return found
+
+    stream._state._database = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        stream.update([1])
+    stream._state._database = database
+    with pytest.raises(GuaranteeError, match="only under the batch_id"):
+        stream.update([1])

@@ -248,7 +248,14 @@ class Store:
             self._set("members", self._members.digest)
         self.commits += 1
         if self._counter is not None:
-            self._counter.write(self._identity_mark(), self.commits)
+            try:
+                self._counter.write(self._identity_mark(), self.commits)
+            except BaseException:
+                self._fault = (
+                    f"state file {self.path} was written, its counter was not: open both again. Do not repeat"
+                    " the batch; it is in the file."
+                )
+                raise
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -256,11 +263,20 @@ class Store:
         run("BEGIN IMMEDIATE")
         try:
             yield
-            run("COMMIT")
         except BaseException:
             self._fault = (
                 f"a change of state file {self.path} failed half-way: what is in memory is ahead of the file."
                 " Open the file again, and repeat the batch."
+            )
+            with contextlib.suppress(sqlite3.Error):
+                run("ROLLBACK")
+            raise
+        try:
+            run("COMMIT")
+        except BaseException:  # Ctrl-C among them, which may come when all is written
+            self._fault = (
+                f"whether the last change of state file {self.path} was written is not known. Open the file"
+                " again, and repeat the batch only under the batch_id that it had: then it counts once."
             )
             with contextlib.suppress(sqlite3.Error):
                 run("ROLLBACK")

@@ -4,6 +4,7 @@ import time
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
 
 import numpy as np
@@ -70,6 +71,9 @@ def layer():
     made.tensor, made.large, made.array = torch.zeros(3), torch.zeros(1000), np.zeros(3)
     made.options, made.calls, made.seen = {"mix": 0, 3: {"a": 1}}, [0], {1, 2}
     made.function, made.nothing = len, None
+    made.scalar, made.decimal = np.int64(0), Decimal(0)
+    shared = Plain()
+    made.far, made.near = [[[[[shared]]]]], shared  # met five levels down first
     return made
 
 
@@ -106,6 +110,9 @@ CHANGES = {
     "list of the class of the layer": lambda m: Scaled.table.append(1),
     "function": lambda m: setattr(m, "function", abs),
     "None": lambda m: setattr(m, "nothing", 0.5),
+    "NumPy scalar": lambda m: setattr(m, "scalar", np.int64(1)),
+    "decimal": lambda m: setattr(m, "decimal", Decimal(1)),
+    "far and near": lambda m: setattr(m.near, "mix", 1),
     "gone": lambda m: delattr(m, "calls"),
     "training": lambda m: m.eval(),
     "hook": lambda m: m.register_forward_hook(lambda *_: None),

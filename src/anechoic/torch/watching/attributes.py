@@ -37,7 +37,7 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._read: dict[int, Any] = {}
+        self._read: dict[tuple[int, int], Any] = {}
         self._held: list[Any] = []  # so that no other object gets the identity of one that was read
         self._classes: dict[type, dict[str, Any]] = {}
         self._left = VALUES
@@ -76,10 +76,11 @@ class Snapshot:
         self._held.append(value)
         if isinstance(value, nn.Module):
             return id(value)
-        if id(value) not in self._read:
-            self._read[id(value)] = id(value)  # for whoever holds itself
-            self._read[id(value)] = self._of_several(value, deep) if deep else type(value).__qualname__
-        return self._read[id(value)]
+        key = id(value), deep  # what is first met far down is read again where it is near
+        if key not in self._read:
+            self._read[key] = id(value)  # for whoever holds itself
+            self._read[key] = self._of_several(value, deep) if deep else type(value).__qualname__
+        return self._read[key]
 
     def _of_several(self, value: Any, deep: int) -> Any:
         kind = type(value)
@@ -95,7 +96,7 @@ class Snapshot:
         elif isinstance(value, Set):
             found = _members(value)
         else:
-            found = [id(value)] if callable(value) else []
+            found = [id(value)] if callable(value) else [_opaque(value)]
         length = len(value) if isinstance(value, (Mapping, Sequence, Set)) else 0
         own = self._named(_attributes(value), deep)
         of_class = None if _settled(kind) else self._of(kind, deep)
@@ -169,3 +170,11 @@ def _of_array(value: Any) -> Any:
     if value.numel() <= SMALL and value.device.type == "cpu" and value.layout is torch.strided:
         return value.dtype, tuple(value.shape), tuple(value.detach().reshape(-1).tolist())
     return _Same(value), value._version
+
+
+def _opaque(value: Any) -> int:
+    """What tells a value from another where nothing can be looked into: NumPy scalars, decimals, dates."""
+    try:
+        return hash(value)
+    except TypeError:
+        return 0
