@@ -24,28 +24,11 @@ from anechoic.lower_bounds.one_participation import (
     row_bounds,
     row_sizes,
 )
-from anechoic.lower_bounds.prefix_sums import (
-    logarithmic_lower_bound,
-    logarithmic_upper_bound,
-    mathias_lower_bound,
-    mathias_upper_bound,
-    prefix_sum_lower_bound,
-)
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.workloads import Workload
-
-__all__ = [
-    "Bound",
-    "logarithmic_lower_bound",
-    "logarithmic_upper_bound",
-    "lower_bound",
-    "mathias_lower_bound",
-    "mathias_upper_bound",
-    "prefix_sum_lower_bound",
-]
 
 
 def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:

@@ -41,7 +41,7 @@ class OptimizedNoise(Optimized):
     """An optimised strategy without horizon; `strategy.at(n)` is the one of n steps.
 
     Attributes:
-        strategy: `HorizonFree`, taken by `EndlessMechanism` and its `calibrate`.
+        strategy: `HorizonFree`, taken by `EndlessMechanism` and `calibrate_endless`.
         loss: gamma_inf sqrt(mean |B|^2 Psi), root scale: see `suboptimality`.
         problem: what it was optimised for.
     """
@@ -51,7 +51,8 @@ class OptimizedNoise(Optimized):
 
     def suboptimality(self, rho: float, clip_norm: float = 1.0) -> float:
         """F_inf at rho-zCDP, with the floor of the problem."""
-        assert self.problem is not None  # every function below gives one
+        if self.problem is None:
+            raise ValueError("problem=None: give the learning problem that the noise was optimised for.")
         scale = positive_float("clip_norm", clip_norm) / self.problem.batch
         return self.problem.floor + scale**2 * self.loss**2 / (2.0 * positive_float("rho", rho))
 
