@@ -27,7 +27,7 @@ STOREYS = [
     {"lower_bounds", "upper_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning"},
-    {"torch", "flower", "streaming"},
+    {"torch", "federated", "flower", "streaming"},
     {"lab"},
     {"cli", "__main__"},
 ]
