@@ -17,7 +17,7 @@ from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObject
 from anechoic.optimize.series.toeplitz_search import free_column, root_of, several_columns
 from anechoic.participation import Participation
 from anechoic.strategies import BandedToeplitz
-from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads import Workload
 
 
 def banded_toeplitz(
@@ -117,6 +117,6 @@ def class_bound(
 ) -> Bound | None:
     """The dual bound at `column` of at most `separation` bands; None where it would take too long."""
     columns = objective.column_weights(len(column))
-    if isinstance(workload, RestartDifferences):
+    if workload.restarts is not None:
         return form_bound(objective.a, column, columns, objective.form)
     return toeplitz_bound(objective.a, column, columns, tail_weights(loss, workload.n))
