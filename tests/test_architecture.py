@@ -168,6 +168,20 @@ def test_one_noun_one_file():
     assert not long, f"aim for 400 lines: is it two nouns? {long}"
 
 
+#: Standard terms of two fields, each public in a namespace of its own.
+NAMESAKES = {"LinearRegression", "SlidingWindow"}
+
+
+def test_no_two_classes_of_one_name():
+    homes = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: found for name, found in homes.items() if len(found) > 1 and name not in NAMESAKES}
+    assert not twice, f"call one of them by what sets it apart: {twice}"
+
+
 # The checks above check something.
 
 

@@ -97,7 +97,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """How row t is made.
 
     Attributes:
@@ -148,7 +148,7 @@ class RoundedFilter(Protocol):
     def used(self, t: int) -> int:
         """The leading rows of the memory that hold the past of step t."""
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         """How row t is made."""
 
     def drift(self, dimension: int) -> float:
@@ -159,7 +159,7 @@ class RoundedFilter(Protocol):
 
 
 def advance(
-    plan: Plan,
+    plan: RowPlan,
     t: int,
     memory: Array,
     fresh: Fresh,
@@ -234,7 +234,7 @@ def advance(
 class _Combination:
     """Adds the linear combination of the memory, in float64."""
 
-    def __init__(self, plan: Plan, t: int, memory: Array, used: list[int], weights: Array) -> None:
+    def __init__(self, plan: RowPlan, t: int, memory: Array, used: list[int], weights: Array) -> None:
         ahead, self._t, self._width = plan.ahead, t, memory.shape[1] - PAD
         self._sum: int | None = None
         self._made: Array | None = None
@@ -293,7 +293,7 @@ def _error(terms: int, total: float, inexact: float) -> float:
     return error
 
 
-def _exactly(plan: Plan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
+def _exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)
     return nearest_of(plan.known(memory), ((t, plan.lead),), coordinate, fresh.enclosure)

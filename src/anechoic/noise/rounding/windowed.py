@@ -12,7 +12,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.noise.filters.base import all_rows, digest_of, horizon
 from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
-from anechoic.noise.rounding.base import Ahead, Block, Plan
+from anechoic.noise.rounding.base import Ahead, Block, RowPlan
 
 
 def gain(recurrence: Recurrence, t: int) -> Fraction:
@@ -100,7 +100,7 @@ class RoundedAutoregressive(_Window):
             j: -Fraction(float(row[j])) * scale / gain(system, t - j) for j in range(1, len(row)) if row[j]
         }
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system = self._recurrence
         local = system.local(t)
         lead = Fraction(self._std) * gain(system, t) / Fraction(float(system.row(local)[0]))
@@ -112,7 +112,7 @@ class RoundedAutoregressive(_Window):
             block.memory[slot] = block.rounded
             return {slot: block.largest}
 
-        return Plan(lead, self.by_slot(t), remember, ahead=self.sums_ahead(t))
+        return RowPlan(lead, self.by_slot(t), remember, ahead=self.sums_ahead(t))
 
 
 class RoundedMovingAverage(_Window):
@@ -125,7 +125,7 @@ class RoundedMovingAverage(_Window):
         scale = Fraction(self._std) * gain(self._recurrence, t)
         return {j: Fraction(float(row[j])) * scale for j in range(1, len(row)) if row[j]}
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system = self._recurrence
         local = system.local(t)
         lead = Fraction(float(system.row(local)[0])) * Fraction(self._std) * gain(system, t)
@@ -138,4 +138,4 @@ class RoundedMovingAverage(_Window):
             return {slot: block.largest_own}
 
         past = tuple((t - j, weight) for j, weight in self._weights(t).items())
-        return Plan(lead, self.by_slot(t), remember, past, self.sums_ahead(t))
+        return RowPlan(lead, self.by_slot(t), remember, past, self.sums_ahead(t))

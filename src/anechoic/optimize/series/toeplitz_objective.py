@@ -28,7 +28,7 @@ FFT_FROM = 128
 Progress = Callable[[int, float], None]
 
 
-class Form(Protocol):
+class QuadraticForm(Protocol):
     """A symmetric positive semidefinite matrix Q, given by Q b."""
 
     def __call__(self, b: Array) -> Array: ...
@@ -93,7 +93,7 @@ class ToeplitzObjective:
         return float(np.square(sums).sum()), teeth[: len(c)]
 
 
-def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Form]:
+def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, QuadraticForm]:
     """The Toeplitz workload behind `workload`, and Q with squared error b^T Q b for b = a/c.
 
     Raises:
