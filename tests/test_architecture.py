@@ -35,7 +35,7 @@ STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
 # The numerical core: everything up to and including planning.
 CORE = {room for room, level in STOREY.items() if level <= STOREY["planning"]}
-CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography"}
+CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolctl"}
 # Rows of a noise stream may be torch's arrays.
 ALSO = {"anechoic.noise.torch_arrays": {"torch"}, "anechoic.noise.rounding.rows": {"torch"}}
 

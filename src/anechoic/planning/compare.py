@@ -8,6 +8,7 @@ from itertools import product
 from typing import get_args
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism import Adjacency, calibrate
 from anechoic.participation import Participation
 from anechoic.planning.amplified import Amplified
@@ -31,6 +32,7 @@ STRATEGIES = tuple(CHOICES)
 UNAMPLIFIED = ("output", "dense")
 
 
+@on_one_thread
 def plan(
     *,
     examples: int,

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array, one_of, positive_float
+from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
@@ -37,6 +38,7 @@ SHARE = 1e-3
 NEGLIGIBLE = 1e-15
 
 
+@on_one_thread_if_small
 def dense(
     workload: Workload,
     *,
@@ -127,6 +129,7 @@ def dense(
         )
 
 
+@on_one_thread_if_small
 def dense_bound(
     workload: Workload, *, loss: LossKind = "rms", gap: float = GAP, progress: Progress | None = None
 ) -> Bound:

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from anechoic._validate import Array, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.losses import LossKind, tail_weights
 from anechoic.losses import loss as loss_of
 from anechoic.lower_bounds.result import Bound
@@ -20,6 +21,7 @@ from anechoic.strategies import BandedToeplitz
 from anechoic.workloads import Workload
 
 
+@on_one_thread
 def banded_toeplitz(
     workload: Workload,
     *,
