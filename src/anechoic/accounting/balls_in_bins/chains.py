@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix
 from scipy.special import ndtr
 
 from anechoic._validate import Array
@@ -185,12 +185,18 @@ def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -
     reached = (values[None, :] + terms[:, None]).ravel()
     rows = np.repeat(np.arange(len(points)), size)
     beyond = np.flatnonzero(reached > values[-1])
-    stays = np.flatnonzero(reached <= values[-1])
-    below = np.minimum(np.searchsorted(values, reached[stays], side="right") - 1, size - 2)
-    shares = (reached[stays] - values[below]) / (values[below + 1] - values[below])
-    targets = rows[stays] * size + below
-    adding = csr_matrix(
-        (np.append(1.0 - shares, shares), (np.append(targets, targets + 1), np.append(stays, stays))),
+    below = np.minimum(np.searchsorted(values, reached, side="right") - 1, size - 2)
+    shares = (reached - values[below]) / (values[below + 1] - values[below])
+    weights = np.stack([1.0 - shares, shares], axis=1)
+    weights[beyond] = 0.0  # counted below
+    targets = rows * size + below
+    # a column is where one sum goes: two entries each, so that nothing needs sorting
+    adding = csc_matrix(
+        (
+            weights.ravel(),
+            np.stack([targets, targets + 1], axis=1).ravel(),
+            np.arange(0, weights.size + 1, 2),
+        ),
         shape=(len(reached), len(reached)),
     )
     joint = np.zeros((len(points), size))
