@@ -4,7 +4,7 @@
 
 Each of them runs both sides of its comparison interleaved in one process and prints ratios. Studies take
 from minutes to an hour, and are run by name.
-""
+"""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ STUDIES = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)} (default: these), or of the studies {', '.join(STUDIES)}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"any of {', '.join(NAMES)} (default: these), or of the studies {', '.join(STUDIES)}",
+    )
     parser.add_argument("--json", type=Path, metavar="DIR", help="also write DIR/NAME.json")
     options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(NAMES)}")
+    if unknown := set(options.names) - {*NAMES, *STUDIES}:
+        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(NAMES + STUDIES)}")
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -189,7 +189,7 @@ def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -
     shares = (reached - values[below]) / (values[below + 1] - values[below])
     weights = np.stack([1.0 - shares, shares], axis=1)
     weights[beyond] = 0.0  # counted below
-    targets = rows * size + below
+    targets = np.stack([rows * size + below, rows * size + below + 1], axis=1)
     # a column is where one sum goes: two entries each, so that nothing needs sorting
     adding = csc_matrix(
         (
