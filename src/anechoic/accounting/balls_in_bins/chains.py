@@ -192,11 +192,7 @@ def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -
     targets = np.stack([rows * size + below, rows * size + below + 1], axis=1)
     # a column is where one sum goes: two entries each, so that nothing needs sorting
     adding = csc_matrix(
-        (
-            weights.ravel(),
-            np.stack([targets, targets + 1], axis=1).ravel(),
-            np.arange(0, weights.size + 1, 2),
-        ),
+        (weights.ravel(), targets.ravel(), np.arange(0, weights.size + 1, 2)),
         shape=(len(reached), len(reached)),
     )
     joint = np.zeros((len(points), size))
