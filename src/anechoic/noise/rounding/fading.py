@@ -17,6 +17,7 @@ from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Buffered, StateSpace
 from anechoic.noise.rounding import doubled
 from anechoic.noise.rounding.base import Block, RowPlan, size
+from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
@@ -94,7 +95,7 @@ class RoundedBuffered:
                 block.memory[d:] = 0.0
                 return dict.fromkeys(range(d), block.largest) | dict.fromkeys(range(d, 2 * d), 0.0)
 
-            return RowPlan(lead, {}, begin)
+            return RowPlan(lead, Listed({}), begin)
         ratio = here / gain(system, t - 1)
         scales = [Fraction(float(value)) * ratio for value in system.scale]
         decays = [doubled.constant(Fraction(float(value)) * ratio) for value in system.decay]
@@ -112,7 +113,7 @@ class RoundedBuffered:
                 check_memory(sizes[i], std)
             return sizes
 
-        return RowPlan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def drift(self, dimension: int) -> float:
         system, steps = self._recurrence, horizon(self._recurrence)
@@ -174,7 +175,7 @@ class RoundedStateSpace:
                 check_memory(sizes[i], std)
             return sizes
 
-        return RowPlan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def drift(self, dimension: int) -> float:
         system, steps = self._recurrence, horizon(self._recurrence)

@@ -13,6 +13,7 @@ from anechoic.noise.recurrence import Stacked, StackStep
 from anechoic.noise.rounding import doubled
 from anechoic.noise.rounding.base import Block, RowPlan, size
 from anechoic.noise.rounding.fading import MOST_STEPS, check_memory, checked_drift
+from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
 Remember = Callable[[Block], dict[int, float]]
@@ -50,7 +51,7 @@ class RoundedStacked:
         }
         lead = Fraction(self._std) * here * Fraction(step.lead)
         remember = self._integers(step, first, top) if self.exact else self._pairs(step, first, here)
-        return RowPlan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def _integers(self, step: StackStep, first: int, top: int) -> Remember:
         for factors in (step.readout, step.mix, step.entry):
