@@ -1,4 +1,4 @@
-"""Rows of a mechanism's noise as integers, for sums that are integers: what every edge without autograd adds."""
+"""Rows of a mechanism's noise as integers, to be added to sums that are integers."""
 
 from __future__ import annotations
 

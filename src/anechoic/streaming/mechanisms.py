@@ -15,7 +15,8 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses import LossKind, error
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
-from anechoic.mechanism.rows import NoiseRows, grid_bits, on_finest_grid
+from anechoic.mechanism.rows import NoiseRows as NoiseRows
+from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Participation, Single
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
