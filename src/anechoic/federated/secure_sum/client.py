@@ -289,8 +289,9 @@ class Client:
                 raise Refusal(Reason.CLIENTS, "the survivors are not those that this client signed")
             self._check_signatures(message, roster, survivors)
         # one share of each client, never both: who is not among the survivors has dropped out
+        survived = set(survivors)
         shares = [
-            seed_share if sender in survivors else mask_key_share
+            seed_share if sender in survived else mask_key_share
             for sender, seed_share, mask_key_share in zip(
                 held.senders, held.seed_shares, held.mask_key_shares, strict=True
             )
