@@ -62,7 +62,8 @@ def checked_vector(vector: Any, dimension: int, grid_bits: int) -> NDArray[np.in
     if squared_norm(array) > 1 << (2 * grid_bits):
         raise ValueError(
             f"the vector's 2-norm exceeds 2**{grid_bits}, which the round's guarantee and ring rest on: clip "
-            "it and put it on the grid of grid_bits, rounded towards zero."
+            "it and put it on the grid of grid_bits, rounded towards zero. Noise is added to the sum, by the "
+            "server, not to the vectors."
         )
     return array
 
