@@ -1,4 +1,4 @@
-"""Masked sums: processor seconds and bytes of one client and of the server, beside a plain sum of the same vectors.
+"""Masked sums: processor seconds and bytes of a client and of the server, beside a plain sum of the vectors.
 
 python benchmarks/secure_sum.py [--quick] [--grid-bits 16] [--dropped 0.1]
 
