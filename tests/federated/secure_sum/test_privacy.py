@@ -96,6 +96,19 @@ def test_a_server_that_changes_the_client_s_own_keys_is_refused():
     assert clients[0].answer({**server.requests()[0], **without}).reason is Reason.KEYS
 
 
+@pytest.mark.parametrize(
+    ("field", "source"),
+    [("encryption_keys", "encryption_keys"), ("mask_keys", "mask_keys"), ("mask_keys", "encryption_keys")],
+)
+def test_a_roster_with_one_key_twice_is_refused(field, source):
+    """Two seats of one key are one client, which the threshold would count twice."""
+    server, clients = new_round(4)
+    carry(server, clients, VECTORS, until=Stage.SHARES)
+    request = server.requests()[0]
+    reply = clients[0].answer({**request, field: [*request[field][:3], request[source][2]]})
+    assert reply.reason is Reason.KEYS and "twice" in reply.detail
+
+
 @pytest.mark.parametrize("field", ["encryption_keys", "mask_keys"])
 def test_clients_that_were_shown_different_keys_do_not_unmask(field):
     server, clients = new_round(3)
