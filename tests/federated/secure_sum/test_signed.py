@@ -91,6 +91,9 @@ def test_the_server_takes_only_the_identity_it_knows():
     server, clients = signed_round()
     replies = {n: clients[n].answer(r) for n, r in server.requests().items()}
     assert server.receive(1, replies[0]).reason is Reason.SIGNATURE
+    # a known client in another's seat, with a signature that is good
+    entry = forged(identity_of(PRIVATE[0]), PRIVATE[0], server.terms, 2)
+    assert server.receive(1, {**replies[0], **entry.fields()}).reason is Reason.SIGNATURE
     wrong = {**replies[0], "signature": bytes(64)}
     assert server.receive(0, wrong).reason is Reason.SIGNATURE
     assert server.receive(0, {**replies[0], "identity": bytes(32)}).reason is Reason.SIGNATURE
@@ -149,7 +152,7 @@ def test_a_client_that_signs_takes_part_in_no_round_that_is_not_signed():
 
 
 def test_identity_and_known_belong_together():
-    both = {"dimension": 1, "grid_bits": 1}
+    both = {"dimension": 1, "grid_bits": 10}
     with pytest.raises(ValueError, match="own public key"):
         Client(**both, identity=PRIVATE[0], known=[identity_of(PRIVATE[1])])
     with pytest.raises(ValueError, match="belong together"):

@@ -27,6 +27,7 @@ from anechoic.federated.secure_sum.roster import MASK_KEY, SEALED_BYTES, SEED, E
 from anechoic.federated.secure_sum.shamir import SHARE_BYTES, split
 from anechoic.federated.secure_sum.terms import Terms
 from anechoic.keys import checked_key, new_key
+from anechoic.noise.grid import checked_bits
 
 logger = logging.getLogger("anechoic")
 
@@ -76,7 +77,7 @@ class Client:
         known: Collection[bytes] | None = None,
     ) -> None:
         self._dimension = positive_int("dimension", dimension, minimum=0)
-        self._grid_bits = positive_int("grid_bits", grid_bits, minimum=0)
+        self._grid_bits = checked_bits(grid_bits)
         self._at_least = positive_int("at_least", at_least, minimum=2)
         if not isinstance(context, bytes):
             raise ValueError(f"context is of type {type(context).__name__}, but must be bytes.")
