@@ -69,6 +69,15 @@ def test_no_list_says_of_a_client_that_it_both_survived_and_dropped_out():
     ]
 
 
+def test_a_roster_below_the_threshold_is_refused():
+    server, clients = new_round(5, threshold=3)
+    carry(server, clients, VECTORS, until=Stage.SHARES)
+    request = server.requests()[0]
+    fields = ("seats", "encryption_keys", "mask_keys")
+    reply = clients[0].answer({**request, **{field: request[field][:2] for field in fields}})
+    assert reply.reason is Reason.CLIENTS and "below the threshold of 3" in reply.detail
+
+
 @pytest.mark.parametrize("senders", [[1, 2], [2, 3, 4, 5], [1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 6], []])
 def test_lists_of_senders_that_may_not_be(senders):
     server, clients = new_round(5, threshold=3)
@@ -270,6 +279,20 @@ def test_what_is_derived_depends_on_round_purpose_and_parties():
     assert (
         len({one.sealed_for(1, 2), one.sealed_for(2, 1), one.sealed_for(1, 3), other.sealed_for(1, 2)}) == 4
     )
+
+
+def test_commitments_and_statements_are_of_one_round_kind_and_place():
+    server, clients = new_round(3)
+    carry(server, clients, VECTORS, until=Stage.MASKED)
+    one = Client.resume(clients[0].memory(), dimension=5, grid_bits=GRID_BITS)._roster
+    other = dataclasses.replace(one, terms=dataclasses.replace(one.terms, round_id=b"other"))
+    share, places = bytes(33), [(b"seed", 1, 2), (b"mask key", 1, 2), (b"seed", 3, 2), (b"seed", 1, 3)]
+    found = [roster.share_commitment(*place, share) for roster in (one, other) for place in places]
+    found += [one.share_commitment(*places[0], bytes(32) + b"\1")]
+    found += [roster.seed_commitment(owner, bytes(32)) for roster in (one, other) for owner in (1, 2)]
+    assert len(set(found)) == 13 and {len(commitment) for commitment in found} == {16}
+    lists = [((1, 2, 3), (1, 2)), ((1, 2, 3), (1, 3)), ((1, 2), (1, 2))]
+    assert len({roster.survivors_statement(*two) for roster in (one, other) for two in lists}) == 6
 
 
 def test_no_key_is_in_two_rounds():

@@ -242,8 +242,7 @@ class Client:
                 continue
             shared = _agreed(pair, roster.entries[other].encryption_key, other)
             key = roster.sealing_key(other, seat, shared)
-            shares = unseal(key, next(sealed), roster.sealed_for(other, seat))
-            opened[other] = b"" if shares is None or len(shares) != 2 * SHARE_BYTES else shares
+            opened[other] = unseal(key, next(sealed), roster.sealed_for(other, seat)) or b""
         if sum(map(bool, opened.values())) < terms.threshold:
             raise Refusal(
                 Reason.SHARE, f"fewer than {terms.threshold} clients' shares open with the keys of the roster"
