@@ -88,6 +88,36 @@ def test_lists_of_senders_that_may_not_be(senders):
     assert isinstance(reply, Refused) and reply.reason in (Reason.CLIENTS, Reason.MALFORMED)
 
 
+def test_a_sender_that_sent_no_keys_is_refused():
+    server, clients = new_round(5, threshold=3)
+    carry(server, clients, VECTORS, {Stage.KEYS: [4]}, until=Stage.MASKED)
+    request = server.requests()[0]
+    assert request["senders"] == [1, 2, 3, 4]
+    for senders in ([1, 2, 3, 5], [1, 2, 3, 4, 5]):
+        sealed = [request["sealed"][0]] * (len(senders) - 1)
+        reply = clients[0].answer({**request, "senders": senders, "sealed": sealed}, VECTORS[0])
+        assert reply.reason is Reason.CLIENTS
+
+
+def test_a_point_of_low_order_makes_no_key():
+    """Its shared secret is zero, which anybody knows: no share is sealed with it, no vector masked."""
+    server, clients = new_round(5, threshold=3)
+    carry(server, clients, VECTORS, until=Stage.SHARES)
+    request = server.requests()[0]
+    wrong = {**request, "encryption_keys": [*request["encryption_keys"][:4], bytes(32)]}
+    reply = clients[0].answer(wrong)
+    assert reply.reason is Reason.KEYS and "low order" in reply.detail
+    # a mask key of that kind, shown to all but its owner: found when the vector is to be masked
+    for name in range(4):
+        wrong = {**request, "mask_keys": [*request["mask_keys"][:4], bytes(32)]}
+        assert server.receive(name, clients[name].answer(wrong)) is None
+    shares = clients[4].answer(request)
+    assert server.receive(4, shares) is None
+    server.advance()
+    reply = clients[0].answer(server.requests()[0], VECTORS[0])
+    assert reply.reason is Reason.KEYS and "low order" in reply.detail
+
+
 def test_a_server_that_changes_the_client_s_own_keys_is_refused():
     server, clients = new_round(3)
     carry(server, clients, VECTORS, until=Stage.SHARES)
