@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from anechoic.federated.secure_sum import Client, Reason, Refused, Stage
-from anechoic.federated.secure_sum.keys import KeyPair, expand
+from anechoic.federated.secure_sum.keys import KeyPair, digest, encoded, expand
 from anechoic.federated.secure_sum.masks import add_masks
 from tests.federated.secure_sum.driver import GRID_BITS, answer, carry, new_round, one_stage, vectors_for
 
@@ -283,6 +283,11 @@ def test_a_secret_counts_with_all_of_its_256_bits():
     number = int.from_bytes(secret, "big")
     found |= {expand((number ^ 1 << bit).to_bytes(32, "big"), b"salt", b"mask") for bit in range(256)}
     assert len(found) == 3 + 256
+
+
+def test_no_two_lists_of_parts_have_one_encoding():
+    lists = [(b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (b"", b"abc"), ()]
+    assert len({encoded(*parts) for parts in lists}) == len({digest(b"", *parts) for parts in lists}) == 6
 
 
 def test_what_is_derived_depends_on_round_purpose_and_parties():
