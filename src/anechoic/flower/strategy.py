@@ -1,0 +1,422 @@
+"""Flower's side of the server: a `Strategy` that translates between messages and `federated.Server`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_int
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.federated.choice import Starved
+from anechoic.federated.clients import ClientId
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.optimizers import ServerOptimizer
+from anechoic.federated.planning import plan_rounds
+from anechoic.federated.server import Key, Server
+from anechoic.flower.exchange import Exchange
+from anechoic.flower.identity import Identity, Place
+from anechoic.flower.records import ARRAYS, ASK, CONFIG, TRAIN, arrays_of, record_of
+from anechoic.flower.replies import Round
+from anechoic.flower.waiting import Waiting
+from anechoic.mechanism import Mechanism
+from anechoic.statement.statement import Statement
+
+_log = getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class CorrelatedFedOpt(Strategy):
+    """Federated averaging and FedOpt with correlated noise, private for whole clients.
+
+    Use it where `FedAvg` stood, with `anechoic.flower.client.clipped_update_mod` at the clients. All rules
+    that keep the guarantee are those of `anechoic.federated.Server`: equal weights, a constant divisor, noise
+    before the server optimiser, participations charged before anything is sent, rows and releases committed
+    before a model leaves.
+
+    Rounds are counted from 1 as Flower counts them; round r releases step r - 1. A round in which too few
+    answer releases nothing and is repeated with others.
+
+    Args:
+        identity: how a client is known again: `PublicKeys()`, `Partitions()` in simulations, or `Labels(…)`.
+        discipline: `Cohorts` or `CoolDown`.
+        clients_per_round: most clients asked in a round, and the divisor of every sum (m).
+        clip_norm: largest 2-norm of one client's update, over all trained arrays together.
+        mechanism: ready-made, of External sampling; or None and the next four, from which one is planned:
+        rounds: releases in all (n).
+        population: clients in all (N).
+        epsilon: of the whole run, for one client.
+        delta: None for 1 / population**1.1.
+        optimizer: of the server; None for SGD(1.0), which is federated averaging.
+        min_replies: fewest answers for a release.
+        exclude: names of arrays that are sent but not trained.
+        state: directory by which the run outlives this process; key, counter, adopt: as in `Server`.
+        min_available: clients to wait for before a round; None for `clients_per_round`.
+        patience: seconds that one round may take, waiting and repeating, before the run stops.
+        unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
+            where its mod allows that too; their means are in the result.
+        unprotected_evaluation: a strategy of Flower's, such as `FedAvg(fraction_evaluate=0.1)`, by which
+            clients evaluate the model; what they answer has **no protection**. None for no evaluation at
+            clients.
+
+    Attributes:
+        server: `federated.Server`, from the first round on; None before.
+        stopped: why `start` ended before its last round; None if it did not.
+
+    Raises:
+        ValueError: at construction, for neither or both of a mechanism and what to plan one from, and for
+            arguments out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        discipline: Discipline,
+        clients_per_round: int,
+        clip_norm: float,
+        mechanism: Mechanism | None = None,
+        rounds: int | None = None,
+        population: int | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        optimizer: ServerOptimizer | None = None,
+        min_replies: int = 1,
+        exclude: Collection[str] = (),
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+        min_available: int | None = None,
+        patience: float = 600.0,
+        unprotected_metrics: Collection[str] = (),
+        unprotected_evaluation: Strategy | None = None,
+    ) -> None:
+        if not isinstance(identity, Identity):
+            raise ValueError(
+                f"identity={identity!r} must say how a client is known again: PublicKeys() where the SuperLink"
+                " authenticates nodes, Partitions() in a simulation, or Labels(function). A node id does not"
+                " last."
+            )
+        planned = {"rounds": rounds, "population": population, "epsilon": epsilon}
+        missing = [name for name, value in planned.items() if value is None]
+        if (mechanism is None) == bool(missing) or (mechanism is not None and len(missing) < len(planned)):
+            raise ValueError(
+                "give a mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
+                f" mechanism={mechanism!r}, {planned}."
+            )
+        if isinstance(unprotected_metrics, str):
+            raise ValueError(
+                f"unprotected_metrics={unprotected_metrics!r} must be a collection of names, such as"
+                f" [{unprotected_metrics!r}]."
+            )
+        self.identity, self.discipline = identity, discipline
+        self.clients_per_round = positive_int("clients_per_round", clients_per_round)
+        self.clip_norm = clip_norm
+        self.server: Server | None = None
+        self.stopped: str | None = None
+        self.unprotected_metrics = tuple(unprotected_metrics)
+        self.unprotected_evaluation = unprotected_evaluation
+        self._mechanism = mechanism
+        self._planned = {**planned, "delta": delta}
+        self._exclude = tuple(exclude)
+        self._server_options: dict[str, Any] = {
+            "optimizer": optimizer,
+            "min_replies": min_replies,
+            "state": state,
+            "key": key,
+            "counter": counter,
+            "adopt": adopt,
+        }
+        available = self.clients_per_round if min_available is None else min_available
+        self._waiting = Waiting(positive_int("min_available", available), patience)
+        self._exchange = Exchange(timeout=3600.0)
+        self._round: Round | None = None
+
+    # -- the server ------------------------------------------------------------------------------
+
+    def open(self, initial_arrays: ArrayRecord) -> Server:
+        """Make the server, or continue the one of `state`; called by the first round.
+
+        Args:
+            initial_arrays: the model to begin with. A run that goes on has one of its own, which must have
+                the same names, shapes and types.
+
+        Raises:
+            ValueError, MismatchError, CheckpointError: as `plan_rounds` and `Server` say.
+        """
+        if self.server is None:
+            initial = arrays_of(initial_arrays)
+            self.server = Server(
+                initial,
+                mechanism=self._mechanism or self._plan(initial),
+                discipline=self.discipline,
+                clients_per_round=self.clients_per_round,
+                clip_norm=self.clip_norm,
+                exclude=self._exclude,
+                **self._server_options,
+            )
+        return self.server
+
+    def close(self) -> None:
+        """Give the state back, so that another process can continue. Reports stay readable."""
+        if self.server is not None:
+            self.server.shut()
+
+    def statement(self) -> Statement:
+        """What is guaranteed, and what is asked of whom.
+
+        Raises:
+            GuaranteeError: before the first round, when there is no server yet.
+        """
+        server = self._opened()
+        said = server.statement()
+        return replace(
+            said,
+            duties=(*said.duties, self.identity.sentence),
+            not_covered=(*said.not_covered, *self._unprotected()),
+        )
+
+    def _unprotected(self) -> Iterable[str]:
+        if self.unprotected_metrics:
+            yield (
+                f"the numbers {', '.join(self.unprotected_metrics)}, which clients send as they are in each round:"
+                " the server sees them, and whoever sees their means"
+            )
+        if self.unprotected_evaluation is not None:
+            yield "what clients answer when they evaluate a model, and the means of it"
+
+    def _plan(self, initial: Mapping[str, NDArray[Any]]) -> Mechanism:
+        trained = sum(array.size for name, array in initial.items() if name not in self._exclude)
+        planned = self._planned
+        return plan_rounds(
+            rounds=planned["rounds"],
+            clients=planned["population"],
+            clients_per_round=self.clients_per_round,
+            discipline=self.discipline,
+            epsilon=planned["epsilon"],
+            delta=planned["delta"],
+            clip_norm=self.clip_norm,
+            dimension=trained,
+        )
+
+    def _opened(self) -> Server:
+        if self.server is None:
+            raise GuaranteeError("no round has begun: call start or open first.")
+        return self.server
+
+    # -- one round -------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose clients, charge them, and write their messages.
+
+        Args:
+            server_round: as Flower counts; written into the configuration.
+            arrays: the model to begin with, in the first round. Later models are the server's own.
+            config: for the clients' training function.
+            grid: to find nodes.
+
+        Returns:
+            A message for each client that was asked and is there; none where all rounds are released.
+
+        Raises:
+            Starved: where too few clients may take part, also after waiting.
+        """
+        server = self.open(arrays)
+        if server.finished:
+            return []
+        self._round = self._ask(server, partial(self.identity.places, grid, self._exchange))
+        return self._messages(self._round, server_round, config)
+
+    def _ask(self, server: Server, look: Callable[[], Mapping[ClientId, Place]]) -> Round:
+        """Ask those who are there; where too few of them may take part, wait until others are."""
+        there = self._waiting.for_enough(look)
+        while True:
+            try:
+                return Round(server.ask(list(there)), there)
+            except Starved as error:
+                self._waiting.say(str(error))
+                there = self._waiting.for_others(there, look)
+                if there is None:
+                    raise
+
+    def _messages(self, opened: Round, server_round: int, config: ConfigRecord) -> Sequence[Message]:
+        asked = opened.asked
+        arrays = record_of(asked.model)
+        wanted = ConfigRecord(
+            {
+                **asked.config,
+                "stage": TRAIN,
+                "exclude": list(self._exclude),
+                "metrics": list(self.unprotected_metrics),
+            }
+        )
+        group = str(server_round)
+        for client, place in opened.reached():
+            own = ConfigRecord({**config, "server-round": server_round})
+            if place.shared:
+                own["user"] = client
+            content = RecordDict(
+                {ARRAYS: arrays, CONFIG: own, ASK: ConfigRecord({**wanted, "shared": place.shared})}
+            )
+            opened.send(client, Message(content, place.node_id, MessageType.TRAIN, group_id=group))
+        _log.info(
+            "configure_train: asked %d clients, of which %d are there%s",
+            len(asked.clients),
+            len(opened.messages),
+            " (a round that was not closed is repeated)" if asked.resumed else "",
+        )
+        return opened.messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check and add up replies, and release the next model if enough clients answered.
+
+        Returns:
+            The model and the means of `unprotected_metrics`; None for what there is not.
+        """
+        server, opened = self._opened(), self._round
+        if opened is None:
+            return None, None
+        self._round = None
+        opened.take(replies)
+        closed = server.close(opened.asked)
+        _log.info(
+            "aggregate_train: %d of %d clients answered%s%s",
+            closed.answered,
+            closed.asked,
+            "" if closed.released else ": too few, nothing is released",
+            f"; refused: {dict(closed.reasons)}" if closed.reasons else "",
+        )
+        if not closed.released:
+            return None, None
+        return record_of(closed.model), opened.mean_metrics(self.unprotected_metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages of `unprotected_evaluation`; none without it."""
+        if self.unprotected_evaluation is None:
+            return []
+        return self.unprotected_evaluation.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Metrics as `unprotected_evaluation` makes them; None without it."""
+        if self.unprotected_evaluation is None:
+            return None
+        return self.unprotected_evaluation.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log what is guaranteed and how."""
+        server = self._opened()
+        _log.info("\t├──> %s", server.mechanism)
+        _log.info("\t├──> %s, %d clients a round", self.discipline, self.clients_per_round)
+        _log.info("\t└──> step %d of %d is open", server.step, server.mechanism.steps)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run to the last round, from wherever the state is.
+
+        Args:
+            grid: to send messages by.
+            initial_arrays: the model to begin with; see `open`.
+            num_rounds: releases in all, with those before a restart; None for all that the mechanism covers.
+            timeout: seconds to wait for the replies of a round.
+            train_config, evaluate_config: for the functions of the clients.
+            evaluate_fn: evaluates released models at the server, which costs no privacy if it sees no data
+                of clients. Called for the first model too, but not again after a restart.
+
+        Returns:
+            Flower's own record of a run. Metrics are those since the last restart.
+
+        Raises:
+            HorizonError: for more rounds than the mechanism covers.
+            ValueError: for arguments out of range.
+        """
+        server = self.open(initial_arrays)
+        last = self._last_round(num_rounds)
+        self._exchange = Exchange(timeout=timeout)
+        _log.info("Starting %s strategy:", type(self).__name__)
+        self.summary()
+        began = time.monotonic()
+        result = Result(arrays=record_of(server.model))
+        train_config = train_config or ConfigRecord()
+        evaluate_config = evaluate_config or ConfigRecord()
+        if evaluate_fn is not None and server.step == 0:
+            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
+        self.stopped = None
+        self._waiting.begin()
+        while server.step < last and self.stopped is None:
+            current = server.step + 1
+            _log.info("[ROUND %d/%d]", current, last)
+            arrays, metrics = self._one_round(grid, current, result.arrays, train_config)
+            if arrays is None:
+                continue
+            self._waiting.begin()
+            result.arrays = arrays
+            _keep(result.train_metrics_clientapp, current, metrics)
+            replies = self._exchange(
+                grid, list(self.configure_evaluate(current, arrays, evaluate_config, grid))
+            )
+            if replies:
+                _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
+            if evaluate_fn is not None:
+                _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, arrays))
+        if self.stopped is not None:
+            _log.warning("Stopped after %d of %d rounds: %s", server.step, last, self.stopped)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        return result
+
+    def _one_round(
+        self, grid: Grid, current: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        try:
+            messages = list(self.configure_train(current, arrays, config, grid))
+        except Starved as error:
+            self.stopped = str(error)
+            return None, None
+        found = self.aggregate_train(current, self._exchange(grid, messages))
+        if found[0] is None and self._waiting.over:
+            self.stopped = f"too few clients answered in {self._waiting.patience:g} seconds (patience)"
+        return found
+
+    def _last_round(self, num_rounds: int | None) -> int:
+        steps = self._opened().mechanism.steps
+        if num_rounds is None:
+            return steps
+        if positive_int("num_rounds", num_rounds) > steps:
+            raise HorizonError(
+                f"num_rounds={num_rounds} exceeds the {steps} rounds that the mechanism covers: plan it for so"
+                " many, before the run begins."
+            )
+        return num_rounds
+
+
+def _keep(metrics: dict[int, MetricRecord], current: int, found: MetricRecord | None) -> None:
+    if found is not None:
+        _log.info("\t└──> round %d: %s", current, dict(found))
+        metrics[current] = found
