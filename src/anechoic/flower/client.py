@@ -18,17 +18,22 @@ from logging import getLogger
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
+from anechoic.federated import secure_sum
 from anechoic.federated.grid import to_grid
 from anechoic.federated.layout import Layout
+from anechoic.federated.secure_sum import Refused, Stage
+from anechoic.flower.masked import client_id, context_of, digest_of, fields_of, records_of
 from anechoic.flower.records import (
     ARRAYS,
     ASK,
+    CONFIG,
     COUNT,
+    MASKED,
     METRICS,
     TRAIN,
     UPDATE,
@@ -136,6 +141,8 @@ class ClippedUpdate:
         identity: the entry of `node_config` that the server may ask for, to know a client in simulations;
             None for none.
         largest_clip_norm: a server that asks for a larger clip norm is refused; None for no limit.
+        masked_only: whether a server that asks for the update without masks is refused.
+        smallest_threshold: with masks, the smallest number of clients in a sum that is accepted, >= 2.
 
     Raises:
         ValueError: at construction, for metrics given as one string or a limit that is not positive.
@@ -144,6 +151,8 @@ class ClippedUpdate:
     metrics: Collection[str] = ()
     identity: str | None = "partition-id"
     largest_clip_norm: float | None = None
+    masked_only: bool = False
+    smallest_threshold: int = 2
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, str):
@@ -160,14 +169,16 @@ class ClippedUpdate:
             return _refused(message, "this client gives clipped updates only, to CorrelatedFedOpt")
         if ask.get("stage") == WHO:
             return self._who(message, context, ask)
-        if ask.get("stage") != TRAIN:
-            return _refused(message, "a stage that this client does not know")
+        stages = {MASKED: self._masked} if self.masked_only else {TRAIN: self._train, MASKED: self._masked}
+        stage = stages.get(str(ask.get("stage")))
+        if stage is None:
+            return _refused(message, "a stage that this client does not take part in")
         clip_norm = ask.get("clip_norm")
         if self.largest_clip_norm is not None and not (
             isinstance(clip_norm, float) and clip_norm <= self.largest_clip_norm
         ):
             return _refused(message, "a clip norm above this client's limit")
-        return self._train(message, context, ask, call_next)
+        return stage(message, context, ask, call_next)
 
     def _who(self, message: Message, context: Context, ask: ConfigRecord) -> Message:
         if self.identity is None or ask.get("key") != self.identity or self.identity not in context.node_config:
@@ -178,30 +189,60 @@ class ClippedUpdate:
     def _train(
         self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
     ) -> Message:
-        before = arrays_of(message.content[ARRAYS])
         try:
-            reply = _trained(message, context, ask, call_next)
-            bits = _whole(ask["grid_bits"])
-            vector = clipped_update(
-                before,
-                _new_arrays(reply),
-                clip_norm=float(ask["clip_norm"]),  # type: ignore[arg-type]
-                grid_bits=bits,
-                exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type]
-            )
+            reply, vector = _trained(message, context, ask, call_next)
         except Exception:  # what went wrong may speak of the data: it stays here
             _log.exception("training failed; the server learns no more than that")
             return _refused(message, "training failed; the client's log says why")
         content = RecordDict(
             {
-                UPDATE: vector_record(vector, bits),
+                UPDATE: vector_record(vector, _bits(ask)),
                 COUNT: MetricRecord({"num-examples": 1}),
             }
         )
         named = self._named_metrics(reply, ask)
         if named:
-            content[METRICS] = MetricRecord(named)
+            content[METRICS] = MetricRecord(named)  # type: ignore[arg-type]
         return Message(content, reply_to=message)
+
+    def _masked(
+        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+    ) -> Message:
+        """One stage of a masked sum; what it must remember is in `Context.state`, as processes may change."""
+        held = client_id(ask.get("user", ""))  # type: ignore[arg-type]
+        request = fields_of(message.content) or {}
+        options: dict[str, Any] = {
+            "dimension": ask.get("dimension"),
+            "grid_bits": _bits(ask),
+            "at_least": self.smallest_threshold,
+            "context": context_of(ask),
+        }
+        kept = context.state.get(held)
+        if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
+            client = secure_sum.Client(**options)
+        else:
+            client = secure_sum.Client.resume(dict(kept), **options)
+        vector = None
+        if request.get("stage") == Stage.MASKED:
+            record = message.content.get(ARRAYS)
+            if not isinstance(record, ArrayRecord) or digest_of(record) != ask.get("model"):
+                return _refused(message, "another model than the one announced")
+            vector = self._zero_if_it_fails(message, context, ask, call_next)
+        answer = client.answer(request, vector)
+        context.state[held] = ConfigRecord(client.memory())  # type: ignore[arg-type]
+        if isinstance(answer, Refused):
+            return _refused(message, f"masked sum: {answer.reason}")
+        return Message(records_of(answer), reply_to=message)
+
+    def _zero_if_it_fails(
+        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+    ) -> NDArray[np.int64]:
+        """The update; zeros where training failed, which nobody can tell from another update under masks."""
+        try:
+            return _trained(message, context, ask, call_next)[1]
+        except Exception:  # what went wrong may speak of the data: it stays here
+            _log.exception("training failed; this client adds zeros, and the server does not learn of it")
+            return np.zeros(ask["dimension"], np.int64)  # type: ignore[call-overload,no-any-return]
 
     def _named_metrics(self, reply: Message, ask: ConfigRecord) -> dict[str, float]:
         wanted = set(self.metrics).intersection(ask.get("metrics", []))  # type: ignore[arg-type]
@@ -217,9 +258,25 @@ clipped_update_mod = ClippedUpdate()
 
 def _trained(
     message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
-) -> Message:
-    """The reply of the training function, which sees what any other strategy would send."""
-    content = RecordDict({name: record for name, record in message.content.items() if name != ASK})
+) -> tuple[Message, NDArray[np.int64]]:
+    """The reply of the training function, and the clipped update in it."""
+    before = arrays_of(message.content[ARRAYS])  # type: ignore[arg-type]
+    reply = _called(message, context, ask, call_next)
+    vector = clipped_update(
+        before,
+        _new_arrays(reply),
+        clip_norm=float(ask["clip_norm"]),  # type: ignore[arg-type]
+        grid_bits=_bits(ask),
+        exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type,call-overload]
+    )
+    return reply, vector
+
+
+def _called(message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable) -> Message:
+    """Call the training function, which sees what any other strategy would send."""
+    content = RecordDict(
+        {name: record for name, record in message.content.items() if name in (ARRAYS, CONFIG)}
+    )
     inner = Message(metadata=message.metadata, content=content)  # type: ignore[call-overload]
     if not ask.get("shared"):
         return call_next(inner, context)
@@ -246,7 +303,8 @@ def _refused(message: Message, why: str) -> Message:
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=why), reply_to=message)
 
 
-def _whole(value: Any) -> int:
+def _bits(ask: ConfigRecord) -> int:
+    value = ask.get("grid_bits")
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 62:
         raise ValueError(f"the server asks for grid_bits={value!r}: it must be from 1 to 62.")
     return value

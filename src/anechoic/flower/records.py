@@ -20,9 +20,12 @@ ASK = "anechoic"
 UPDATE = "update"
 COUNT = "count"
 METRICS = "metrics"
+# Names in a node's state that belong to the mod begin so.
+HELD = "anechoic "
 # Values of "stage" in what the server asks of the mod.
 WHO = "who"
 TRAIN = "train"
+MASKED = "masked"
 
 _LONGEST_HEADER = 10_000  # NumPy's own limit, beyond which parsing one could take long
 

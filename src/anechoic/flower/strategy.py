@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
@@ -23,11 +23,14 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.planning import plan_rounds
+from anechoic.federated.round import Asked
 from anechoic.federated.server import Key, Server
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.identity import Identity, Place
-from anechoic.flower.records import ARRAYS, ASK, CONFIG, TRAIN, arrays_of, record_of
-from anechoic.flower.replies import Round
+from anechoic.flower.records import arrays_of, record_of
+from anechoic.flower.letters import Letters
+from anechoic.flower.masked import MaskedRound
+from anechoic.flower.replies import PlainRound
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
 from anechoic.statement.statement import Statement
@@ -59,7 +62,9 @@ class CorrelatedFedOpt(Strategy):
         epsilon: of the whole run, for one client.
         delta: None for 1 / population**1.1.
         optimizer: of the server; None for SGD(1.0), which is federated averaging.
-        min_replies: fewest answers for a release.
+        masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
+            answers of two thirds of those asked in every stage, and takes four exchanges.
+        min_replies: fewest answers for a release; None for 1, or 2 with masks.
         exclude: names of arrays that are sent but not trained.
         state: directory by which the run outlives this process; key, counter, adopt: as in `Server`.
         min_available: clients to wait for before a round; None for `clients_per_round`.
@@ -92,7 +97,8 @@ class CorrelatedFedOpt(Strategy):
         epsilon: float | None = None,
         delta: float | None = None,
         optimizer: ServerOptimizer | None = None,
-        min_replies: int = 1,
+        masked: bool = False,
+        min_replies: int | None = None,
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
@@ -121,7 +127,12 @@ class CorrelatedFedOpt(Strategy):
                 f"unprotected_metrics={unprotected_metrics!r} must be a collection of names, such as"
                 f" [{unprotected_metrics!r}]."
             )
-        self.identity, self.discipline = identity, discipline
+        if masked and unprotected_metrics:
+            raise ValueError(
+                f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server, from"
+                " which masked=True hides them: give one of the two."
+            )
+        self.identity, self.discipline, self.masked = identity, discipline, masked
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.clip_norm = clip_norm
         self.server: Server | None = None
@@ -133,7 +144,7 @@ class CorrelatedFedOpt(Strategy):
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": min_replies,
+            "min_replies": (2 if masked else 1) if min_replies is None else min_replies,
             "state": state,
             "key": key,
             "counter": counter,
@@ -142,7 +153,7 @@ class CorrelatedFedOpt(Strategy):
         available = self.clients_per_round if min_available is None else min_available
         self._waiting = Waiting(positive_int("min_available", available), patience)
         self._exchange = Exchange(timeout=3600.0)
-        self._round: Round | None = None
+        self._round: PlainRound | MaskedRound | None = None
 
     # -- the server ------------------------------------------------------------------------------
 
@@ -238,48 +249,43 @@ class CorrelatedFedOpt(Strategy):
         server = self.open(arrays)
         if server.finished:
             return []
-        self._round = self._ask(server, partial(self.identity.places, grid, self._exchange))
-        return self._messages(self._round, server_round, config)
+        asked, places = self._ask(server, partial(self.identity.places, grid, self._exchange))
+        letters = Letters(
+            server_round,
+            places,
+            record_of(asked.model),
+            config,
+            {**asked.config, "exclude": list(self._exclude), "metrics": list(self.unprotected_metrics)},
+        )
+        if self.masked:
+            self._round = MaskedRound(
+                asked, letters, dimension=server.layout.dimension, grid=grid, exchange=self._exchange
+            )
+        else:
+            self._round = PlainRound(asked, letters)
+        messages = self._round.messages()
+        _log.info(
+            "configure_train: asked %d clients, of which %d are there%s",
+            len(asked.clients),
+            len(messages),
+            " (a round that was not closed is repeated)" if asked.resumed else "",
+        )
+        return messages
 
-    def _ask(self, server: Server, look: Callable[[], Mapping[ClientId, Place]]) -> Round:
+    def _ask(
+        self, server: Server, look: Callable[[], Mapping[ClientId, Place]]
+    ) -> tuple[Asked, Mapping[ClientId, Place]]:
         """Ask those who are there; where too few of them may take part, wait until others are."""
         there = self._waiting.for_enough(look)
         while True:
             try:
-                return Round(server.ask(list(there)), there)
+                return server.ask(list(there)), there
             except Starved as error:
                 self._waiting.say(str(error))
-                there = self._waiting.for_others(there, look)
-                if there is None:
+                others = self._waiting.for_others(there, look)
+                if others is None:
                     raise
-
-    def _messages(self, opened: Round, server_round: int, config: ConfigRecord) -> Sequence[Message]:
-        asked = opened.asked
-        arrays = record_of(asked.model)
-        wanted = ConfigRecord(
-            {
-                **asked.config,
-                "stage": TRAIN,
-                "exclude": list(self._exclude),
-                "metrics": list(self.unprotected_metrics),
-            }
-        )
-        group = str(server_round)
-        for client, place in opened.reached():
-            own = ConfigRecord({**config, "server-round": server_round})
-            if place.shared:
-                own["user"] = client
-            content = RecordDict(
-                {ARRAYS: arrays, CONFIG: own, ASK: ConfigRecord({**wanted, "shared": place.shared})}
-            )
-            opened.send(client, Message(content, place.node_id, MessageType.TRAIN, group_id=group))
-        _log.info(
-            "configure_train: asked %d clients, of which %d are there%s",
-            len(asked.clients),
-            len(opened.messages),
-            " (a round that was not closed is repeated)" if asked.resumed else "",
-        )
-        return opened.messages
+                there = others
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
