@@ -86,9 +86,7 @@ def strategy(**options):
     }
     given.update(options)
     if "mechanism" not in given and "epsilon" not in given:
-        given["mechanism"] = mechanism(
-            discipline=given["discipline"], per_round=given["clients_per_round"]
-        )
+        given["mechanism"] = mechanism(discipline=given["discipline"], per_round=given["clients_per_round"])
     return CorrelatedFedOpt(**given)
 
 

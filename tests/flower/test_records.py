@@ -19,9 +19,7 @@ from anechoic.flower.records import (
 
 def header(descr, shape, fortran=False):
     stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        stream, {"descr": descr, "fortran_order": fortran, "shape": shape}
-    )
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": fortran, "shape": shape})
     return stream.getvalue()
 
 

@@ -62,7 +62,9 @@ def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
         return {str(name): _numpy(array) for name, array in model.items()}
     if isinstance(model, list | tuple):
         return {str(place): _numpy(array) for place, array in enumerate(model)}
-    raise TypeError(f"a model is a mapping from names to arrays or a list of arrays, not {type(model).__name__}.")
+    raise TypeError(
+        f"a model is a mapping from names to arrays or a list of arrays, not {type(model).__name__}."
+    )
 
 
 def clipped_update(
@@ -156,7 +158,9 @@ class ClippedUpdate:
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, str):
-            raise ValueError(f"metrics={self.metrics!r} must be a collection of names, such as [{self.metrics!r}].")
+            raise ValueError(
+                f"metrics={self.metrics!r} must be a collection of names, such as [{self.metrics!r}]."
+            )
         if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
             raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
 
@@ -181,7 +185,11 @@ class ClippedUpdate:
         return stage(message, context, ask, call_next)
 
     def _who(self, message: Message, context: Context, ask: ConfigRecord) -> Message:
-        if self.identity is None or ask.get("key") != self.identity or self.identity not in context.node_config:
+        if (
+            self.identity is None
+            or ask.get("key") != self.identity
+            or self.identity not in context.node_config
+        ):
             return _refused(message, "this client does not say who it is")
         name = context.node_config[self.identity]
         return Message(RecordDict({WHO: ConfigRecord({WHO: name})}), reply_to=message)
@@ -294,7 +302,9 @@ def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
         raise ValueError(f"the training function answered with an error: {reply.error.reason}")
     records = list(reply.content.array_records.values())
     if len(records) != 1:
-        raise ValueError(f"the training function returned {len(records)} ArrayRecords: return the model in one.")
+        raise ValueError(
+            f"the training function returned {len(records)} ArrayRecords: return the model in one."
+        )
     return arrays_of(records[0])
 
 

@@ -22,7 +22,7 @@ class Exchange:
 
     timeout: float
     shortest: float = 0.05
-    longest: float = 2.0
+    longest: float = 1.0
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 

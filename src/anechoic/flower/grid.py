@@ -122,7 +122,12 @@ class InProcessGrid(Grid):
         return self._run
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """A message to a node; Flower prefers the constructor of `Message`."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
@@ -203,9 +208,7 @@ def _own(content: RecordDict) -> RecordDict:
     """Records of a client's own over the same bytes: what one takes out, another still finds."""
     return RecordDict(
         {
-            name: ArrayRecord(dict(record))
-            if isinstance(record, ArrayRecord)
-            else type(record)(dict(record))
+            name: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else type(record)(dict(record))
             for name, record in content.items()
         }
     )

@@ -47,6 +47,11 @@ class Identity(ABC):
     def sentence(self) -> str:
         """What identifies a client, and who answers for it: a sentence of the statement."""
 
+    @property
+    def unit(self) -> str:
+        """What the guarantee protects, for a mechanism that is planned."""
+        return "client"
+
 
 class PublicKeys(Identity):
     """A node's public key, for a SuperLink with `--enable-supernode-auth`.
@@ -159,6 +164,11 @@ class Labels(Identity):
     def sentence(self) -> str:
         """What identifies a client."""
         return "A client is a label that a function of the operator gives to a node: it answers for it."
+
+    @property
+    def unit(self) -> str:
+        """A user, on whatever devices."""
+        return "user"
 
 
 def _name_in(reply: Message) -> ClientId | None:

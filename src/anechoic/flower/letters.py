@@ -36,7 +36,12 @@ class Letters:
     _sent: list[tuple[ClientId, Message]] = field(default_factory=list, init=False, repr=False)
 
     def write(
-        self, clients: Iterable[ClientId], stage: str, *, model: bool, more: Mapping[Any, RecordDict] | None = None
+        self,
+        clients: Iterable[ClientId],
+        stage: str,
+        *,
+        model: bool,
+        more: Mapping[Any, RecordDict] | None = None,
     ) -> list[Message]:
         """A message to each of `clients` that is there; replies to earlier ones are not waited for any more.
 

@@ -103,7 +103,9 @@ def vector_of(content: RecordDict) -> NDArray[np.int64]:
     """
     record = content.get(UPDATE)
     if not isinstance(record, ArrayRecord) or list(record) != [UPDATE]:
-        raise UnreadableError("no clipped update; is the mod anechoic.flower.client.clipped_update_mod missing?")
+        raise UnreadableError(
+            "no clipped update; is the mod anechoic.flower.client.clipped_update_mod missing?"
+        )
     vector = read(record[UPDATE])
     if vector.dtype.kind != "i":
         raise UnreadableError(f"an update of {vector.dtype}, not of integers")

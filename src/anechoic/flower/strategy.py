@@ -220,6 +220,7 @@ class CorrelatedFedOpt(Strategy):
             delta=planned["delta"],
             clip_norm=self.clip_norm,
             dimension=trained,
+            unit=self.identity.unit,
         )
 
     def _opened(self) -> Server:
