@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 import anechoic as an
 from anechoic.federated import CoolDown, Server
 from anechoic.federated.grid import to_grid
-from anechoic.flower import ClippedUpdate, CorrelatedFedOpt, InProcessGrid, Partitions, clipped_update_mod
+from anechoic.flower import ClippedUpdate, CorrelatedFedOpt, Fate, InProcessGrid, Partitions, clipped_update_mod
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz
@@ -90,7 +90,13 @@ def strategy(**options):
     return CorrelatedFedOpt(**given)
 
 
-def grid(app=None, nodes=CLIENTS, **options):
+def grid(app=None, nodes=CLIENTS, who=False, **options):
+    """A grid; with `who` the question who a node is reaches it whatever its fate."""
+    if who:
+        fate = options["fate"]
+        options["fate"] = lambda message, place: (
+            Fate.ANSWERED if message.content["anechoic"]["stage"] == "who" else fate(message, place)
+        )
     return InProcessGrid(app or client_app(), nodes, **options)
 
 

@@ -250,7 +250,7 @@ class ClippedUpdate:
             return _trained(message, context, ask, call_next)[1]
         except Exception:  # what went wrong may speak of the data: it stays here
             _log.exception("training failed; this client adds zeros, and the server does not learn of it")
-            return np.zeros(ask["dimension"], np.int64)  # type: ignore[call-overload,no-any-return]
+            return np.zeros(int(ask["dimension"]), np.int64)  # type: ignore[arg-type]
 
     def _named_metrics(self, reply: Message, ask: ConfigRecord) -> dict[str, float]:
         wanted = set(self.metrics).intersection(ask.get("metrics", []))  # type: ignore[arg-type]
@@ -275,7 +275,7 @@ def _trained(
         _new_arrays(reply),
         clip_norm=float(ask["clip_norm"]),  # type: ignore[arg-type]
         grid_bits=_bits(ask),
-        exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type,call-overload]
+        exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type]
     )
     return reply, vector
 

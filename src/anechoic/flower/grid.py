@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from logging import getLogger
 
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -206,12 +206,16 @@ class InProcessGrid(Grid):
 
 def _own(content: RecordDict) -> RecordDict:
     """Records of a client's own over the same bytes: what one takes out, another still finds."""
-    return RecordDict(
-        {
-            name: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else type(record)(dict(record))
-            for name, record in content.items()
-        }
-    )
+    return RecordDict({name: _copy(record) for name, record in content.items()})
+
+
+def _copy(record: ArrayRecord | ConfigRecord | MetricRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
+    """A record with entries of its own, which are shared."""
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord(dict(record))
+    if isinstance(record, ConfigRecord):
+        return ConfigRecord(dict(record))
+    return MetricRecord(dict(record))
 
 
 def _identify_this_process(run_id: int) -> None:

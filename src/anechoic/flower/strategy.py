@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -23,6 +22,7 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.planning import plan_rounds
+from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
 from anechoic.federated.server import Key, Server
 from anechoic.flower.exchange import Exchange
@@ -33,7 +33,6 @@ from anechoic.flower.masked import MaskedRound
 from anechoic.flower.replies import PlainRound
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
-from anechoic.statement.statement import Statement
 
 _log = getLogger("flwr")
 
@@ -115,7 +114,7 @@ class CorrelatedFedOpt(Strategy):
                 " authenticates nodes, Partitions() in a simulation, or Labels(function). A node id does not"
                 " last."
             )
-        planned = {"rounds": rounds, "population": population, "epsilon": epsilon}
+        planned: dict[str, Any] = {"rounds": rounds, "population": population, "epsilon": epsilon}
         missing = [name for name, value in planned.items() if value is None]
         if (mechanism is None) == bool(missing) or (mechanism is not None and len(missing) < len(planned)):
             raise ValueError(
@@ -185,28 +184,37 @@ class CorrelatedFedOpt(Strategy):
         if self.server is not None:
             self.server.shut()
 
-    def statement(self) -> Statement:
-        """What is guaranteed, and what is asked of whom.
+    def report(self) -> Report:
+        """What happened so far, from the first start on.
 
         Raises:
             GuaranteeError: before the first round, when there is no server yet.
         """
-        server = self._opened()
-        said = server.statement()
-        return replace(
-            said,
-            duties=(*said.duties, self.identity.sentence),
-            not_covered=(*said.not_covered, *self._unprotected()),
-        )
+        return self._opened().report()
 
-    def _unprotected(self) -> Iterable[str]:
+    def statement(self) -> str:
+        """What is guaranteed to whom, what is asked of whom, and what is not protected.
+
+        Raises:
+            GuaranteeError: before the first round, when there is no server yet.
+        """
+        lines = [("Clients", self.identity.sentence), *self._unprotected()]
+        own = "\n".join(f"{head:<21}{words}" for head, words in lines)
+        return f"{self._opened().statement(masked=self.masked)}\n\nFLOWER\n{own}"
+
+    def _unprotected(self) -> Iterable[tuple[str, str]]:
         if self.unprotected_metrics:
             yield (
-                f"the numbers {', '.join(self.unprotected_metrics)}, which clients send as they are in each round:"
-                " the server sees them, and whoever sees their means"
+                "No protection",
+                f"the numbers {', '.join(self.unprotected_metrics)}, which each client asked sends as they are:"
+                " the server sees them, and their means are in the result.",
             )
         if self.unprotected_evaluation is not None:
-            yield "what clients answer when they evaluate a model, and the means of it"
+            yield (
+                "No protection",
+                "what clients answer when they evaluate a model, and the means of it"
+                f" ({type(self.unprotected_evaluation).__name__}).",
+            )
 
     def _plan(self, initial: Mapping[str, NDArray[Any]]) -> Mechanism:
         trained = sum(array.size for name, array in initial.items() if name not in self._exclude)
@@ -393,7 +401,7 @@ class CorrelatedFedOpt(Strategy):
                 _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
             if evaluate_fn is not None:
                 _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, arrays))
-        if self.stopped is not None:
+        if server.step < last:
             _log.warning("Stopped after %d of %d rounds: %s", server.step, last, self.stopped)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         return result
