@@ -30,6 +30,8 @@ class Exchange:
         """All replies that came in time, whatever they are."""
         if not messages:
             return []
+        if getattr(grid, "answers_at_once", False):
+            return list(grid.send_and_receive(messages))
         pending = {name for name in grid.push_messages(list(messages)) if name}
         end = self.clock() + self.timeout
         wait, replies = self.shortest, list[Message]()

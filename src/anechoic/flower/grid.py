@@ -67,6 +67,8 @@ class InProcessGrid(Grid):
         3
     """
 
+    answers_at_once = True  # whoever sends need not wait for what has not come back
+
     def __init__(
         self,
         client_app: ClientApp,

@@ -336,11 +336,10 @@ class CorrelatedFedOpt(Strategy):
         return self.unprotected_evaluation.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what is guaranteed and how."""
-        server = self._opened()
-        _log.info("\t├──> %s", server.mechanism)
+        """Log what is enforced, and where the run is."""
         _log.info("\t├──> %s, %d clients a round", self.discipline, self.clients_per_round)
-        _log.info("\t└──> step %d of %d is open", server.step, server.mechanism.steps)
+        _log.info("\t├──> %s", self.identity.sentence)
+        _log.info("\t└──> %s", self.server or "a new run, or the one in the state directory")
 
     # -- the run ---------------------------------------------------------------------------------
 
