@@ -105,6 +105,14 @@ def test_what_names_no_clients_is_refused(available):
         Ledger(federated.CoolDown(2), KEY).clients(available)
 
 
+def test_clients_of_another_ledger_are_refused():
+    one, other = Ledger(federated.CoolDown(2), KEY), Ledger(federated.CoolDown(2), KEY)
+    strangers = other.clients(["b", "a"])
+    for ask in (one.allowed, one.first_steps, one.charge):
+        with pytest.raises(ValueError, match="another server"):
+            ask(strangers.only(np.array([True, False])), 0)
+
+
 def test_cohorts_by_hash_follow_from_the_key_alone():
     ledger = Ledger(federated.Cohorts(4), KEY)
     some = ledger.clients(range(400))
