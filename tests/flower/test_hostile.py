@@ -189,3 +189,14 @@ def test_clients_without_the_mod_are_told_so(mod):
             small.run(over=small.grid(app))
     else:
         assert len(small.run(over=small.grid(app))[0]) == small.ROUNDS
+
+
+def test_a_server_with_a_state_survives_refusals(tmp_path):
+    found = small.strategy(state=tmp_path / "state", key=None)
+    models, _ = small.run(found, Hostile(kinds()["huge"], np.random.default_rng(1)))
+    refused = found.report().refused
+    found.close()
+    assert len(models) == small.ROUNDS and sum(refused.values()) >= small.ROUNDS
+    again = small.strategy(state=tmp_path / "state", key=None)
+    again.open(record_of(small.initial()))
+    assert again.report().refused == refused

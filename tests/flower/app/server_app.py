@@ -36,7 +36,7 @@ def main(grid, context):
             "round": server_round,
             "at": time.time(),
             "model": arrays.to_numpy_ndarrays()[0].tolist(),
-            "reasons": dict(strategy.report().refused),
+            "refused": dict(strategy.report().refused),
         }
         with open(config["report"], "a") as file:
             print(json.dumps(line), file=file, flush=True)
@@ -46,5 +46,11 @@ def main(grid, context):
         grid, ArrayRecord([np.zeros(4)]), timeout=config["timeout"], evaluate_fn=written
     )
     with open(config["report"], "a") as file:
-        summary = {"stopped": strategy.stopped, "statement": str(strategy.statement())}
+        ledger = strategy.report().ledger
+        summary = {
+            "stopped": strategy.stopped,
+            "statement": strategy.statement(),
+            "nearest": ledger.nearest,
+            "participations": ledger.participations,
+        }
         print(json.dumps(summary), file=file, flush=True)
