@@ -85,6 +85,7 @@ def test_a_client_that_changes_its_cohort_is_never_asked_again():
     where["a"] = 1
     again = ledger.clients(["a", "b"])
     assert ledger.first_steps(again, 1).tolist() == [NEVER, 1]
+    assert ledger.allowed(again, 1).tolist() == [False, True]
 
 
 def test_equal_ids_are_one_client_and_others_are_not():

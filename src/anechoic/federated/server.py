@@ -345,8 +345,8 @@ class Server:
             if self._failed:
                 raise GuaranteeError(
                     "a round failed half-way: what is in memory is between two steps, and another row of"
-                    " noise would not be the one that its step has. Open the state again: the round has the same"
-                    " clients. Without a state the run is over."
+                    " noise would not be the one that its step has. Open the state again: the round has the"
+                    " same clients. Without a state the run is over."
                 )
             return
         if self._process == -1:
