@@ -18,46 +18,37 @@ def vectors_for(count, dimension, seed=0, grid_bits=GRID_BITS):
     return found
 
 
-def new_round(count, dimension=5, grid_bits=GRID_BITS, context=b"", at_least=2, identities=None, **arguments):
-    """(server, clients): names are 0 … count - 1; identities are private keys."""
+def new_round(count, dimension=5, grid_bits=GRID_BITS, context=b"", identities=None, **arguments):
+    """(server, clients): names are 0 … count - 1; identities are private keys, of all clients or of none."""
     public = None if identities is None else dict(enumerate(identity_of(one) for one in identities))
-    server = Server(
-        range(count),
-        dimension=dimension,
-        grid_bits=grid_bits,
-        context=context,
-        identities=public,
-        **arguments,
-    )
-    clients = {
-        name: Client(
-            dimension=dimension,
-            grid_bits=grid_bits,
-            at_least=at_least,
-            context=context,
-            identity=None if identities is None else identities[name],
-            known=None if public is None else list(public.values()),
-        )
-        for name in range(count)
-    }
+    both = {"dimension": dimension, "grid_bits": grid_bits, "context": context}
+    server = Server(range(count), identities=public, **both, **arguments)
+    clients = {}
+    for name in range(count):
+        signing = {} if public is None else {"identity": identities[name], "known": list(public.values())}
+        clients[name] = Client(**both, **signing)
     return server, clients
 
 
-def one_stage(server, clients, vectors, silent=(), change=None):
-    """Carries the open stage's messages; `silent` clients are asked and their answers lost."""
+def answer(client, message, vector):
+    """The client's reply; the vector is given where it is asked for."""
+    return client.answer(message, vector if message["stage"] == Stage.MASKED else None)
+
+
+def one_stage(server, clients, vectors, silent=()):
+    """Carries the open stage's messages; the clients that fall silent are asked, and their answers lost."""
     for name, message in server.requests().items():
-        vector = vectors[name] if message["stage"] == Stage.MASKED else None
-        reply = clients[name].answer(message, vector)
+        reply = answer(clients[name], message, vectors[name])
         assert not isinstance(reply, Refused), (name, reply)
         if name not in silent:
-            assert server.receive(name, reply if change is None else change(name, reply)) is None
+            assert server.receive(name, reply) is None
 
 
-def carry(server, clients, vectors, silent=None):
-    """The whole round; `silent` is stage → names that fall silent from that stage on."""
+def carry(server, clients, vectors, silent=None, until=None):
+    """The round up to the stage `until`, or to its end; `silent` is stage → names lost from that stage on."""
     gone = set()
-    while server.stage is not None:
+    while server.stage is not None and server.stage is not until:
         gone |= set((silent or {}).get(server.stage, ()))
-        one_stage(server, {n: c for n, c in clients.items()}, vectors, gone)
+        one_stage(server, clients, vectors, gone)
         server.advance()
     return server

@@ -27,6 +27,7 @@ from anechoic.federated.secure_sum.roster import MASK_KEY, SEALED_BYTES, SEED, E
 from anechoic.federated.secure_sum.shamir import SHARE_BYTES, split
 from anechoic.federated.secure_sum.terms import Terms
 from anechoic.keys import checked_key, new_key
+from anechoic.noise.grid import checked_bits
 
 logger = logging.getLogger("anechoic")
 
@@ -76,7 +77,7 @@ class Client:
         known: Collection[bytes] | None = None,
     ) -> None:
         self._dimension = positive_int("dimension", dimension, minimum=0)
-        self._grid_bits = positive_int("grid_bits", grid_bits, minimum=0)
+        self._grid_bits = checked_bits(grid_bits)
         self._at_least = positive_int("at_least", at_least, minimum=2)
         if not isinstance(context, bytes):
             raise ValueError(f"context is of type {type(context).__name__}, but must be bytes.")
@@ -241,8 +242,7 @@ class Client:
                 continue
             shared = _agreed(pair, roster.entries[other].encryption_key, other)
             key = roster.sealing_key(other, seat, shared)
-            shares = unseal(key, next(sealed), roster.sealed_for(other, seat))
-            opened[other] = b"" if shares is None or len(shares) != 2 * SHARE_BYTES else shares
+            opened[other] = unseal(key, next(sealed), roster.sealed_for(other, seat)) or b""
         if sum(map(bool, opened.values())) < terms.threshold:
             raise Refusal(
                 Reason.SHARE, f"fewer than {terms.threshold} clients' shares open with the keys of the roster"
@@ -289,8 +289,9 @@ class Client:
                 raise Refusal(Reason.CLIENTS, "the survivors are not those that this client signed")
             self._check_signatures(message, roster, survivors)
         # one share of each client, never both: who is not among the survivors has dropped out
+        survived = set(survivors)
         shares = [
-            seed_share if sender in survivors else mask_key_share
+            seed_share if sender in survived else mask_key_share
             for sender, seed_share, mask_key_share in zip(
                 held.senders, held.seed_shares, held.mask_key_shares, strict=True
             )

@@ -23,10 +23,17 @@ class Unrecoverable(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The sum of the survivors' vectors, int64, shape (dimension,), and their seats."""
+    """How a round ended.
+
+    Attributes:
+        vector: the sum of the survivors' vectors, int64, shape (dimension,).
+        survivors: their seats, ascending.
+        wrong: (owner, holder) of shares that came and were not the ones committed to.
+    """
 
     vector: NDArray[np.int64]
     survivors: tuple[int, ...]
+    wrong: tuple[tuple[int, int], ...]
 
 
 class Collecting(ABC, Generic[Answer]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -43,12 +44,14 @@ class KeyPair:
         """The pair of a private key."""
         return cls(private, X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
 
+    @cached_property
+    def _loaded(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.private)
+
     def agree(self, public: bytes) -> bytes | None:
         """The 32 bytes shared with the owner of `public`, or None where that is a point of low order."""
         try:
-            return X25519PrivateKey.from_private_bytes(self.private).exchange(
-                X25519PublicKey.from_public_bytes(public)
-            )
+            return self._loaded.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
             return None
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from anechoic.federated.secure_sum.messages import Message
 
 
-@dataclass
+@dataclass(repr=False)
 class Memory:
     """Everything a client holds of a round; it is as secret as its vector until the round is over.
 

@@ -75,7 +75,7 @@ def stage_of(message: Any) -> Stage:
     """Which stage a message of this protocol belongs to."""
     if not isinstance(message, Mapping):
         raise Refusal(Reason.MALFORMED, f"a mapping is needed, not {type(message).__name__}")
-    if message.get("protocol") != PROTOCOL:
+    if octets(message, "protocol") != PROTOCOL:
         raise Refusal(Reason.ROUND, f"the protocol is not {PROTOCOL.decode()}")
     return Stage(number(message, "stage", Stage.KEYS, Stage.UNMASKING))
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic.noise.grid import square_of
+
 RINGS = (32, 64)
-_CHUNK = 2**20
-_LIMB = 21
 
 Words = NDArray[np.unsignedinteger[Any]]
 
@@ -59,37 +59,13 @@ def checked_vector(vector: Any, dimension: int, grid_bits: int) -> NDArray[np.in
             f"the vector has type {array.dtype} and shape {array.shape}, but the round sums int64 vectors of "
             f"shape ({dimension},): put the update on the grid first."
         )
-    if squared_norm(array) > 1 << (2 * grid_bits):
+    if square_of(array, grid_bits) > 4**grid_bits:
         raise ValueError(
             f"the vector's 2-norm exceeds 2**{grid_bits}, which the round's guarantee and ring rest on: clip "
-            "it and put it on the grid of grid_bits, rounded towards zero."
+            "it and put it on the grid of grid_bits, rounded towards zero. Noise is added to the sum, by the "
+            "server, not to the vectors."
         )
     return array
-
-
-def squared_norm(vector: NDArray[np.int64]) -> int:
-    """The exact sum of squares of an int64 vector, shape (k,)."""
-    total = 0
-    for begin in range(0, len(vector), _CHUNK):
-        chunk = vector[begin : begin + _CHUNK]
-        if max(int(chunk.max()), -int(chunk.min())) < 1 << _LIMB:  # 2**20 squares below 2**42
-            total += int(chunk @ chunk)
-            continue
-        # |x| = a + 2**21 b + 2**42 c, each below 2**22
-        sizes = np.where(chunk < 0, np.uint64(0) - chunk.view(np.uint64), chunk.view(np.uint64))
-        mask = np.uint64((1 << _LIMB) - 1)
-        limbs = [((sizes >> np.uint64(_LIMB * i)) & mask).astype(np.int64) for i in range(2)]
-        limbs.append((sizes >> np.uint64(2 * _LIMB)).astype(np.int64))
-        for i, left in enumerate(limbs):
-            for j, right in enumerate(limbs):
-                total += _dot(left, right) << (_LIMB * (i + j))
-    return total
-
-
-def _dot(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """The exact product of at most 2**20 limbs below 2**22, which needs up to 64 bits."""
-    half = len(left) // 2
-    return int(left[:half] @ right[:half]) + int(left[half:] @ right[half:])
 
 
 def encode(vector: NDArray[np.int64], bits: int) -> Words:

@@ -126,7 +126,7 @@ class Roster:
         return expand(seed, self.digest, b"self mask", seat.to_bytes(8, "big"))
 
     def pair_mask_key(self, one: int, other: int, shared: bytes) -> bytes:
-        """The key of the mask of two clients, the same for both: the lower seat adds, the other subtracts it."""
+        """The key of two clients' common mask, which the lower seat adds and the other subtracts."""
         low, high = sorted((one, other))
         return expand(
             shared,

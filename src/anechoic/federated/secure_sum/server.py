@@ -33,11 +33,14 @@ class SecureSum:
         vector: int64, shape (dimension,): the sum of the clients' vectors, exactly, if none of them lied.
         clients: whose vectors it holds, in the order in which they were asked.
         round_id: of the round.
+        wrong_shares: (owner, holder) of shares that were not the ones committed to and were not needed: one
+            of the two lied.
     """
 
     vector: NDArray[np.int64]
     clients: tuple[Hashable, ...]
     round_id: bytes
+    wrong_shares: tuple[tuple[Hashable, Hashable], ...] = ()
 
 
 class Server:
@@ -161,7 +164,8 @@ class Server:
             return False
         if (outcome := closed.outcome) is not None:
             clients = tuple(self._clients[seat] for seat in outcome.survivors)
-            self._result = SecureSum(outcome.vector, clients, self.terms.round_id)
+            wrong = tuple((self._clients[owner], self._clients[holder]) for owner, holder in outcome.wrong)
+            self._result = SecureSum(outcome.vector, clients, self.terms.round_id, wrong)
         return True
 
     def result(self) -> SecureSum:

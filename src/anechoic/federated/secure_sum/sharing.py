@@ -26,6 +26,7 @@ class Keys(Collecting[Entry]):
         super().__init__(terms, tuple(range(1, terms.clients + 1)))
         self._identities = identities
         self._probe = KeyPair.fresh()
+        self._taken: set[bytes] = set()
 
     def request(self, seat: int) -> Message:
         return self.terms.message(seat)
@@ -33,9 +34,8 @@ class Keys(Collecting[Entry]):
     def read(self, seat: int, message: Mapping[str, Any]) -> Entry:
         entry = Entry.read(message, self.terms)
         keys = {entry.encryption_key, entry.mask_key}
-        taken = {key for other in self.answers.values() for key in (other.encryption_key, other.mask_key)}
         # the other clients would not accept these, and the round would end for all
-        if len(keys) < 2 or keys & taken:
+        if len(keys) < 2 or keys & self._taken:
             raise Refusal(Reason.KEYS, "a key is used twice")
         if any(self._probe.agree(key) is None for key in keys):
             raise Refusal(Reason.KEYS, "a key is a point of low order")
@@ -43,6 +43,7 @@ class Keys(Collecting[Entry]):
             entry.identity == self._identities[seat] and entry.is_signed(self.terms, seat)
         ):
             raise Refusal(Reason.SIGNATURE, "the keys")
+        self._taken |= keys
         return entry
 
     def next(self) -> Shares:

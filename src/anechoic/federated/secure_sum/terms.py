@@ -19,6 +19,7 @@ from anechoic.federated.secure_sum.messages import (
     octets,
 )
 from anechoic.federated.secure_sum.ring import ring_bits
+from anechoic.noise.grid import checked_bits
 
 MOST_CLIENTS = 2**16
 MOST_ENTRIES = 2**40
@@ -32,7 +33,7 @@ class Terms:
     Args:
         clients: number of clients asked, n >= 2. Their seats are 1 … n.
         dimension: entries of a vector, >= 0.
-        grid_bits: a vector's 2-norm is at most 2**grid_bits, >= 0.
+        grid_bits: a vector's 2-norm is at most 2**grid_bits; see `noise.grid.checked_bits`.
         threshold: t, how many clients have to answer every stage, and how many shares give a secret;
             n/2 < t <= n and t >= 2.
         round_id: 1 to 64 bytes that no other round has.
@@ -58,7 +59,7 @@ class Terms:
     def __post_init__(self) -> None:
         n = positive_int("clients", self.clients, minimum=2, remedy="A sum of one vector hides nothing.")
         positive_int("dimension", self.dimension, minimum=0)
-        positive_int("grid_bits", self.grid_bits, minimum=0)
+        checked_bits(self.grid_bits)
         if n > MOST_CLIENTS or self.dimension > MOST_ENTRIES:
             raise ValueError(
                 f"clients={n} and dimension={self.dimension} may be at most {MOST_CLIENTS} and "

@@ -96,8 +96,7 @@ class Unmasking(Collecting[dict[int, bytes]]):
         if signatures is not None:
             self._fields |= {"signers": list(self.asked), "signatures": [signatures[s] for s in self.asked]}
         self._kept: dict[int, dict[int, bytes]] = {owner: {} for owner in masked.senders}
-        #: (owner, holder) of shares that are not the ones committed to.
-        self.wrong: list[tuple[int, int]] = []
+        self._wrong: list[tuple[int, int]] = []
 
     def request(self, seat: int) -> Message:
         return {**self.head(), **self._fields}
@@ -113,7 +112,7 @@ class Unmasking(Collecting[dict[int, bytes]]):
         if not good:
             raise Refusal(Reason.SHARE, "none of the shares is one that was committed to")
         # whether the owner or the holder lied cannot be told: this share alone is left out
-        self.wrong += [(o, seat) for o, share in zip(owners, shares, strict=True) if share and o not in good]
+        self._wrong += [(o, seat) for o, share in zip(owners, shares, strict=True) if share and o not in good]
         for owner, share in good.items():
             self._kept[owner][seat] = share
         return good
@@ -136,7 +135,7 @@ class Unmasking(Collecting[dict[int, bytes]]):
                 # the survivor added it where its seat is the lower one
                 masks.append((roster.pair_mask_key(seat, other, shared), 1 if seat < other else -1))
         add_masks(total, masks)
-        self.outcome = Outcome(decode(total), self._survivors)
+        self.outcome = Outcome(decode(total), self._survivors, tuple(self._wrong))
 
     def _seed(self, owner: int) -> bytes:
         seed = self._secret(owner)
