@@ -46,7 +46,9 @@ def main() -> None:
     rng = np.random.default_rng(0)
     model = {"w": rng.normal(size=m).astype(np.float32)}
     after = {"w": model["w"] + rng.normal(size=m).astype(np.float32) * np.float32(2 / np.sqrt(m))}
-    print(f"{m:,} parameters, {clients} clients a round, {arguments.rounds} rounds; processor seconds a round")
+    print(
+        f"{m:,} parameters, {clients} clients a round, {arguments.rounds} rounds; processor seconds a round"
+    )
     flower = theirs(model, after, clients, arguments.rounds)
     print(f"{'Flower, server-side fixed clipping over FedAvg':<60}{flower:8.3f}")
     for name, folder in (("in memory", None), ("with a state directory", "state")):

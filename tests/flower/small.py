@@ -7,7 +7,14 @@ from flwr.clientapp import ClientApp
 import anechoic as an
 from anechoic.federated import CoolDown, Server
 from anechoic.federated.grid import to_grid
-from anechoic.flower import ClippedUpdate, CorrelatedFedOpt, Fate, InProcessGrid, Partitions, clipped_update_mod
+from anechoic.flower import (
+    ClippedUpdate,
+    CorrelatedFedOpt,
+    Fate,
+    InProcessGrid,
+    Partitions,
+    clipped_update_mod,
+)
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz

@@ -1,4 +1,4 @@
-"""The audit over the real path: a canary client's part of each release is exact, and seeded faults are noticed.
+"""The audit over the real path: a canary's part of each release is exact, and seeded faults are noticed.
 
 Two runs with the same key have the same noise. What a release changes by when one client, the canary, sends
 another update is then that client's update on the grid over the constant divisor, to the last bit.
@@ -22,7 +22,7 @@ SEPARATION = small.DISCIPLINE.separation
 
 
 def canary_app(update):
-    """The canary adds `update`; the others leave the model as it is, so that only the canary tells runs apart."""
+    """The canary adds `update`; the others leave the model as it is: only the canary tells runs apart."""
 
     def training(message, context):
         arrays = arrays_of(message.content["arrays"])
@@ -59,7 +59,7 @@ def releases(monkeypatch, update, **options):
 
 
 def audit(monkeypatch, **options):
-    """What the canary changed in each release, in units of clip_norm / clients_per_round; None where absent."""
+    """What the canary changed in each release, as integers, and the steps it was in."""
     without, took_part, clients = releases(monkeypatch, ZERO, **options)
     with_it, also, _ = releases(monkeypatch, LARGE, **options)
     assert took_part == also, "who takes part may not depend on what a client sends"
@@ -131,7 +131,7 @@ def test_a_divisor_by_replies_is_noticed(monkeypatch):
 
 
 def test_noise_after_momentum_is_noticed(monkeypatch):
-    """Releases are compared with the optimiser written out: the update that enters it has the noise already."""
+    """Releases are compared with the optimiser written out: what enters it has the noise already."""
     optimizer = SGD(1.0, momentum=0.9)
 
     def replayed():
@@ -210,5 +210,7 @@ def test_a_ledger_that_is_lost_at_restart_is_noticed(monkeypatch, tmp_path):
 
     assert nearest(tmp_path / "kept") >= SEPARATION
     real = Ledger.__init__
-    monkeypatch.setattr(Ledger, "__init__", lambda own, discipline, key, entries=(): real(own, discipline, key))
+    monkeypatch.setattr(
+        Ledger, "__init__", lambda own, discipline, key, entries=(): real(own, discipline, key)
+    )
     assert nearest(tmp_path / "lost") < SEPARATION

@@ -1,4 +1,4 @@
-"""A federation of separate processes, with Flower's own commands: TLS, authenticated nodes, faults, a restart."""
+"""Separate processes by Flower's own commands: TLS, authenticated nodes, faults, a restart."""
 
 import itertools
 import os
@@ -21,7 +21,8 @@ needs_commands = pytest.mark.skipif(
 
 def configs():
     return [
-        f'partition-id={node} num-partitions=10 behaviour="{BEHAVIOURS.get(node, "good")}"' for node in range(10)
+        f'partition-id={node} num-partitions=10 behaviour="{BEHAVIOURS.get(node, "good")}"'
+        for node in range(10)
     ]
 
 
@@ -52,7 +53,9 @@ def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
             raise
     *rounds, last = lines(report)
     assert last["stopped"] is None
-    assert [line["round"] for line in rounds if line["round"]] == sorted({line["round"] for line in rounds} - {0})
+    assert [line["round"] for line in rounds if line["round"]] == sorted(
+        {line["round"] for line in rounds} - {0}
+    )
     assert rounds[-1]["round"] == 30
     assert rounds[: len(before)] == before, "what was released before the restart stays as it was"
     assert any("longer than the clip norm" in str(line) or line["refused"] for line in rounds)

@@ -1,4 +1,4 @@
-"""Hostile and malformed replies over the real path: none moves the model beyond the clip norm or stops a run."""
+"""Hostile replies over the real path: none moves the model beyond the clip norm or stops a run."""
 
 import math
 
@@ -65,7 +65,7 @@ def _header(length):
 
 
 class Hostile(InProcessGrid):
-    """A grid on which the first client of each round is hostile, and which adds replies that nobody asked for."""
+    """The first client of each round is hostile, and replies come in that nobody asked for."""
 
     def __init__(self, make, rng):
         super().__init__(small.client_app(), small.CLIENTS)

@@ -63,7 +63,9 @@ def test_public_keys():
     assert list(places) == keys
 
 
-@pytest.mark.parametrize("keys", [None, [b"\x01" * 32, b"\x02" * 32]], ids=["none", "made up by a simulation"])
+@pytest.mark.parametrize(
+    "keys", [None, [b"\x01" * 32, b"\x02" * 32]], ids=["none", "made up by a simulation"]
+)
 def test_keys_that_do_not_last_are_refused(keys):
     with pytest.raises(ValueError, match="Partitions"):
         PublicKeys().places(small.grid(nodes=2, public_keys=keys), EXCHANGE)

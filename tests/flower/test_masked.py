@@ -28,7 +28,7 @@ def run_with(fate, **options):
     return small.run(strategy(**options), grid)
 
 
-@pytest.mark.parametrize("stage", list(Stage)[:3] + [Stage.UNMASKING], ids=str)
+@pytest.mark.parametrize("stage", [*list(Stage)[:3], Stage.UNMASKING], ids=str)
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.FAILED, Fate.LATE])
 def test_a_drop_out_at_any_stage_is_recovered(stage, fate):
     """From its stage on one client is silent; its update is in the sum only if it was sent before."""
@@ -50,7 +50,7 @@ def test_a_drop_out_at_any_stage_is_recovered(stage, fate):
     assert found.report().short == 0
 
 
-@pytest.mark.parametrize("stage", list(Stage)[:3] + [Stage.UNMASKING], ids=str)
+@pytest.mark.parametrize("stage", [*list(Stage)[:3], Stage.UNMASKING], ids=str)
 def test_too_many_drop_outs_release_nothing(stage):
     def fates(message, place):
         return Fate.LOST if place % 2 and stage_of(message) == stage else Fate.ANSWERED

@@ -48,7 +48,9 @@ def test_flowers_own_loop_drives_it_too():
 def test_who_does_not_answer_adds_nothing_and_the_divisor_stays():
     """Late, lost and failed replies, and twice the same one: as if those clients had sent zeros, or once."""
     fates = {2: Fate.LOST, 5: Fate.LATE, 7: Fate.FAILED, 8: Fate.TWICE}
-    models, found = small.run(over=small.grid(fate=lambda _, place: fates.get(place, Fate.ANSWERED), who=True))
+    models, found = small.run(
+        over=small.grid(fate=lambda _, place: fates.get(place, Fate.ANSWERED), who=True)
+    )
     expected = small.models_without_flower(answers=lambda client, step: client not in (2, 5, 7))
     small.same(models, expected)
     assert found.report().released == small.ROUNDS
@@ -79,7 +81,9 @@ def test_a_population_that_is_gone_stops_the_run_with_a_reason():
     grid = small.grid(online=online)
     found = small.strategy(patience=0.0, min_available=1)
     result = found.start(
-        grid, record_of(small.initial()), evaluate_fn=lambda number, arrays: rounds.append(number) if number else None
+        grid,
+        record_of(small.initial()),
+        evaluate_fn=lambda number, arrays: rounds.append(number) if number else None,
     )
     assert "0 clients" in found.stopped
     small.same([arrays_of(result.arrays)], small.models_without_flower(rounds=2)[-1:])

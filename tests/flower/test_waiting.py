@@ -88,7 +88,8 @@ def test_an_exchange_ends_with_its_timeout_or_the_last_reply():
         slow = Slow(clock)
         exchange = Exchange(timeout, sleep=clock.sleep, clock=clock)
         messages = [
-            small.Message(small.RecordDict(), node, "train", group_id="1") for node in slow.inner.get_node_ids()
+            small.Message(small.RecordDict(), node, "train", group_id="1")
+            for node in slow.inner.get_node_ids()
         ]
         assert len(exchange(slow, messages)) == expected
         assert clock.now == pytest.approx(end)

@@ -30,7 +30,6 @@ from anechoic.federated.secure_sum import Refused, Stage
 from anechoic.flower.masked import client_id, context_of, digest_of, fields_of, records_of
 from anechoic.flower.records import (
     ARRAYS,
-    ASK,
     CONFIG,
     COUNT,
     MASKED,
@@ -52,8 +51,8 @@ def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
     """A model as NumPy arrays by name.
 
     Args:
-        model: a mapping from names to arrays of NumPy, torch or JAX (a `state_dict`, say), or a list of arrays,
-            whose names are then "0", "1" and so on, as Flower has it.
+        model: a mapping from names to arrays of NumPy, torch or JAX (a `state_dict`, say), or a list of
+            arrays, whose names are then "0", "1" and so on, as Flower has it.
 
     Raises:
         TypeError: for something else.
@@ -129,9 +128,9 @@ def at_most(examples: Sequence[T], limit: int, rng: np.random.Generator | None =
 class ClippedUpdate:
     """A Flower mod around a training function. Put it first in `mods`: it must see the reply last.
 
-    The function gets the message as from any strategy, arrays under "arrays" and configuration under "config",
-    and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference and a count
-    that is 1. An exception of the function leaves as the bare fact that training failed: its words, which may
+    The function gets the message as from any strategy, arrays under "arrays" and configuration under
+    "config", and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference
+    and a count that is 1. An exception of the function leaves as the bare fact that training failed: its words, which may
     speak of data, stay in the client's log.
 
     Messages that are not for training pass untouched. A server that asks for weights instead of clipped

@@ -223,7 +223,7 @@ def _copy(record: ArrayRecord | ConfigRecord | MetricRecord) -> ArrayRecord | Co
 def _identify_this_process(run_id: int) -> None:
     """Flower lets only a process of a known task write messages: outside its engines we say which."""
     try:
-        TaskIdentity.task_id
+        _ = TaskIdentity.task_id
     except RuntimeError:
         TaskIdentity.task_id = 1
         TaskIdentity.run_id = run_id

@@ -57,7 +57,8 @@ class PublicKeys(Identity):
     """A node's public key, for a SuperLink with `--enable-supernode-auth`.
 
     Without node authentication a SuperNode makes a new key pair at each start, which Flower does not tell
-    apart from a registered one: a client that starts again would be another, and its participations forgotten.
+    apart from a registered one: a client that starts again would be another one, and its participations
+    forgotten.
     """
 
     def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
@@ -141,9 +142,9 @@ class Labels(Identity):
     """The user or users behind a node, by a function of your own: for devices that people share.
 
     Attributes:
-        of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to several,
-            or to None for a node that takes no part. Two nodes of one label are one client. A node of several
-            trains with an empty `Context.state` and finds the label as `"user"` in its configuration.
+        of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to
+            several, or to None for a node that takes no part. Two nodes of one label are one client. A node
+            of several trains with an empty `Context.state` and finds the label as `"user"` in its configuration.
     """
 
     of: Callable[[NodeInfo], ClientId | Iterable[ClientId] | None]

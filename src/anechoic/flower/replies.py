@@ -39,7 +39,7 @@ class PlainRound:
         return self._letters.write(self.asked.clients, TRAIN, model=True)
 
     def take(self, replies: Iterable[Message]) -> None:
-        """Give each reply to the server, which refuses what it must. Nothing that comes in raises an error."""
+        """Give each reply to the server, which refuses what it must; nothing that comes in raises."""
         for client, reply in self._letters.answered(replies):
             self._one(client, reply)
 

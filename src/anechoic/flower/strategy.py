@@ -9,7 +9,6 @@ from functools import partial
 from logging import getLogger
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -20,16 +19,17 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
+from anechoic.federated.opening import Key
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.planning import plan_rounds
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
-from anechoic.federated.server import Key, Server
+from anechoic.federated.server import Server
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.identity import Identity, Place
-from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.letters import Letters
 from anechoic.flower.masked import MaskedRound
+from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
@@ -110,9 +110,9 @@ class CorrelatedFedOpt(Strategy):
     ) -> None:
         if not isinstance(identity, Identity):
             raise ValueError(
-                f"identity={identity!r} must say how a client is known again: PublicKeys() where the SuperLink"
-                " authenticates nodes, Partitions() in a simulation, or Labels(function). A node id does not"
-                " last."
+                f"identity={identity!r} must say how a client is known again: PublicKeys() where the"
+                " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
+                " id does not last."
             )
         planned: dict[str, Any] = {"rounds": rounds, "population": population, "epsilon": epsilon}
         missing = [name for name, value in planned.items() if value is None]
@@ -128,8 +128,8 @@ class CorrelatedFedOpt(Strategy):
             )
         if masked and unprotected_metrics:
             raise ValueError(
-                f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server, from"
-                " which masked=True hides them: give one of the two."
+                f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server,"
+                " from which masked=True hides them: give one of the two."
             )
         self.identity, self.discipline, self.masked = identity, discipline, masked
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
@@ -206,8 +206,8 @@ class CorrelatedFedOpt(Strategy):
         if self.unprotected_metrics:
             yield (
                 "No protection",
-                f"the numbers {', '.join(self.unprotected_metrics)}, which each client asked sends as they are:"
-                " the server sees them, and their means are in the result.",
+                f"the numbers {', '.join(self.unprotected_metrics)}, which each client asked sends as they"
+                " are: the server sees them, and their means are in the result.",
             )
         if self.unprotected_evaluation is not None:
             yield (
@@ -424,8 +424,8 @@ class CorrelatedFedOpt(Strategy):
             return steps
         if positive_int("num_rounds", num_rounds) > steps:
             raise HorizonError(
-                f"num_rounds={num_rounds} exceeds the {steps} rounds that the mechanism covers: plan it for so"
-                " many, before the run begins."
+                f"num_rounds={num_rounds} exceeds the {steps} rounds that the mechanism covers: plan it for"
+                " so many, before the run begins."
             )
         return num_rounds
 

@@ -42,9 +42,7 @@ def main(grid, context):
             print(json.dumps(line), file=file, flush=True)
         return MetricRecord({"round": server_round})
 
-    strategy.start(
-        grid, ArrayRecord([np.zeros(4)]), timeout=config["timeout"], evaluate_fn=written
-    )
+    strategy.start(grid, ArrayRecord([np.zeros(4)]), timeout=config["timeout"], evaluate_fn=written)
     with open(config["report"], "a") as file:
         ledger = strategy.report().ledger
         summary = {
