@@ -41,7 +41,7 @@ class Federation:
             "PYTHONPATH": str(SOURCES),
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

@@ -130,8 +130,8 @@ class ClippedUpdate:
 
     The function gets the message as from any strategy, arrays under "arrays" and configuration under
     "config", and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference
-    and a count that is 1. An exception of the function leaves as the bare fact that training failed: its words, which may
-    speak of data, stay in the client's log.
+    and a count that is 1. An exception of the function leaves as the bare fact that training failed: its
+    words, which may speak of data, stay in the client's log.
 
     Messages that are not for training pass untouched. A server that asks for weights instead of clipped
     updates (any other strategy) is refused.

@@ -144,7 +144,8 @@ class Labels(Identity):
     Attributes:
         of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to
             several, or to None for a node that takes no part. Two nodes of one label are one client. A node
-            of several trains with an empty `Context.state` and finds the label as `"user"` in its configuration.
+            of several trains with an empty `Context.state` and finds the label as `"user"` in its
+            configuration.
     """
 
     of: Callable[[NodeInfo], ClientId | Iterable[ClientId] | None]
