@@ -31,6 +31,7 @@ from anechoic.flower.letters import Letters
 from anechoic.flower.masked import MaskedRound
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
+from anechoic.flower.sentences import statement_of_run
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
 
@@ -198,23 +199,12 @@ class CorrelatedFedOpt(Strategy):
         Raises:
             GuaranteeError: before the first round, when there is no server yet.
         """
-        lines = [("Clients", self.identity.sentence), *self._unprotected()]
-        own = "\n".join(f"{head:<21}{words}" for head, words in lines)
-        return f"{self._opened().statement(masked=self.masked)}\n\nFLOWER\n{own}"
-
-    def _unprotected(self) -> Iterable[tuple[str, str]]:
-        if self.unprotected_metrics:
-            yield (
-                "No protection",
-                f"the numbers {', '.join(self.unprotected_metrics)}, which each client asked sends as they"
-                " are: the server sees them, and their means are in the result.",
-            )
-        if self.unprotected_evaluation is not None:
-            yield (
-                "No protection",
-                "what clients answer when they evaluate a model, and the means of it"
-                f" ({type(self.unprotected_evaluation).__name__}).",
-            )
+        return statement_of_run(
+            self._opened().statement(masked=self.masked),
+            self.identity,
+            self.unprotected_metrics,
+            self.unprotected_evaluation,
+        )
 
     def _plan(self, initial: Mapping[str, NDArray[Any]]) -> Mechanism:
         trained = sum(array.size for name, array in initial.items() if name not in self._exclude)
