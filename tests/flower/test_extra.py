@@ -3,18 +3,17 @@
 import subprocess
 import sys
 
-
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+CODE = """
+import sys
+import anechoic.federated
+assert "flwr" not in sys.modules, "anechoic.federated loads Flower"
+sys.modules["flwr"] = None  # as if it were not installed
+import anechoic.flower
+"""
 
 
 def test_without_flower_the_error_names_the_extra():
-    done = python("import sys; sys.modules['flwr'] = None\nimport anechoic.flower")
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "ImportError: anechoic.flower needs Flower" in done.stderr
     assert "pip install 'anechoic[flower]'" in done.stderr
-
-
-def test_federated_rounds_load_no_flower():
-    done = python("import sys, anechoic.federated; sys.exit('flwr' in sys.modules)")
-    assert done.returncode == 0, done.stderr

@@ -27,8 +27,10 @@ def models_of(found, grid):
     return models
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("when", ["asked", "before the close", "closed"])
+@pytest.mark.parametrize(
+    ("when", "masked"),
+    [("asked", False), ("before the close", False), ("closed", False), ("before the close", True)],
+)
 def test_it_goes_on_bit_for_bit(tmp_path, monkeypatch, when, masked):
     """Killed in the middle of round 4: the same clients, rows and models as without."""
     new = strategy(tmp_path, masked=masked)

@@ -71,7 +71,8 @@ class MaskedRound:
         except secure_sum.Aborted as error:
             _log.warning("the masked sum of this round is given up: %s", error)
             return
-        self.asked.add_sum(found.vector, list(found.clients))  # type: ignore[misc]
+        members: list[Any] = list(found.clients)
+        self.asked.add_sum(found.vector, members)
 
     def _stage(self, server: secure_sum.Server) -> list[Message]:
         requests = server.requests()
