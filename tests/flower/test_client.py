@@ -142,6 +142,16 @@ def test_what_a_server_may_not_ask(mod, asked, what):
     assert reply.has_error() and what in reply.error.reason
 
 
+@pytest.mark.parametrize(
+    ("named", "asked", "leave"),
+    [((), ["loss"], None), (("loss",), [], None), (("loss", "none"), ["loss", "age"], {"loss": 0.0})],
+)
+def test_a_number_leaves_only_if_both_name_it(named, asked, leave):
+    [reply] = ask(small.client_app(mod=ClippedUpdate(metrics=named)), metrics=asked)
+    found = reply.content.get("metrics")
+    assert (None if found is None else dict(found)) == leave
+
+
 def test_other_messages_pass():
     [reply] = ask(small.client_app(), kind="evaluate")
     assert dict(reply.content["metrics"])["accuracy"] == 0.5

@@ -183,6 +183,8 @@ def test_configuration_reaches_the_training_function():
         ({"epsilon": 1.0, "mechanism": small.mechanism()}, "mechanism"),
         ({"unprotected_metrics": "loss"}, "collection"),
         ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
+        ({"min_replies": 1, "masked": True}, "min_replies"),
+        ({"delta": 1e-5, "mechanism": small.mechanism()}, "mechanism"),
         ({"patience": float("nan")}, "patience"),
         ({"min_available": 0}, "min_available"),
         ({"clients_per_round": 0, "mechanism": small.mechanism()}, "clients_per_round"),

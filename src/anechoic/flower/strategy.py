@@ -12,19 +12,19 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
+from anechoic.federated.layout import Layout
 from anechoic.federated.opening import Key
 from anechoic.federated.optimizers import ServerOptimizer
-from anechoic.federated.planning import plan_rounds
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
 from anechoic.federated.server import Server
+from anechoic.flower.design import Design
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.identity import Identity, Place
 from anechoic.flower.letters import Letters
@@ -115,13 +115,6 @@ class CorrelatedFedOpt(Strategy):
                 " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
                 " id does not last."
             )
-        planned: dict[str, Any] = {"rounds": rounds, "population": population, "epsilon": epsilon}
-        missing = [name for name, value in planned.items() if value is None]
-        if (mechanism is None) == bool(missing) or (mechanism is not None and len(missing) < len(planned)):
-            raise ValueError(
-                "give a mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
-                f" mechanism={mechanism!r}, {planned}."
-            )
         if isinstance(unprotected_metrics, str):
             raise ValueError(
                 f"unprotected_metrics={unprotected_metrics!r} must be a collection of names, such as"
@@ -132,6 +125,10 @@ class CorrelatedFedOpt(Strategy):
                 f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server,"
                 " from which masked=True hides them: give one of the two."
             )
+        if masked and min_replies is not None and min_replies < 2:
+            raise ValueError(
+                f"min_replies={min_replies} with masked=True: a sum of one update hides nothing, so take 2."
+            )
         self.identity, self.discipline, self.masked = identity, discipline, masked
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.clip_norm = clip_norm
@@ -139,8 +136,7 @@ class CorrelatedFedOpt(Strategy):
         self.stopped: str | None = None
         self.unprotected_metrics = tuple(unprotected_metrics)
         self.unprotected_evaluation = unprotected_evaluation
-        self._mechanism = mechanism
-        self._planned = {**planned, "delta": delta}
+        self._design = Design(mechanism, rounds, population, epsilon, delta)
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
@@ -171,7 +167,13 @@ class CorrelatedFedOpt(Strategy):
             initial = arrays_of(initial_arrays)
             self.server = Server(
                 initial,
-                mechanism=self._mechanism or self._plan(initial),
+                mechanism=self._design.made(
+                    Layout.of(initial, self._exclude).dimension,
+                    discipline=self.discipline,
+                    clients_per_round=self.clients_per_round,
+                    clip_norm=self.clip_norm,
+                    unit=self.identity.unit,
+                ),
                 discipline=self.discipline,
                 clients_per_round=self.clients_per_round,
                 clip_norm=self.clip_norm,
@@ -204,21 +206,6 @@ class CorrelatedFedOpt(Strategy):
             self.identity,
             self.unprotected_metrics,
             self.unprotected_evaluation,
-        )
-
-    def _plan(self, initial: Mapping[str, NDArray[Any]]) -> Mechanism:
-        trained = sum(array.size for name, array in initial.items() if name not in self._exclude)
-        planned = self._planned
-        return plan_rounds(
-            rounds=planned["rounds"],
-            clients=planned["population"],
-            clients_per_round=self.clients_per_round,
-            discipline=self.discipline,
-            epsilon=planned["epsilon"],
-            delta=planned["delta"],
-            clip_norm=self.clip_norm,
-            dimension=trained,
-            unit=self.identity.unit,
         )
 
     def _opened(self) -> Server:
