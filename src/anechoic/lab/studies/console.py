@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from anechoic.lab.report import words
-from anechoic.lab.studies.study import Outcome, Run, Study, best
+from anechoic.lab.studies.study import Outcome, Study, TrainingRun, best
 
 
 @contextmanager
@@ -47,7 +47,7 @@ class Bars:
         }
         self.expect(study.runs())
 
-    def expect(self, runs: Sequence[Run]) -> None:
+    def expect(self, runs: Sequence[TrainingRun]) -> None:
         """These runs are to come too."""
         for run in runs:
             self._left[run.arm.name] += 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import AnechoicError
-from anechoic.lab.studies.study import Outcome, Run
+from anechoic.lab.studies.study import Outcome, TrainingRun
 from anechoic.lab.studies.training import execute
 
 #: Called with the arm's name, the steps made since the last call, and the outcome of a run that ended.
@@ -24,7 +24,9 @@ class WorkerError(AnechoicError):
     """A worker process ended without an answer."""
 
 
-def execute_all(runs: Sequence[Run], *, jobs: int, listen: Listener = lambda *_: None) -> list[Outcome]:
+def execute_all(
+    runs: Sequence[TrainingRun], *, jobs: int, listen: Listener = lambda *_: None
+) -> list[Outcome]:
     """The outcomes of `runs`, in their order.
 
     Args:
@@ -43,7 +45,7 @@ def execute_all(runs: Sequence[Run], *, jobs: int, listen: Listener = lambda *_:
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(jobs, len(runs)), context, initializer=_enter, initargs=(steps,))
     try:
-        waiting: dict[Future[Outcome], Run] = {pool.submit(_there, run): run for run in runs}
+        waiting: dict[Future[Outcome], TrainingRun] = {pool.submit(_there, run): run for run in runs}
         order = list(waiting)
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -65,7 +67,7 @@ def execute_all(runs: Sequence[Run], *, jobs: int, listen: Listener = lambda *_:
         steps.close()
 
 
-def _here(runs: Sequence[Run], listen: Listener) -> list[Outcome]:
+def _here(runs: Sequence[TrainingRun], listen: Listener) -> list[Outcome]:
     outcomes = []
     for run in runs:
         outcomes.append(execute(run, lambda count, name=run.arm.name: listen(name, count, None)))  # type: ignore[misc]
@@ -85,7 +87,7 @@ def _enter(steps: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _there(run: Run) -> Outcome:
+def _there(run: TrainingRun) -> Outcome:
     return execute(run, lambda count: _STEPS.put((run.arm.name, count)))
 
 
