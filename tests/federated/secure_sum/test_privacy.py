@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from anechoic.federated.secure_sum import Client, Reason, Refused, Stage
-from anechoic.federated.secure_sum.keys import KeyPair, expand
+from anechoic.federated.secure_sum.keys import KeyPair, digest, encoded, expand
 from anechoic.federated.secure_sum.masks import add_masks
 from tests.federated.secure_sum.driver import GRID_BITS, answer, carry, new_round, one_stage, vectors_for
 
@@ -86,6 +86,36 @@ def test_lists_of_senders_that_may_not_be(senders):
     sealed = request["sealed"][: max(len(senders) - 1, 0)]
     reply = clients[0].answer({**request, "senders": senders, "sealed": sealed}, VECTORS[0])
     assert isinstance(reply, Refused) and reply.reason in (Reason.CLIENTS, Reason.MALFORMED)
+
+
+def test_a_sender_that_sent_no_keys_is_refused():
+    server, clients = new_round(5, threshold=3)
+    carry(server, clients, VECTORS, {Stage.KEYS: [4]}, until=Stage.MASKED)
+    request = server.requests()[0]
+    assert request["senders"] == [1, 2, 3, 4]
+    for senders in ([1, 2, 3, 5], [1, 2, 3, 4, 5]):
+        sealed = [request["sealed"][0]] * (len(senders) - 1)
+        reply = clients[0].answer({**request, "senders": senders, "sealed": sealed}, VECTORS[0])
+        assert reply.reason is Reason.CLIENTS
+
+
+def test_a_point_of_low_order_makes_no_key():
+    """Its shared secret is zero, which anybody knows: no share is sealed with it, no vector masked."""
+    server, clients = new_round(5, threshold=3)
+    carry(server, clients, VECTORS, until=Stage.SHARES)
+    request = server.requests()[0]
+    wrong = {**request, "encryption_keys": [*request["encryption_keys"][:4], bytes(32)]}
+    reply = clients[0].answer(wrong)
+    assert reply.reason is Reason.KEYS and "low order" in reply.detail
+    # a mask key of that kind, shown to all but its owner: found when the vector is to be masked
+    for name in range(4):
+        wrong = {**request, "mask_keys": [*request["mask_keys"][:4], bytes(32)]}
+        assert server.receive(name, clients[name].answer(wrong)) is None
+    shares = clients[4].answer(request)
+    assert server.receive(4, shares) is None
+    server.advance()
+    reply = clients[0].answer(server.requests()[0], VECTORS[0])
+    assert reply.reason is Reason.KEYS and "low order" in reply.detail
 
 
 def test_a_server_that_changes_the_client_s_own_keys_is_refused():
@@ -253,6 +283,11 @@ def test_a_secret_counts_with_all_of_its_256_bits():
     number = int.from_bytes(secret, "big")
     found |= {expand((number ^ 1 << bit).to_bytes(32, "big"), b"salt", b"mask") for bit in range(256)}
     assert len(found) == 3 + 256
+
+
+def test_no_two_lists_of_parts_have_one_encoding():
+    lists = [(b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (b"", b"abc"), ()]
+    assert len({encoded(*parts) for parts in lists}) == len({digest(b"", *parts) for parts in lists}) == 6
 
 
 def test_what_is_derived_depends_on_round_purpose_and_parties():

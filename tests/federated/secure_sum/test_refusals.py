@@ -212,6 +212,8 @@ def test_a_vector_of_the_caller_s_own_that_breaks_a_rule_is_an_error(vector):
     before = clients[0].memory()
     with pytest.raises(ValueError, match="vector"):
         clients[0].answer(server.requests()[0], vector)
+    with pytest.raises(ValueError, match=r"call answer\(message, vector\)"):
+        clients[0].answer(server.requests()[0])
     assert clients[0].memory() == before
     carry(server, clients, VECTORS)
     np.testing.assert_array_equal(server.result().vector, sum(VECTORS[:3]))
