@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from anechoic.federated import CoolDown, Server
-from anechoic.federated.ledger import Ledger
+from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
@@ -209,8 +209,8 @@ def test_a_ledger_that_is_lost_at_restart_is_noticed(monkeypatch, tmp_path):
         return min(min(np.diff(found)) for found in steps.values() if len(found) > 1)
 
     assert nearest(tmp_path / "kept") >= SEPARATION
-    real = Ledger.__init__
+    real = ParticipationLedger.__init__
     monkeypatch.setattr(
-        Ledger, "__init__", lambda own, discipline, key, entries=(): real(own, discipline, key)
+        ParticipationLedger, "__init__", lambda own, discipline, key, entries=(): real(own, discipline, key)
     )
     assert nearest(tmp_path / "lost") < SEPARATION

@@ -10,14 +10,14 @@ and at the clients `@app.train(mods=[clipped_update_mod])`. Everything that deci
 import anechoic.flower.extra  # noqa: F401  first: it says which extra is missing
 from anechoic.flower.client import ClippedUpdate, as_arrays, at_most, clipped_update, clipped_update_mod
 from anechoic.flower.grid import Fate, InProcessGrid
-from anechoic.flower.identity import Identity, Labels, Partitions, PublicKeys
+from anechoic.flower.identity import ClientIdentity, Labels, Partitions, PublicKeys
 from anechoic.flower.strategy import CorrelatedFedOpt
 
 __all__ = [
     "ClippedUpdate",
     "CorrelatedFedOpt",
     "Fate",
-    "Identity",
+    "ClientIdentity",
     "InProcessGrid",
     "Labels",
     "Partitions",

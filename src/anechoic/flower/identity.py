@@ -35,7 +35,7 @@ class Place:
     shared: bool = False
 
 
-class Identity(ABC):
+class ClientIdentity(ABC):
     """Says which client is behind a node. Final: `PublicKeys`, `Partitions`, `Labels`."""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Identity(ABC):
         return "client"
 
 
-class PublicKeys(Identity):
+class PublicKeys(ClientIdentity):
     """A node's public key, for a SuperLink with `--enable-supernode-auth`.
 
     Without node authentication a SuperNode makes a new key pair at each start, which Flower does not tell
@@ -87,7 +87,7 @@ class PublicKeys(Identity):
 
 
 @dataclass
-class Partitions(Identity):
+class Partitions(ClientIdentity):
     """The `partition-id` of a node, for simulations: the mod answers with it when asked.
 
     Attributes:
@@ -138,7 +138,7 @@ class Partitions(Identity):
 
 
 @dataclass(frozen=True)
-class Labels(Identity):
+class Labels(ClientIdentity):
     """The user or users behind a node, by a function of your own: for devices that people share.
 
     Attributes:

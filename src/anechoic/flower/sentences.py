@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from anechoic.flower.identity import Identity
+from anechoic.flower.identity import ClientIdentity
 
 
 def statement_of_run(
-    statement: str, identity: Identity, metrics: Sequence[str], evaluation: object | None
+    statement: str, identity: ClientIdentity, metrics: Sequence[str], evaluation: object | None
 ) -> str:
     """The server's statement with a section on what Flower's side adds.
 

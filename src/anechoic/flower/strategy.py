@@ -26,7 +26,7 @@ from anechoic.federated.round import Asked
 from anechoic.federated.server import Server
 from anechoic.flower.design import Design
 from anechoic.flower.exchange import Exchange
-from anechoic.flower.identity import Identity, Place
+from anechoic.flower.identity import ClientIdentity, Place
 from anechoic.flower.letters import Letters
 from anechoic.flower.masked import MaskedRound
 from anechoic.flower.records import arrays_of, record_of
@@ -87,7 +87,7 @@ class CorrelatedFedOpt(Strategy):
     def __init__(
         self,
         *,
-        identity: Identity,
+        identity: ClientIdentity,
         discipline: Discipline,
         clients_per_round: int,
         clip_norm: float,
@@ -109,7 +109,7 @@ class CorrelatedFedOpt(Strategy):
         unprotected_metrics: Collection[str] = (),
         unprotected_evaluation: Strategy | None = None,
     ) -> None:
-        if not isinstance(identity, Identity):
+        if not isinstance(identity, ClientIdentity):
             raise ValueError(
                 f"identity={identity!r} must say how a client is known again: PublicKeys() where the"
                 " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
