@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize", "streaming", "federated")
+NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower")
 STUDIES = (
     "accounting",  # amplified accounting against references
     "audit_faults",  # which faults the audit sees

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anechoic.federated.secure_sum import Client, Server, Stage
+from anechoic.federated.secure_sum import Stage, SumClient, SumServer
 
 CLIENTS = (10, 50, 100, 200)
 DIMENSIONS = (10**5, 10**6, 10**7)
@@ -42,8 +42,8 @@ def plain_sum(vector: np.ndarray, count: int, kind: str) -> float:
 def one_round(count: int, dimension: int, grid_bits: int, dropped: float) -> dict[str, float]:
     """Seconds and bytes of one client, and seconds of the server, over a whole round."""
     rng = np.random.default_rng(0)
-    server = Server(range(count), dimension=dimension, grid_bits=grid_bits)
-    clients = [Client(dimension=dimension, grid_bits=grid_bits) for _ in range(count)]
+    server = SumServer(range(count), dimension=dimension, grid_bits=grid_bits)
+    clients = [SumClient(dimension=dimension, grid_bits=grid_bits) for _ in range(count)]
     vector = rng.integers(-1, 2, dimension)  # 2-norm below sqrt(dimension)
     silent = set(range(count - int(dropped * count), count))
     found: dict[str, float] = {"client": 0.0, "server": 0.0, "up": 0, "down": 0}

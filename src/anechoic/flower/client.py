@@ -226,9 +226,9 @@ class ClippedUpdate:
         }
         kept = context.state.get(held)
         if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
-            client = secure_sum.Client(**options)
+            client = secure_sum.SumClient(**options)
         else:
-            client = secure_sum.Client.resume(dict(kept), **options)
+            client = secure_sum.SumClient.resume(dict(kept), **options)
         vector = None
         if request.get("stage") == Stage.MASKED:
             record = message.content.get(ARRAYS)

@@ -44,9 +44,9 @@ class MaskedRound:
         bits = int(asked.config["grid_bits"])
         letters.ask = {**letters.ask, "dimension": dimension, "model": digest_of(letters.arrays)}
         reached = [client for client in asked.clients if client in letters.places]
-        self._sum: secure_sum.Server | None = None
+        self._sum: secure_sum.SumServer | None = None
         if len(reached) >= 2:
-            self._sum = secure_sum.Server(
+            self._sum = secure_sum.SumServer(
                 reached, dimension=dimension, grid_bits=bits, context=context_of(letters.ask)
             )
 
@@ -74,7 +74,7 @@ class MaskedRound:
         members: list[Any] = list(found.clients)
         self.asked.add_sum(found.vector, members)
 
-    def _stage(self, server: secure_sum.Server) -> list[Message]:
+    def _stage(self, server: secure_sum.SumServer) -> list[Message]:
         requests = server.requests()
         return self._letters.write(
             requests,  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ class MaskedRound:
             more={client: records_of(request) for client, request in requests.items()},
         )
 
-    def _read(self, server: secure_sum.Server, replies: Iterable[Message]) -> None:
+    def _read(self, server: secure_sum.SumServer, replies: Iterable[Message]) -> None:
         for client, reply in self._letters.answered(replies):
             if reply.has_error():
                 _log.warning("a client answered with error %d", reply.error.code)

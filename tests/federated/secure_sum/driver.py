@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anechoic.federated.secure_sum import Client, Refused, Server, Stage, identity_of
+from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer, identity_of
 
 GRID_BITS = 16
 
@@ -22,11 +22,11 @@ def new_round(count, dimension=5, grid_bits=GRID_BITS, context=b"", identities=N
     """(server, clients): names are 0 … count - 1; identities are private keys, of all clients or of none."""
     public = None if identities is None else dict(enumerate(identity_of(one) for one in identities))
     both = {"dimension": dimension, "grid_bits": grid_bits, "context": context}
-    server = Server(range(count), identities=public, **both, **arguments)
+    server = SumServer(range(count), identities=public, **both, **arguments)
     clients = {}
     for name in range(count):
         signing = {} if public is None else {"identity": identities[name], "known": list(public.values())}
-        clients[name] = Client(**both, **signing)
+        clients[name] = SumClient(**both, **signing)
     return server, clients
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.federated.secure_sum import Client, Reason, Refused, Stage
+from anechoic.federated.secure_sum import Reason, Refused, Stage, SumClient
 from anechoic.federated.secure_sum.keys import KeyPair, digest, encoded, expand
 from anechoic.federated.secure_sum.masks import add_masks
 from tests.federated.secure_sum.driver import GRID_BITS, answer, carry, new_round, one_stage, vectors_for
@@ -184,7 +184,7 @@ def test_clients_that_saw_different_models_do_not_unmask():
     """A server that tells every client the digest of what it sent to it: the context is in the keys."""
     server, clients = new_round(3)
     for name, request in server.requests().items():
-        clients[name] = Client(dimension=5, grid_bits=GRID_BITS, context=b"model %d" % name)
+        clients[name] = SumClient(dimension=5, grid_bits=GRID_BITS, context=b"model %d" % name)
         offered = {**request, "context": hashlib.sha256(b"model %d" % name).digest()}
         assert server.receive(name, clients[name].answer(offered)) is None
     server.advance()
@@ -259,7 +259,7 @@ def test_both_secrets_are_needed():
     carry(server, clients, vectors, until=Stage.MASKED)
     held = clients[0].memory()
     reply = clients[0].answer(server.requests()[0], vectors[0])
-    client = Client.resume(held, dimension=dimension, grid_bits=GRID_BITS)
+    client = SumClient.resume(held, dimension=dimension, grid_bits=GRID_BITS)
     roster = client._roster
     pair = KeyPair.of(held["mask_key"])
     self_key = roster.self_mask_key(1, held["seed"])
@@ -293,7 +293,7 @@ def test_no_two_lists_of_parts_have_one_encoding():
 def test_what_is_derived_depends_on_round_purpose_and_parties():
     server, clients = new_round(3)
     carry(server, clients, VECTORS, until=Stage.MASKED)
-    one = Client.resume(clients[0].memory(), dimension=5, grid_bits=GRID_BITS)._roster
+    one = SumClient.resume(clients[0].memory(), dimension=5, grid_bits=GRID_BITS)._roster
     other_terms = dataclasses.replace(one.terms, round_id=b"other")
     other = dataclasses.replace(one, terms=other_terms)
     secret = bytes(32)
@@ -319,7 +319,7 @@ def test_what_is_derived_depends_on_round_purpose_and_parties():
 def test_commitments_and_statements_are_of_one_round_kind_and_place():
     server, clients = new_round(3)
     carry(server, clients, VECTORS, until=Stage.MASKED)
-    one = Client.resume(clients[0].memory(), dimension=5, grid_bits=GRID_BITS)._roster
+    one = SumClient.resume(clients[0].memory(), dimension=5, grid_bits=GRID_BITS)._roster
     other = dataclasses.replace(one, terms=dataclasses.replace(one.terms, round_id=b"other"))
     share, places = bytes(33), [(b"seed", 1, 2), (b"mask key", 1, 2), (b"seed", 3, 2), (b"seed", 1, 3)]
     found = [roster.share_commitment(*place, share) for roster in (one, other) for place in places]
@@ -376,7 +376,7 @@ def test_clients_that_are_resumed_before_every_message(signed):
             for field, value in memory.items():  # plain, flat, nothing empty but missing shares
                 assert type(field) is str and type(value) in (bytes, int, list)
                 assert type(value) is not list or (value and len({type(item) for item in value}) == 1)
-            clients[name] = Client.resume(memory, **arguments[name])
+            clients[name] = SumClient.resume(memory, **arguments[name])
         one_stage(server, clients, VECTORS, silent=[4] if stage is Stage.MASKED else [])
         server.advance()
     np.testing.assert_array_equal(server.result().vector, sum(VECTORS[:4]))

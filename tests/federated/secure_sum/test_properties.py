@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.federated.secure_sum import Client, Refused, Server, Stage
+from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer
 from tests.federated.secure_sum.driver import GRID_BITS, carry, new_round, vectors_for
 
 STAGES = list(Stage)
@@ -69,8 +69,8 @@ FIELDS = (
 
 def test_a_thousand_odd_messages_are_refused_and_none_raises():
     draw = random.Random(3)
-    server = Server(["a", "b"], dimension=3, grid_bits=GRID_BITS, round_id=b"r")
-    client = Client(dimension=3, grid_bits=GRID_BITS)
+    server = SumServer(["a", "b"], dimension=3, grid_bits=GRID_BITS, round_id=b"r")
+    client = SumClient(dimension=3, grid_bits=GRID_BITS)
     for _ in range(1000):
         message = {field: draw.choice(ODD) for field in FIELDS.split() if draw.random() < 0.8}
         if draw.random() < 0.7:  # past the head, into the fields

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Client, Reason, Refused, Server, Stage
+from anechoic.federated.secure_sum import Reason, Refused, Stage, SumClient, SumServer
 from tests.federated.secure_sum.driver import (
     GRID_BITS,
     answer,
@@ -159,7 +159,7 @@ def test_a_client_answers_each_stage_once_and_in_order():
     _, clients, sent = recorded()
     for stage in sent:
         assert clients[0].answer(sent[stage][0][0], VECTORS[0]).reason is Reason.DUPLICATE
-    fresh = Client(dimension=5, grid_bits=GRID_BITS)
+    fresh = SumClient(dimension=5, grid_bits=GRID_BITS)
     for stage in (Stage.SHARES, Stage.MASKED, Stage.UNMASKING):
         assert fresh.answer(sent[stage][0][0], VECTORS[0]).reason is Reason.STAGE
     fresh.answer(sent[Stage.KEYS][0][0])
@@ -182,9 +182,9 @@ def test_terms_that_the_client_does_not_accept(arguments, why):
     server, _ = new_round(3)
     if why is None:
         with pytest.raises(ValueError, match="belong together"):
-            Client(dimension=5, grid_bits=GRID_BITS, **arguments)
+            SumClient(dimension=5, grid_bits=GRID_BITS, **arguments)
         return
-    client = Client(**{"dimension": 5, "grid_bits": GRID_BITS, **arguments})
+    client = SumClient(**{"dimension": 5, "grid_bits": GRID_BITS, **arguments})
     reply = client.answer(server.requests()[0])
     assert reply.reason is Reason.TERMS and why in reply.detail
     assert client.answered is None and client.memory() == {}
@@ -236,9 +236,9 @@ def test_keys_that_others_would_not_accept_are_refused_by_the_server():
 
 def test_a_memory_of_something_else_is_refused():
     with pytest.raises(ValueError, match="'colour' is no field"):
-        Client.resume({"colour": 1}, dimension=5, grid_bits=GRID_BITS)
+        SumClient.resume({"colour": 1}, dimension=5, grid_bits=GRID_BITS)
 
 
 def test_servers_ask_whom_they_know():
     with pytest.raises(TypeError):
-        Server([["a"], ["b"]], dimension=1, grid_bits=1)
+        SumServer([["a"], ["b"]], dimension=1, grid_bits=1)

@@ -5,7 +5,7 @@ from itertools import chain, combinations, product
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Aborted, Reason, Server, Stage, default_threshold
+from anechoic.federated.secure_sum import Aborted, Reason, Stage, SumServer, default_threshold
 from tests.federated.secure_sum.driver import GRID_BITS, carry, new_round, one_stage, vectors_for
 
 STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASKING]
@@ -85,7 +85,7 @@ def test_one_falls_silent_in_each_stage():
 
 def test_ids_are_whatever_the_transport_has():
     names = ["a", 7, b"key", (1, "x")]
-    server = Server(names, dimension=3, grid_bits=GRID_BITS)
+    server = SumServer(names, dimension=3, grid_bits=GRID_BITS)
     _, clients = new_round(4, 3)
     vectors = dict(zip(names, vectors_for(4, 3), strict=True))
     carry(server, dict(zip(names, clients.values(), strict=True)), vectors, {Stage.MASKED: ["a"]})
@@ -136,7 +136,7 @@ def test_a_silent_client_is_asked_again():
 def test_bad_settings_are_refused(arguments, why):
     given = {"clients": list("abcd"), "dimension": 3, "grid_bits": 10, **arguments}
     with pytest.raises(ValueError, match=why):
-        Server(given.pop("clients"), **given)
+        SumServer(given.pop("clients"), **given)
 
 
 def test_the_default_threshold_lets_a_third_drop_out():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Client, Reason, Refused, Stage, identity_of
+from anechoic.federated.secure_sum import Reason, Refused, Stage, SumClient, identity_of
 from anechoic.federated.secure_sum.keys import KeyPair, sign
 from anechoic.federated.secure_sum.roster import Entry
 from tests.federated.secure_sum.driver import GRID_BITS, carry, new_round, one_stage, vectors_for
@@ -146,7 +146,7 @@ def test_a_signer_that_is_no_survivor_does_not_count():
 
 def test_a_client_that_signs_takes_part_in_no_round_that_is_not_signed():
     server, _ = new_round(5, threshold=3)
-    client = Client(dimension=5, grid_bits=GRID_BITS, identity=PRIVATE[0], known=[identity_of(PRIVATE[0])])
+    client = SumClient(dimension=5, grid_bits=GRID_BITS, identity=PRIVATE[0], known=[identity_of(PRIVATE[0])])
     reply = client.answer(server.requests()[0])
     assert reply.reason is Reason.TERMS and "signs" in reply.detail
 
@@ -154,11 +154,11 @@ def test_a_client_that_signs_takes_part_in_no_round_that_is_not_signed():
 def test_identity_and_known_belong_together():
     both = {"dimension": 1, "grid_bits": 10}
     with pytest.raises(ValueError, match="own public key"):
-        Client(**both, identity=PRIVATE[0], known=[identity_of(PRIVATE[1])])
+        SumClient(**both, identity=PRIVATE[0], known=[identity_of(PRIVATE[1])])
     with pytest.raises(ValueError, match="belong together"):
-        Client(**both, known=[])
+        SumClient(**both, known=[])
     with pytest.raises(ValueError, match="identity has 5 bytes"):
-        Client(**both, identity=b"short", known=[])
+        SumClient(**both, identity=b"short", known=[])
 
 
 def test_a_server_s_stage_is_one_more_only_where_it_is_signed():

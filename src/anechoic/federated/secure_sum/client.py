@@ -32,7 +32,7 @@ from anechoic.noise.grid import checked_bits
 logger = logging.getLogger("anechoic")
 
 
-class Client:
+class SumClient:
     """One client in one round: answers the server's messages, one of each stage, in order.
 
         client = Client(dimension=…, grid_bits=…)

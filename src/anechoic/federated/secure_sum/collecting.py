@@ -22,7 +22,7 @@ class Unrecoverable(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SumOutcome:
     """How a round ended.
 
     Attributes:
@@ -46,7 +46,7 @@ class Collecting(ABC, Generic[Answer]):
 
     stage: Stage
     #: Set by the last stage when it is closed.
-    outcome: Outcome | None = None
+    outcome: SumOutcome | None = None
 
     def __init__(self, terms: Terms, asked: tuple[int, ...]) -> None:
         self.terms, self.asked = terms, asked

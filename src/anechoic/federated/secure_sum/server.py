@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anechoic.errors import AnechoicError
 from anechoic.federated.secure_sum.collecting import Collecting, Unrecoverable
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Refused, Stage
-from anechoic.federated.secure_sum.sharing import Keys
+from anechoic.federated.secure_sum.sharing import RoundKeys
 from anechoic.federated.secure_sum.terms import Terms, default_threshold
 
 logger = logging.getLogger("anechoic")
@@ -43,7 +43,7 @@ class SecureSum:
     wrong_shares: tuple[tuple[Hashable, Hashable], ...] = ()
 
 
-class Server:
+class SumServer:
     """The server of one round: asks, reads answers and goes on, stage by stage, over any transport.
 
         server = Server(clients, dimension=…, grid_bits=…)
@@ -101,7 +101,7 @@ class Server:
         by_seat = {} if identities is None else {seat: identities[c] for c, seat in self._seats.items()}
         self.refused: Counter[Reason] = Counter()
         self.aborted: str | None = None
-        self._open: Collecting[Any] | None = Keys(self.terms, by_seat)
+        self._open: Collecting[Any] | None = RoundKeys(self.terms, by_seat)
         self._result: SecureSum | None = None
 
     @property

@@ -17,7 +17,7 @@ from anechoic.federated.secure_sum.terms import Terms
 from anechoic.federated.secure_sum.unmasking import MaskedSum, Shared, Survivors, Unmasking
 
 
-class Keys(Collecting[Entry]):
+class RoundKeys(Collecting[Entry]):
     """Everybody advertises public keys."""
 
     stage = Stage.KEYS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anechoic.federated.secure_sum import messages as wire
-from anechoic.federated.secure_sum.collecting import Collecting, Outcome, Unrecoverable
+from anechoic.federated.secure_sum.collecting import Collecting, SumOutcome, Unrecoverable
 from anechoic.federated.secure_sum.keys import SIGNATURE_BYTES, KeyPair, signed_by
 from anechoic.federated.secure_sum.masks import add_masks
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Stage
@@ -135,7 +135,7 @@ class Unmasking(Collecting[dict[int, bytes]]):
                 # the survivor added it where its seat is the lower one
                 masks.append((roster.pair_mask_key(seat, other, shared), 1 if seat < other else -1))
         add_masks(total, masks)
-        self.outcome = Outcome(decode(total), self._survivors, tuple(self._wrong))
+        self.outcome = SumOutcome(decode(total), self._survivors, tuple(self._wrong))
 
     def _seed(self, owner: int) -> bytes:
         seed = self._secret(owner)
