@@ -364,3 +364,36 @@ def test_threads_wait_for_one_another(in_file, tmp_path):
     assert not faults
     assert stream.step == 40 and stream.get().estimate == 120
     assert [release.step for release in stream.releases()] == list(range(40))
+
+
+@pytest.mark.parametrize("act", ["update", "release", "steps"])
+def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeypatch, act):
+    stream = streaming.Count(epsilon=1.0, horizon=5)
+    stream.update(range(3))
+    first = stream.release()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    calls = {
+        "update": lambda: stream.update([1]),
+        "release": stream.release,
+        "steps": lambda: stream.steps([[1]]),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            calls[act]()
+    for again in calls.values():
+        with pytest.raises(GuaranteeError, match="count records twice"):
+            again()
+    assert next(stream.releases()) is first
+
+
+def test_the_horizon_ends_a_stream_without_breaking_it():
+    stream = streaming.Count(epsilon=1.0, horizon=1)
+    last = stream.release()
+    for call in (stream.release, lambda: stream.update([1]), lambda: stream.steps([[1]])):
+        with pytest.raises(HorizonError):
+            call()
+    assert stream.get() is last

@@ -232,6 +232,8 @@ class Estimator:
         """
         self._check_own()
         check_time(self._standing.time, time)
+        if self.step >= self.mechanism.steps:
+            raise HorizonError(self._over_horizon("another step"))
         with self._state.transaction():
             made = self._publish(time)
             self._save()
@@ -373,8 +375,6 @@ class Estimator:
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None) -> Release:
-        if self.step >= self.mechanism.steps:
-            raise HorizonError(self._over_horizon("another step"))
         step = self.step
         row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
         estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)

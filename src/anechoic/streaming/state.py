@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from anechoic.errors import GuaranteeError
 from anechoic.streaming.ledger import Accounts, MemoryAccounts
 from anechoic.streaming.release import Release
 
@@ -79,9 +80,24 @@ class InMemory:
         self._releases: list[Release] = []
         self._rows: list[bytes] = []
         self._seen: dict[str, int] = {}
+        self._fault = False
 
-    def transaction(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one.
+
+        Raises:
+            GuaranteeError: after such a failure.
+        """
+        if self._fault:
+            raise GuaranteeError(
+                "a change of this stream failed half-way, so that repeating it could count records twice, and"
+                " without a state file there is no going back. What was released stays readable. Begin a new"
+                " stream, whose privacy cost adds to this one's; with state= a stream survives this."
+            )
+        self._fault = True
+        yield
+        self._fault = False
 
     def load(self) -> Snapshot | None:
         return None
