@@ -114,7 +114,8 @@ def to_grid(contribution: ArrayLike, clip_norm: float, bits: int, *, limit: floa
 
 def square_of(integers: Integers, bits: int) -> int:
     """The exact sum of squares; where an entry alone is too large, some number above all limits."""
-    if int(np.abs(integers).max(initial=0)) > 2**bits:
+    # not np.abs: that of -2**63 is -2**63
+    if int(integers.max(initial=0)) > 2**bits or int(integers.min(initial=0)) < -(2**bits):
         return int(4 ** (bits + 1))
     squares: Integers = np.square(integers.ravel())  # below 2**61 each
     # halves of 32 bits: neither sum can overflow below 2**31 entries

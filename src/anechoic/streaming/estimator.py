@@ -17,18 +17,12 @@ from anechoic._validate import fraction, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
+from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
 from anechoic.streaming.bands import Factors
 from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import (
-    ACCURATE_TO,
-    Deviations,
-    NoiseRows,
-    Spent,
-    grid_bits,
-    mechanism_of,
-)
+from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
 from anechoic.streaming.opening import Key, alone, opened
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.release import Release

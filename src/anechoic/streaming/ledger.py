@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Protocol
@@ -14,11 +13,9 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
-from anechoic.keys import derive
 from anechoic.participation import FullBatch, MinSep, Participation, Single
 from anechoic.streaming.statistic import entries
-
-_DIGEST = 16
+from anechoic.units.ids import digest_of, secret_of
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Ledger:
         self.participation = participation
         self._separation, self._most = limits_of(participation)
         self._per_step = positive_int("per_step", per_step)
-        self._secret = derive(key, "units", size=64)
+        self._secret = secret_of(key)
         self._accounts = accounts
 
     def digests(self, unit_ids: Any) -> list[bytes]:
@@ -128,8 +125,7 @@ class Ledger:
         Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars)
         count by what they hold.
         """
-        kind, held = _held(unit)
-        return hashlib.blake2b(held, digest_size=_DIGEST, key=self._secret, person=kind).digest()
+        return digest_of(unit, self._secret)
 
 
 @singledispatch
@@ -159,43 +155,6 @@ def _(participation: MinSep) -> tuple[int, float]:
 @limits_of.register
 def _(participation: FullBatch) -> tuple[int, float]:
     return 1, np.inf
-
-
-#: Integers of more bits are written in hexadecimal, for which there is no limit of length.
-_DECIMAL_BITS = 1024
-
-
-def _held(unit: Any) -> tuple[bytes, bytes]:
-    """(kind, content) of an id: two ids are the same unit where both are.
-
-    Raises:
-        ValueError: if it is missing, or of a kind that ids do not have. Ids are private: none is shown.
-    """
-    unit = unit.item() if isinstance(unit, np.integer | np.str_ | np.bytes_) else unit
-    for kind in (int, str, bytes):
-        if isinstance(unit, kind) and not isinstance(unit, bool) and type(unit).__eq__ is kind.__eq__:
-            return kind.__name__.encode(), _CONTENT[kind](unit)
-    raise ValueError(
-        f"unit id of type {type(unit).__name__} must be an integer, text or bytes: missing ids could not be"
-        " told apart, and types with an equality of their own not be compared. Leave such records out, or"
-        " give them an id."
-    )
-
-
-def _of_integer(unit: int) -> bytes:
-    plain = int.__index__(unit)
-    return (str(plain) if plain.bit_length() <= _DECIMAL_BITS else hex(plain)).encode()
-
-
-def _of_text(unit: str) -> bytes:
-    return str.__str__(unit).encode("utf-8", "surrogatepass")  # half a pair is a letter like others here
-
-
-def _of_bytes(unit: bytes) -> bytes:
-    return bytes(memoryview(unit))
-
-
-_CONTENT: dict[type, Callable[[Any], bytes]] = {int: _of_integer, str: _of_text, bytes: _of_bytes}
 
 
 def _listed(unit_ids: Any) -> list[Any]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import cached_property, singledispatch
+from functools import singledispatch
 
 import numpy as np
 
 from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
-from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses import LossKind, error
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
-from anechoic.noise import NoiseStream
-from anechoic.noise.grid import MOST, Integers, default_bits
+from anechoic.mechanism.rows import NoiseRows as NoiseRows
+from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Participation, Single
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
@@ -28,12 +28,6 @@ FOR_EVER = 2**40
 ACCURATE_TO = 10**6
 #: What a planned strategy may be best for.
 LOSSES = ("max", "rms", "mean")
-#: Fewest bits below the clip norm: what truncation takes off one contribution is below 1e-8 of it.
-_BITS = 28
-#: The same where memory is long: below 1e-6.
-_FEWEST_BITS = 20
-#: Steps beyond two memories, and entries, with which rounding is tried; and how many times the noise.
-_TRIED, _SPARE = (64, 4), 8.0
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Longest horizon at which columns are normalised: errors then take O(n bands).
@@ -106,37 +100,12 @@ def planned_mechanism(
             grid_bits=bits,
         )
 
-    most = min(MOST, max(_BITS, default_bits(dimension)))
-    fewest = min(most, max(_FEWEST_BITS, default_bits(dimension)))
-    for bits in range(most, fewest - 1, -2):
-        mechanism = made(bits)
-        if _can_be_exact(mechanism, dimension):
-            return mechanism
-    return made(None)
+    return on_finest_grid(made, dimension)
 
 
 def loss_kind(loss: str, n: int) -> LossKind:
     """What optimisers take for one of `LOSSES`, for n steps."""
     return 1.0 / np.arange(1.0, n + 1) ** 2 if loss == "mean" else loss
-
-
-def _can_be_exact(mechanism: Mechanism, dimension: int) -> bool:
-    """Whether rows can be rounded exactly, with room to spare.
-
-    Not where a memory that never fades has too many entries, nor where so many rows add up to one that
-    float64 has no digits left for the grid. The latter depends on the noise that is drawn: it is tried with
-    `_SPARE` times as much.
-    """
-    grid = 2.0 ** -(mechanism.grid_bits or 0)
-    try:
-        mechanism.stream(dimension)
-        tried = NoiseStream(mechanism.strategy, _TRIED[1], std=_SPARE * mechanism.noise_std, grid=grid)
-        state = tried.init()
-        for _ in range(min(mechanism.steps, 2 * mechanism.strategy.recurrence().rows + _TRIED[0])):
-            state = tried.next(state)[1]
-    except GuaranteeError:
-        return False
-    return True
 
 
 @singledispatch
@@ -354,44 +323,3 @@ class Spent:
         if steps not in self._known:
             self._known[steps] = self._mechanism.epsilon(steps=steps)
         return self._known[steps]
-
-
-def grid_bits(mechanism: Mechanism, dimension: int) -> int:
-    """Bits below the clip norm on which sums are added up: the mechanism's, or enough."""
-    given = mechanism.grid_bits
-    return min(MOST, max(_BITS, default_bits(dimension))) if given is None else given
-
-
-class NoiseRows:
-    """Rows of noise as integers, in units of clip_norm * 2**-bits.
-
-    With `grid_bits` in the mechanism each is rounded exactly (docs/proofs/float-safe.md). Without, rows are
-    float64, rounded to the same grid: that hides the digits below it, but the rounded law is that of
-    the float64 numbers, which is not exactly the Gaussian one.
-    """
-
-    def __init__(self, mechanism: Mechanism, dimension: int, key: bytes) -> None:
-        self.exact = mechanism.grid_bits is not None
-        self.bits = grid_bits(mechanism, dimension)
-        self._spacing = mechanism.clip_norm * 2.0**-self.bits
-        options = {} if self.exact else {"dtype": np.float64}
-        self._stream: NoiseStream = mechanism.stream(dimension, key=key, **options)
-        self.state = self._stream.init()
-
-    @cached_property
-    def identity(self) -> dict[str, object]:
-        return self._stream.identity
-
-    def next(self) -> Integers:
-        row, self.state = self._stream.next(self.state)
-        found: Integers = row if self.exact else np.rint(row / self._spacing).astype(np.int64)
-        return found
-
-    def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
-        """(step, dtype, shape, bytes) of the state."""
-        rows = self.state.state_dict(copy=False)["rows"]
-        return self.state.step, rows.dtype.str, rows.shape, np.ascontiguousarray(rows).tobytes()
-
-    def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
-        rows = np.frombuffer(data, dtype).reshape(shape)
-        self.state = self._stream.restore({**self._stream.identity, "step": step, "rows": rows})

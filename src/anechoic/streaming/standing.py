@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.streaming.mechanisms import NoiseRows
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.streaming.over import Over
 from anechoic.streaming.state import Snapshot
 from anechoic.streaming.statistic import Integers

@@ -1,0 +1,48 @@
+"""Federated learning with privacy for whole clients: a server that enforces what its mechanism promises.
+
+    mechanism = federated.plan_rounds(rounds=200, clients=10_000, clients_per_round=100, …)
+    server = federated.Server(model, mechanism=mechanism, discipline=federated.CoolDown(50), …)
+    while not server.finished:
+        asked = server.ask(available)          # chosen, charged and committed; then send
+        for client, update in replies(asked):
+            asked.add(client, update)          # checked, clipped, added up as integers
+        closed = server.close(asked)           # noise, server optimiser, committed
+
+Nothing here knows how messages travel: `anechoic.flower` sends them with Flower.
+"""
+
+from anechoic.federated.choice import Starved
+from anechoic.federated.clients import ClientId, Clients
+from anechoic.federated.discipline import Cohorts, CoolDown, Discipline
+from anechoic.federated.grid import to_grid
+from anechoic.federated.layout import Layout
+from anechoic.federated.ledger import Summary
+from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
+from anechoic.federated.round import Asked, Closed
+from anechoic.federated.schedules import Constant, Cosine, Linear, Schedule, Warmup
+from anechoic.federated.server import Server
+
+__all__ = [
+    "SGD",
+    "Asked",
+    "ClientId",
+    "Clients",
+    "Closed",
+    "Cohorts",
+    "Constant",
+    "CoolDown",
+    "Cosine",
+    "Discipline",
+    "FedAdagrad",
+    "FedAdam",
+    "FedYogi",
+    "Layout",
+    "Linear",
+    "Schedule",
+    "Server",
+    "ServerOptimizer",
+    "Starved",
+    "Summary",
+    "Warmup",
+    "to_grid",
+]

@@ -1,0 +1,70 @@
+"""Clients that are there: ids looked up once, so that a million of them are asked about in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.federated.discipline import Integers
+
+#: What names a client for as long as it may come back: a public key, a partition, a user's label.
+ClientId = str | int | bytes
+
+
+class Clients:
+    """Ids with what the ledger of one server knows them by; made by `Server.clients`.
+
+    Ids that are equal are one client, and stand here once, at their first place.
+
+    Attributes:
+        ids: in the order in which they were given.
+        places: in the ledger's arrays.
+        groups: of the discipline.
+    """
+
+    def __init__(
+        self, ids: NDArray[np.object_], places: Integers, groups: Integers, order: NDArray[np.intp]
+    ) -> None:
+        self.ids, self.places, self.groups = ids, places, groups
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def only(self, there: Any) -> Clients:
+        """Those of them that are there now, by a mask of shape (len(self),)."""
+        mask = np.asarray(there)
+        if mask.dtype != np.bool_ or mask.shape != (len(self),):
+            raise ValueError(
+                f"a mask is bool of shape ({len(self)},), one for each of ids, not {mask.dtype} of"
+                f" {mask.shape}."
+            )
+        new = np.cumsum(mask) - 1
+        kept = self._order[mask[self._order]]
+        return Clients(self.ids[mask], self.places[mask], self.groups[mask], new[kept])
+
+    def by_digest(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Where the mask holds, in an order that depends on the ids alone, not on that of the caller."""
+        found: NDArray[np.intp] = self._order[mask[self._order]]
+        return found
+
+
+def listed(available: Any) -> list[Any]:
+    """The ids one by one; a list is never made an array, which would change some of them.
+
+    Raises:
+        ValueError: for something else than a list of ids.
+    """
+    if isinstance(available, np.ndarray):
+        if np.ma.is_masked(available) or available.ndim != 1 or available.dtype.kind not in "iuUSO":
+            raise ValueError(
+                f"available is an array of {available.dtype}, shape {available.shape}: give a list of ids,"
+                " each an integer, text or bytes."
+            )
+        return list(available.tolist())
+    if isinstance(available, str | bytes | Mapping) or not isinstance(available, Sequence | Set | Iterable):
+        raise ValueError(f"available is a {type(available).__name__}: give a list of the ids of clients.")
+    return list(available)

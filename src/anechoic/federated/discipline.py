@@ -1,0 +1,144 @@
+"""When a client may take part again: cohorts of a fixed population, or a cool-down of an open one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_int
+from anechoic.participation import Cyclic, MinSep, Participation
+
+Integers = NDArray[np.int64]
+
+#: The step at which a client may take part that never may again.
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Discipline(ABC):
+    """Which steps a client may take part in, given those that it did.
+
+    A client that was asked in a step may be asked again in the same step, where the first round of it was
+    short: it still takes part in one step, and in one release.
+    """
+
+    @property
+    @abstractmethod
+    def participation(self) -> Participation:
+        """What it enforces, for the mechanism."""
+
+    @abstractmethod
+    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
+        """For each client the first step from `step` on at which it may take part, or `NEVER`.
+
+        Args:
+            step: >= 0, not before any participation.
+            last: latest step in which the client took part, -1 for none.
+            count: steps in which it took part.
+            group: of `groups`.
+        """
+
+    def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
+        """What `first_step` is to know of each client beside its participations; nothing by default.
+
+        Args:
+            ids: of the clients.
+            digests: keyed ones of the ids, shape (clients, 2), uniform for whoever lacks the key.
+        """
+        return np.zeros(len(ids), np.int64)
+
+    def remedy(self) -> str:
+        """What helps where too few clients are allowed."""
+        return "Wait until others are there: steps pass with releases, not with time."
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and settings, as plain data, by which a run is recognised."""
+        return {"kind": type(self).__name__, **vars(self)}
+
+
+@dataclass(frozen=True)
+class Cohorts(Discipline):
+    """A fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
+
+    Each client takes part in steps of one residue at most, `Cyclic(count)`. A client that joins later joins
+    a cohort as the others did.
+
+    Args:
+        count: number of cohorts, >= 1 (monograph: b).
+        given: cohort of a client, from its id, as a mapping or a function; fixed for the run and chosen
+            without looking at private data. None for a keyed hash of the id, which makes cohorts that differ
+            in size. A client that took part in another cohort than it is given now is never asked again.
+    """
+
+    count: int
+    given: Mapping[Any, int] | Callable[[Any], int] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", positive_int("count", self.count))
+
+    @property
+    def participation(self) -> Participation:
+        return Cyclic(self.count)
+
+    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
+        found = step + (group - step) % self.count
+        found[(last >= 0) & (last % self.count != group)] = NEVER
+        return found
+
+    def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
+        if self.given is None:
+            return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
+        return np.array([self._given(client) for client in ids], np.int64).reshape(len(ids))
+
+    def _given(self, client: Any) -> int:
+        cohort = self.given(client) if callable(self.given) else (self.given or {}).get(client)
+        if cohort is None:
+            raise ValueError("a client has no cohort in `given`: name one for every client that is there.")
+        if positive_int("cohort", cohort, minimum=0) >= self.count:
+            raise ValueError(f"cohort={cohort} must be below count={self.count}.")
+        return int(cohort)
+
+    def remedy(self) -> str:
+        return (
+            "Wait until more clients of this cohort are there, or plan fewer cohorts or smaller rounds: the"
+            " cohort is the same until its step is released."
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": type(self).__name__, "count": self.count, "given": self.given is not None}
+
+
+@dataclass(frozen=True)
+class CoolDown(Discipline):
+    """An open population: who took part in step t may again from step t + separation on, so many times.
+
+    The participation is `MinSep(separation, max_participations)`.
+
+    Args:
+        separation: >= 1 (monograph: b).
+        max_participations: >= 1, or None for as many as fit (monograph: k).
+    """
+
+    separation: int
+    max_participations: int | None = None
+
+    def __post_init__(self) -> None:
+        checked = MinSep(self.separation, self.max_participations)
+        object.__setattr__(self, "separation", checked.separation)
+        object.__setattr__(self, "max_participations", checked.max_participations)
+
+    @property
+    def participation(self) -> Participation:
+        return MinSep(self.separation, self.max_participations)
+
+    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
+        again = last != step
+        found = np.where((last >= 0) & again, np.maximum(step, last + self.separation), step)
+        if self.max_participations is not None:
+            found[again & (count >= self.max_participations)] = NEVER
+        return found

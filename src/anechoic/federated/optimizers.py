@@ -1,0 +1,182 @@
+"""What the server does with a noisy mean of updates: Reddi et al. (2021), Algorithm 2.
+
+The noise is in the mean already: whatever follows is a function of what was released, and costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array, decaying, positive_float
+from anechoic.federated.schedules import Schedule
+
+#: A number > 0, a `Schedule`, or any function of the step.
+Rate = float | Schedule | Callable[[int], float]
+#: Vectors that an optimiser keeps between steps, each of shape (m,).
+Memory = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class ServerOptimizer(ABC):
+    """From the model and the noisy mean of the updates to the next model. It keeps nothing itself.
+
+    An update is a difference "model after local training less model before": it is added, not subtracted.
+    """
+
+    lr: Rate
+
+    def __post_init__(self) -> None:
+        if not callable(self.lr):
+            object.__setattr__(self, "lr", positive_float("lr", self.lr))
+
+    @abstractmethod
+    def start(self, dimension: int) -> Memory:
+        """What is kept before the first step."""
+
+    @abstractmethod
+    def advance(self, model: Array, update: Array, memory: Memory, step: int) -> tuple[Array, Memory]:
+        """(next model, what is kept), in new arrays.
+
+        Args:
+            model, update: float64, shape (m,).
+            memory: of `start`, or of the step before.
+            step: 0, 1, 2, …
+        """
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step.
+
+        Raises:
+            ValueError: if the schedule gives no finite number >= 0.
+        """
+        if not callable(self.lr):
+            return self.lr
+        found = float(self.lr(step))
+        if not (math.isfinite(found) and found >= 0):
+            raise ValueError(f"the schedule gives lr={found!r} at step {step}: it must be finite and >= 0.")
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and settings, as plain data; a function of the caller's own is named only."""
+        found = {name: value for name, value in vars(self).items() if name != "lr"}
+        known = not callable(self.lr) or isinstance(self.lr, Schedule)
+        return {
+            "kind": type(self).__name__,
+            "lr": repr(self.lr) if known else "a function of the step",
+            **found,
+        }
+
+
+@dataclass(frozen=True)
+class SGD(ServerOptimizer):
+    """x + lr v with v = momentum v + update: federated averaging at lr 1 and momentum 0.
+
+    Args:
+        lr: see `Rate`.
+        momentum: in [0, 1).
+        nesterov: whether the step is along momentum v + update instead of v.
+    """
+
+    lr: Rate = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "momentum", decaying("momentum", self.momentum))
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=True needs momentum > 0.")
+
+    def start(self, dimension: int) -> Memory:
+        return (np.zeros(dimension),) if self.momentum else ()
+
+    def advance(self, model: Array, update: Array, memory: Memory, step: int) -> tuple[Array, Memory]:
+        if not memory:
+            return model + self.rate(step) * update, ()
+        velocity = self.momentum * memory[0] + update
+        along = self.momentum * velocity + update if self.nesterov else velocity
+        return model + self.rate(step) * along, (velocity,)
+
+
+@dataclass(frozen=True)
+class _Adaptive(ServerOptimizer):
+    """x + lr m / (sqrt(v) + tau), m = beta_1 m + (1 - beta_1) update; v from tau^2 on, as each kind says.
+
+    Args:
+        lr: see `Rate`.
+        beta_1: of the first moment, in [0, 1).
+        tau: how far rates adapt, > 0; the smaller the more.
+    """
+
+    lr: Rate = 0.1
+    beta_1: float = 0.9
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beta_1", decaying("beta_1", self.beta_1))
+        object.__setattr__(self, "tau", positive_float("tau", self.tau))
+
+    def start(self, dimension: int) -> Memory:
+        return np.zeros(dimension), np.full(dimension, self.tau**2)
+
+    def advance(self, model: Array, update: Array, memory: Memory, step: int) -> tuple[Array, Memory]:
+        first = self.beta_1 * memory[0] + (1 - self.beta_1) * update
+        second = self.second(memory[1], np.square(update))
+        return model + self.rate(step) * first / (np.sqrt(second) + self.tau), (first, second)
+
+    @abstractmethod
+    def second(self, before: Array, squares: Array) -> Array:
+        """v, from that of the step before and the squares of the update."""
+
+
+@dataclass(frozen=True)
+class FedAdagrad(_Adaptive):
+    """v + update^2: see `_Adaptive`. There is no momentum by default, as in the paper's experiments."""
+
+    beta_1: float = 0.0
+
+    def second(self, before: Array, squares: Array) -> Array:
+        return before + squares
+
+
+@dataclass(frozen=True)
+class FedAdam(_Adaptive):
+    """beta_2 v + (1 - beta_2) update^2, without bias correction: see `_Adaptive`.
+
+    Args:
+        beta_2: of the second moment, in [0, 1).
+    """
+
+    beta_2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
+
+    def second(self, before: Array, squares: Array) -> Array:
+        return self.beta_2 * before + (1 - self.beta_2) * squares
+
+
+@dataclass(frozen=True)
+class FedYogi(_Adaptive):
+    """v - (1 - beta_2) update^2 sign(v - update^2): see `_Adaptive`.
+
+    Args:
+        beta_2: of the second moment, in [0, 1).
+    """
+
+    beta_2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
+
+    def second(self, before: Array, squares: Array) -> Array:
+        return before - (1 - self.beta_2) * squares * np.sign(before - squares)

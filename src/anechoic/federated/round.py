@@ -1,0 +1,206 @@
+"""One round: who was asked, what came back, and what became of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.federated.clients import ClientId, listed
+from anechoic.federated.grid import fault_of_integers, to_grid
+from anechoic.federated.layout import Layout
+from anechoic.noise.grid import Integers
+
+_log = logging.getLogger(__name__)
+
+Model = dict[str, np.ndarray[Any, Any]]
+
+FOREIGN = "a client that was not asked"
+DUPLICATE = "a second reply of one client"
+LATE = "late: the round is over"
+OTHER_ROUND = "a reply to another round"
+LYING = "a sum longer than so many clients can reach"
+NOT_THE_MODEL = "arrays that are not those of the model"
+NOT_FINITE = "a number that is not finite"
+NOT_ON_THE_GRID = "no update on the grid"
+
+
+class Asked:
+    """A round that is open: made by `Server.ask`, ended by `Server.close`.
+
+    Attributes:
+        step: row of noise that its release will use.
+        attempt: rounds of this step before it, which were short.
+        clients: ids of those that were asked.
+        resumed: whether it is asked for again, after a restart or without having been closed.
+        model: what they are to start from, by name.
+        config: for the message, numbers and text: "step", "attempt", "clip_norm", "grid_bits", and
+            "round", a name for this round and no other, which is to come back with the reply.
+        answered: how many have replied so far, whatever they sent.
+        reasons: of refusals so far.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        attempt: int,
+        clients: Iterable[ClientId],
+        *,
+        resumed: bool,
+        model: Model,
+        layout: Layout,
+        clip_norm: float,
+        grid_bits: int,
+        name: str,
+    ) -> None:
+        self.step, self.attempt, self.resumed = step, attempt, resumed
+        self.clients = tuple(clients)
+        self.model = model
+        self.config: dict[str, int | float | str] = {
+            "step": step,
+            "attempt": attempt,
+            "clip_norm": clip_norm,
+            "grid_bits": grid_bits,
+            "round": name,
+        }
+        self.reasons: Counter[str] = Counter()
+        self.open = True
+        self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
+        self._waiting = set(self.clients)
+        self._total: Integers = np.zeros(layout.dimension, np.int64)
+
+    @property
+    def answered(self) -> int:
+        return len(self.clients) - len(self._waiting)
+
+    @property
+    def total(self) -> Integers:
+        """Sum of the updates so far on the grid, int64; private."""
+        return self._total
+
+    def add(self, client: Any, reply: Any, *, round: str | None = None) -> str | None:
+        """Add the reply of one client, or say why not. Nothing that a client sends raises an error.
+
+        A reply that is refused for what it holds counts as zero, and its client as one that answered: what
+        was sent decides nothing but the sum.
+
+        Args:
+            client: id, as in `clients`.
+            reply: the update as arrays by name, which are clipped and put on the grid here; or as the int64
+                vector of `to_grid`, whose norm is checked.
+            round: the "round" of the config that came back with the reply, where the sender is not bound to
+                a round otherwise.
+
+        Returns:
+            None, or the reason of the refusal.
+        """
+        refusal = self._claim(client, round)
+        return self._noted(refusal) if refusal is not None else self._take(reply)
+
+    def add_sum(self, total: Any, clients: Iterable[ClientId]) -> str | None:
+        """Add the sum of the grid vectors of several clients, where no single one can be seen.
+
+        That each of them is at most 2**grid_bits long is their word: only the sum is checked, against so
+        many times that bound.
+
+        Args:
+            total: int64, shape (dimension,).
+            clients: whose updates it is the sum of, each of them asked, none of them added before.
+
+        Returns:
+            None, or the reason of the refusal: then these clients count as zero.
+
+        Raises:
+            ValueError: for clients that were not asked, or that are in two sums; for a sum of another shape
+                or dtype. That is no client's doing.
+        """
+        members = listed(clients)
+        if not self.open:
+            return self._noted(LATE)
+        if len(set(members)) < len(members) or not self._waiting.issuperset(members):
+            raise ValueError(
+                f"clients holds somebody twice, or somebody who was not asked in step {self.step} or has"
+                " been added already: a client is part of one sum."
+            )
+        given = np.asarray(total)
+        if given.dtype != np.int64 or given.shape != self._total.shape:
+            raise ValueError(
+                f"total is {given.dtype} of shape {given.shape}: an int64 vector of shape"
+                f" {self._total.shape} is needed."
+            )
+        self._waiting.difference_update(members)
+        bound = len(members) * 2**self._bits
+        if int(given.max()) > bound or int(given.min()) < -bound:
+            return self._noted(LYING)
+        self._total += given
+        return None
+
+    def _claim(self, client: Any, name: str | None) -> str | None:
+        """Note that a client replies, if it may."""
+        if not self.open:
+            return LATE
+        if name is not None and name != self._name:
+            return OTHER_ROUND
+        try:
+            known = client in self._waiting
+            replied = not known and client in self.clients
+        except Exception:  # an id that cannot be compared is nobody's
+            return FOREIGN
+        if not known:
+            return DUPLICATE if replied else FOREIGN
+        self._waiting.discard(client)
+        return None
+
+    def _take(self, reply: Any) -> str | None:
+        if not isinstance(reply, Mapping):
+            fault = fault_of_integers(reply, self._layout.dimension, self._bits)
+            if fault is not None:
+                return self._noted(NOT_ON_THE_GRID, fault)
+            self._total += reply
+            return None
+        fault = self._layout.fault(reply)
+        if fault is not None:
+            return self._noted(NOT_THE_MODEL, fault)
+        vector: Array = self._layout.flatten(reply)
+        if not np.isfinite(vector).all():
+            return self._noted(NOT_FINITE)
+        self._total += to_grid(vector, clip_norm=self._clip_norm, grid_bits=self._bits)
+        return None
+
+    def _noted(self, kind: str, detail: str = "") -> str:
+        """The reason of a refusal, counted by its kind: what a client makes up names no line of a report."""
+        self.reasons[kind] += 1
+        reason = f"{kind}: {detail}" if detail else kind
+        _log.warning("step %d: a reply was refused: %s", self.step, reason)
+        return reason
+
+    def __repr__(self) -> str:
+        replies = f"{self.answered} of {len(self.clients)} answered"
+        return f"Asked(step={self.step}, attempt={self.attempt}, {replies})"
+
+
+@dataclass(frozen=True, eq=False)
+class Closed:
+    """What became of a round.
+
+    Attributes:
+        released: whether a row of noise was used, and the model advanced.
+        step: of the round.
+        asked, answered: clients; who answered is not protected.
+        reasons: of replies that were refused, with their number; for the operator.
+        update: the noisy mean, float64, shape (dimension,); None where nothing was released.
+        model: what is to be sent next, by name.
+    """
+
+    released: bool
+    step: int
+    asked: int
+    answered: int
+    reasons: Counter[str]
+    update: Array | None
+    model: Model

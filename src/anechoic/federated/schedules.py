@@ -1,0 +1,105 @@
+"""Learning rates of the server as functions of the step."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from anechoic._validate import positive_float, positive_int
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A learning rate for every step 0, 1, 2, …; public, so that it costs no privacy."""
+
+    @abstractmethod
+    def __call__(self, step: int) -> float:
+        """The learning rate of a step, >= 0."""
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same rate at every step, > 0."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", positive_float("rate", self.rate))
+
+    def __call__(self, step: int) -> float:
+        return self.rate
+
+
+@dataclass(frozen=True)
+class Warmup(Schedule):
+    """From peak / steps in step 0 linearly up to `peak` in step steps - 1, then `after`, or the peak.
+
+    Args:
+        peak: > 0.
+        steps: of the warm-up, >= 1.
+        after: a schedule that counts its steps from the end of the warm-up.
+    """
+
+    peak: float
+    steps: int
+    after: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", positive_float("peak", self.peak))
+        object.__setattr__(self, "steps", positive_int("steps", self.steps))
+
+    def __call__(self, step: int) -> float:
+        if step < self.steps:
+            return self.peak * (step + 1) / self.steps
+        return self.peak if self.after is None else self.after(step - self.steps)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From `first` in step 0 linearly to `last` in step steps - 1, which stays.
+
+    Args:
+        first: > 0.
+        steps: >= 2.
+        last: >= 0.
+    """
+
+    first: float
+    steps: int
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", positive_float("first", self.first))
+        object.__setattr__(self, "steps", positive_int("steps", self.steps, minimum=2))
+        if self.last != 0:
+            object.__setattr__(self, "last", positive_float("last", self.last))
+
+    def __call__(self, step: int) -> float:
+        done = min(step, self.steps - 1) / (self.steps - 1)
+        return self.first + (self.last - self.first) * done
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """From `first` in step 0 down to `last` in step steps - 1 along half a cosine, and then `last`.
+
+    Args:
+        first: > 0.
+        steps: >= 2.
+        last: >= 0.
+    """
+
+    first: float
+    steps: int
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", positive_float("first", self.first))
+        object.__setattr__(self, "steps", positive_int("steps", self.steps, minimum=2))
+        if self.last != 0:
+            object.__setattr__(self, "last", positive_float("last", self.last))
+
+    def __call__(self, step: int) -> float:
+        done = min(step, self.steps - 1) / (self.steps - 1)
+        return self.last + (self.first - self.last) * (1 + math.cos(math.pi * done)) / 2

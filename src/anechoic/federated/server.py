@@ -1,0 +1,310 @@
+"""The server of a federated run: it asks clients that may take part, and releases models with noise."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array, positive_int
+from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
+from anechoic.federated.choice import Starved, chosen
+from anechoic.federated.clients import Clients
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.fitting import check_fits
+from anechoic.federated.layout import Layout
+from anechoic.federated.ledger import Ledger
+from anechoic.federated.optimizers import SGD, ServerOptimizer
+from anechoic.federated.round import Asked, Closed, Model
+from anechoic.federated.state import InMemory, Standing, State, Tally
+from anechoic.keys import checked_key, derive, new_key
+from anechoic.mechanism import Mechanism
+from anechoic.mechanism.rows import NoiseRows
+from anechoic.noise.grid import spacing
+
+#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
+Key = bytes | Callable[[], bytes] | None
+
+
+class Server:
+    """Federated averaging with differential privacy for whole clients, enforced here.
+
+    A round is `ask`, then `Asked.add` for every reply, then `close`. Who is asked is charged before anything
+    is sent; updates are clipped, added up as integers with equal weights and divided by the constant
+    `clients_per_round`; one row of correlated noise is added before the server optimiser.
+
+    Guarantee: all models together are (epsilon, delta)-DP for one client, whose updates are zero wherever it
+    takes part or are others, also where updates and who is there depend on earlier models; see
+    docs/proofs/federated.md. Who is there and who answers is not protected. The server is trusted with
+    updates and noise.
+
+    Args:
+        initial: model by name, as `Layout.of` reads it.
+        mechanism: as `plan_rounds` makes it: External(discipline.participation, clients_per_round, rounds).
+        discipline: `Cohorts` or `CoolDown`.
+        clients_per_round: most clients asked in a round, and the divisor of every sum, >= 1 (m).
+        clip_norm: for a check: that of the mechanism.
+        optimizer: of the server.
+        min_replies: fewest clients that a round is begun with, and that must answer for a release.
+        exclude: names of arrays that are sent but not trained.
+        state: a directory by which the run outlives this process; see `store.Store`.
+        key: 32 secret bytes or a function that gives them, which are then not in the state. Without a state,
+            use a key for one run only.
+        counter: path of a file, kept elsewhere, by which an older state is recognised.
+        adopt: take a state that was moved or copied.
+
+    Attributes:
+        mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
+
+    Raises:
+        ValueError: for an argument out of range or of another kind.
+        MismatchError: for a mechanism that is for something else than these rounds.
+        CheckpointError, GuaranteeError: as `store.Store`, for a state that cannot be continued.
+    """
+
+    def __init__(
+        self,
+        initial: Mapping[str, np.ndarray[Any, Any]],
+        *,
+        mechanism: Mechanism,
+        discipline: Discipline,
+        clients_per_round: int,
+        clip_norm: float | None = None,
+        optimizer: ServerOptimizer | None = None,
+        min_replies: int = 1,
+        exclude: Collection[str] = (),
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+    ) -> None:
+        check_fits(mechanism, discipline, clients_per_round, clip_norm)
+        self.mechanism, self.discipline = mechanism, discipline
+        self.clients_per_round = positive_int("clients_per_round", clients_per_round)
+        self.min_replies = positive_int("min_replies", min_replies)
+        if self.min_replies > self.clients_per_round:
+            raise ValueError(
+                f"min_replies={min_replies} exceeds clients_per_round={clients_per_round}: no round could be"
+                " released."
+            )
+        self.optimizer = SGD() if optimizer is None else optimizer
+        if not isinstance(self.optimizer, ServerOptimizer):
+            raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
+        self.layout = Layout.of(initial, exclude)
+        self._like = {name: np.array(array) for name, array in initial.items()}
+        self._process = os.getpid()
+        self._start(state, key, counter, adopt)
+
+    def _start(
+        self,
+        state: str | os.PathLike[str] | None,
+        key: Key,
+        counter: str | os.PathLike[str] | None,
+        adopt: bool,
+    ) -> None:
+        given = key() if callable(key) else key
+        if state is not None:
+            raise NotImplementedError
+        self._state: State = InMemory()
+        self._key, salt = new_key() if given is None else checked_key(given), b""
+        # one key may serve several runs: their noise differs by the salt
+        noise_key = derive(self._key, f"federated noise {salt.hex()} {self.mechanism.fingerprint}", size=32)
+        self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise_key)
+        self._ledger = Ledger(self.discipline, self._key, self._state.entries())
+        self._round: Asked | None = None
+        vector = self.layout.flatten(self._like)
+        self._standing = self._state.load() or Standing(
+            0,
+            0,
+            None,
+            vector,
+            self.optimizer.start(len(vector)),
+            {name: self._like[name] for name in self.layout.excluded},
+            Tally(),
+        )
+        self._like.update(self._standing.fixed)
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Releases made, which is the index of the open step."""
+        return self._standing.step
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the mechanism are released."""
+        return self.step >= self.mechanism.steps
+
+    @property
+    def model(self) -> Model:
+        """As released last, by name; new arrays."""
+        return self.layout.unflatten(self._standing.model, self._like)
+
+    @property
+    def clip_norm(self) -> float:
+        """Largest 2-norm of one client's update, over all trained arrays together."""
+        return self.mechanism.clip_norm
+
+    @property
+    def grid_bits(self) -> int:
+        """What clients put their updates on the grid with: see `to_grid`."""
+        return self._noise.bits
+
+    # -- a round ---------------------------------------------------------------------------------
+
+    def clients(self, available: Any) -> Clients:
+        """The clients of these ids, looked up once: `ask` then takes milliseconds for a million of them."""
+        return self._ledger.clients(available)
+
+    def ask(self, available: Any) -> Asked:
+        """Choose clients for the open step, charge them, and commit that; then the caller may send.
+
+        A round that was not closed, in this process or the one before, is asked for again: with the same
+        clients, whoever is there now, and without the replies so far.
+
+        Args:
+            available: ids of clients that are there, or what `clients` made of them. An id is an integer,
+                text or bytes, and names the unit of privacy for as long as it may come back.
+
+        Raises:
+            Starved: if fewer than `min_replies` of them may take part.
+            HorizonError: if all rounds are released.
+            ValueError: for something that is no list of ids.
+            GuaranteeError: in a fork, or after a failure that left the state behind.
+        """
+        self._check_own()
+        if self.finished:
+            raise HorizonError(
+                f"all {self.mechanism.steps} rounds of this run are released, and another one would not be"
+                " covered by its guarantee. Begin another run, whose privacy cost adds to this one's."
+            )
+        standing = self._standing
+        if standing.asked is not None:
+            return self._opened(resumed=True)
+        clients = available if isinstance(available, Clients) else self._ledger.clients(available)
+        try:
+            picked = chosen(
+                self._ledger,
+                clients,
+                standing.step,
+                standing.attempt,
+                most=self.clients_per_round,
+                fewest=self.min_replies,
+                key=self._key,
+            )
+        except Starved:
+            with self._state.transaction():
+                standing.tally.starved += 1
+                self._state.save(standing)
+            raise
+        with self._state.transaction():
+            self._state.charge(self._ledger.charge(picked, standing.step))
+            standing.asked = tuple(picked.ids.tolist())
+            standing.tally.smaller += len(picked) < self.clients_per_round
+            self._state.save(standing)
+        return self._opened(resumed=False)
+
+    def _opened(self, *, resumed: bool) -> Asked:
+        standing = self._standing
+        if self._round is not None:
+            self._round.open = False
+        numbers = (standing.step, standing.attempt)
+        self._round = Asked(
+            *numbers,
+            standing.asked or (),
+            resumed=resumed,
+            model=self.model,
+            layout=self.layout,
+            clip_norm=self.clip_norm,
+            grid_bits=self.grid_bits,
+            name=derive(self._key, "federated round", *numbers, size=16).hex(),
+        )
+        return self._round
+
+    def close(self, asked: Asked) -> Closed:
+        """End a round. With `min_replies` answers its sum is released, and one row of noise used; else not.
+
+        Raises:
+            DesynchronizedError: for a round that is over, or of another server.
+            GuaranteeError: as `ask`.
+        """
+        self._check_own()
+        if asked is not self._round or not asked.open:
+            raise DesynchronizedError(
+                f"the round of step {asked.step}, attempt {asked.attempt}, is not the open one: it was"
+                " closed, or asked for again. Close what `ask` returned last, once."
+            )
+        asked.open = False
+        standing = self._standing
+        enough = asked.answered >= self.min_replies
+        with self._state.transaction():
+            tally = standing.tally
+            tally.replies += asked.answered
+            tally.refused += asked.reasons
+            standing.asked = None
+            update = None
+            if enough:
+                update = self._release(asked)
+            else:
+                tally.short += 1
+                standing.attempt += 1
+                self._state.save(standing)
+        self._round = None
+        return Closed(
+            enough,
+            asked.step,
+            len(asked.clients),
+            asked.answered,
+            Counter(asked.reasons),
+            update,
+            self.model if enough else asked.model,
+        )
+
+    def _release(self, asked: Asked) -> Array:
+        """The noisy mean; the model advances by it."""
+        standing = self._standing
+        noisy = asked.total + self._noise.next()
+        scale = spacing(self.clip_norm, self.grid_bits) / self.clients_per_round
+        update: Array = np.multiply(noisy, scale, dtype=np.float64)
+        standing.model, standing.memory = self.optimizer.advance(
+            standing.model, update, standing.memory, standing.step
+        )
+        standing.step += 1
+        standing.attempt = 0
+        self._state.save_model(standing)
+        return update
+
+    # -- the rest --------------------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """Give the state back; it can be opened again."""
+        self._state.close()
+        self._process = -1
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shut()
+
+    def _check_own(self) -> None:
+        if self._process == os.getpid():
+            return
+        if self._process == -1:
+            raise GuaranteeError("this server is shut: open its state again.")
+        raise GuaranteeError(
+            f"this server belongs to process {self._process}, and process {os.getpid()} is a fork of it: both"
+            " would use the same rows of noise. Make the server in the process that uses it."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a server cannot be copied or pickled: its noise would be used twice. Give it a state."
+        )
+
+    def __repr__(self) -> str:
+        return f"Server(step {self.step} of {self.mechanism.steps}, {self.layout.dimension} parameters)"

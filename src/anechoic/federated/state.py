@@ -1,0 +1,133 @@
+"""Where a server keeps what it is in the middle of: in memory, or in a directory (`store`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.federated.clients import ClientId
+from anechoic.federated.ledger import Entry
+from anechoic.federated.optimizers import Memory
+
+
+@dataclass
+class Tally:
+    """What happened so far, for the report.
+
+    Attributes:
+        short: rounds that were closed without a release.
+        starved: times that too few clients were there.
+        smaller: rounds that were begun with fewer clients than planned.
+        replies: that counted.
+        refused: replies that did not, by reason.
+    """
+
+    short: int = 0
+    starved: int = 0
+    smaller: int = 0
+    replies: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Standing:
+    """Where a server stands between two instructions.
+
+    Attributes:
+        step: releases made, which is the index of the open step.
+        attempt: rounds of the open step that were short.
+        asked: clients of the open round, or None.
+        model: what is trained, float64, shape (m,).
+        memory: of the server optimiser.
+        fixed: arrays that are sent but not trained, by name.
+        tally: what happened.
+    """
+
+    step: int
+    attempt: int
+    asked: tuple[ClientId, ...] | None
+    model: Array
+    memory: Memory
+    fixed: Mapping[str, np.ndarray[Any, Any]]
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class NoiseMemory:
+    """Memory of the noise before row `step`, as `NoiseRows.saved` gives it."""
+
+    step: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class State(Protocol):
+    """What `Server` writes to. Everything inside `transaction` is kept together or not at all."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end, unless an error leaves it."""
+
+    def load(self) -> Standing | None:
+        """What was saved last, or None."""
+
+    def noise(self) -> NoiseMemory | None:
+        """The memory of the noise that was saved last, at or before the step of `load`."""
+
+    def entries(self) -> Iterable[Entry]:
+        """The ledger."""
+
+    def charge(self, entries: Iterable[Entry]) -> None:
+        """Write entries of the ledger in the place of those before."""
+
+    def save(self, standing: Standing) -> None:
+        """All but the vectors and the ledger."""
+
+    def save_model(self, standing: Standing) -> None:
+        """All but the ledger."""
+
+    def save_noise(self, noise: NoiseMemory) -> None:
+        """In the place of what was saved before."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class InMemory:
+    """State that ends with the process: nothing is copied, and nothing survives."""
+
+    #: Rows between two snapshots of the noise; there are none.
+    every = 0
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def load(self) -> Standing | None:
+        return None
+
+    def noise(self) -> NoiseMemory | None:
+        return None
+
+    def entries(self) -> Iterable[Entry]:
+        return ()
+
+    def charge(self, entries: Iterable[Entry]) -> None:
+        """The ledger is its own memory."""
+
+    def save(self, standing: Standing) -> None:
+        """The server is its own snapshot."""
+
+    def save_model(self, standing: Standing) -> None:
+        """See `save`."""
+
+    def save_noise(self, noise: NoiseMemory) -> None:
+        """See `save`."""
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,157 @@
+"""Whom a ledger lets take part keeps to the participation that the mechanism is calibrated for."""
+
+import numpy as np
+import pytest
+
+from anechoic import federated
+from anechoic.errors import GuaranteeError
+from anechoic.federated.discipline import NEVER
+from anechoic.federated.ledger import Ledger
+from anechoic.participation import Cyclic, MinSep
+
+KEY = bytes(32)
+DISCIPLINES = [
+    federated.Cohorts(1),
+    federated.Cohorts(3),
+    federated.Cohorts(3, given=lambda client: client % 3),
+    federated.CoolDown(1),
+    federated.CoolDown(1, 2),
+    federated.CoolDown(3),
+    federated.CoolDown(4, 2),
+    federated.CoolDown(20),
+]
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(discipline, seed):
+    """Brute force: a client is allowed in a step exactly if the schema allows all its steps with that one."""
+    n, clients, rng = 13, 8, np.random.default_rng(seed)
+    ledger = Ledger(discipline, KEY)
+    everybody = ledger.clients(range(clients))
+    cohorts = isinstance(discipline, federated.Cohorts)
+    steps = [[] for _ in range(clients)]
+    for step in range(n):
+        allowed = ledger.allowed(everybody, step)
+        for client in range(clients):
+            expected = discipline.participation.allows([*steps[client], step], n)
+            if cohorts:
+                expected = expected and everybody.groups[client] == step % discipline.count
+            assert allowed[client] == expected
+        taken = allowed & (rng.random(clients) < 0.6)
+        first = ledger.charge(everybody.only(taken), step)
+        assert len(first) == taken.sum()
+        assert ledger.allowed(everybody, step)[taken].all()  # the same step may be asked for again
+        assert ledger.charge(everybody.only(taken), step) == []  # and is one step
+        for client in np.flatnonzero(taken):
+            steps[client].append(step)
+    summary = ledger.summary()
+    counts, gaps = [len(s) for s in steps], [np.diff(s).min() for s in steps if len(s) > 1]
+    assert summary.participations == sum(counts) and summary.most == max(counts)
+    assert summary.clients == sum(count > 0 for count in counts)
+    assert summary.nearest == (min(gaps) if gaps else None)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+def test_the_first_step_is_the_first_that_is_allowed(discipline):
+    ledger = Ledger(discipline, KEY)
+    everybody = ledger.clients(range(6))
+    for step in range(7):
+        allowed = ledger.allowed(everybody, step)
+        ledger.charge(everybody.only(allowed & (np.arange(6) % 2 == step % 2)), step)
+        first = ledger.first_steps(everybody, step + 1)
+        for client in range(6):
+            later = [s for s in range(step + 1, 60) if ledger.allowed(everybody, s)[client]]
+            assert first[client] == (later[0] if later else NEVER)
+
+
+def test_a_client_that_may_not_is_not_charged():
+    ledger = Ledger(federated.CoolDown(3), KEY)
+    both = ledger.clients(["a", "b"])
+    ledger.charge(both.only(np.array([True, False])), 0)
+    before = ledger.summary()
+    with pytest.raises(GuaranteeError, match="may not take part"):
+        ledger.charge(both, 2)
+    assert ledger.summary() == before
+    ledger.charge(both, 3)
+    assert ledger.summary().nearest == 3
+
+
+def test_a_client_that_changes_its_cohort_is_never_asked_again():
+    where = {"a": 0, "b": 1}
+    ledger = Ledger(federated.Cohorts(2, given=where), KEY)
+    ledger.charge(ledger.clients(["a"]), 0)
+    where["a"] = 1
+    again = ledger.clients(["a", "b"])
+    assert ledger.first_steps(again, 1).tolist() == [NEVER, 1]
+
+
+def test_equal_ids_are_one_client_and_others_are_not():
+    ledger = Ledger(federated.CoolDown(2), KEY)
+    found = ledger.clients([7, "7", b"7", np.int64(7), "7", 8])
+    assert found.ids.tolist() == [7, "7", b"7", 8] and len(set(found.places.tolist())) == 4
+    assert ledger.clients(np.array(["7", "x"])).places[0] == found.places[1]
+    assert ledger.clients({"7"}).places[0] == found.places[1]
+    assert ledger.clients(iter([8])).places[0] == found.places[3]
+    assert len(ledger.clients([])) == 0
+
+
+@pytest.mark.parametrize(
+    "available", ["ann", b"ann", {1: 2}, 7, None, [None], [1.5], [True], np.zeros(2), np.zeros((2, 2), int)]
+)
+def test_what_names_no_clients_is_refused(available):
+    with pytest.raises(ValueError):
+        Ledger(federated.CoolDown(2), KEY).clients(available)
+
+
+def test_cohorts_by_hash_follow_from_the_key_alone():
+    ledger = Ledger(federated.Cohorts(4), KEY)
+    some = ledger.clients(range(400))
+    again = Ledger(federated.Cohorts(4), KEY).clients(range(399, -1, -1))
+    np.testing.assert_array_equal(some.groups, again.groups[::-1])
+    sizes = np.bincount(some.groups, minlength=4)
+    assert sizes.min() > 60  # 100 on average, 4 standard deviations below
+    assert (Ledger(federated.Cohorts(4), bytes([1] * 32)).clients(range(400)).groups != some.groups).any()
+
+
+def test_subsets_keep_order_and_digests():
+    ledger = Ledger(federated.CoolDown(2), KEY)
+    everybody = ledger.clients(range(50))
+    mask = np.arange(50) % 3 == 1
+    some = everybody.only(mask)
+    assert some.ids.tolist() == list(range(1, 50, 3))
+    direct = ledger.clients(range(1, 50, 3))
+    np.testing.assert_array_equal(
+        some.by_digest(np.ones(len(some), bool)), direct.by_digest(np.ones(len(direct), bool))
+    )
+    with pytest.raises(ValueError, match="a mask is bool"):
+        everybody.only(np.arange(50))
+
+
+@pytest.mark.parametrize(
+    ("discipline", "schema"),
+    [
+        (federated.Cohorts(5), Cyclic(5)),
+        (federated.CoolDown(5), MinSep(5)),
+        (federated.CoolDown(5, 2), MinSep(5, 2)),
+    ],
+)
+def test_disciplines_name_their_participation(discipline, schema):
+    assert discipline.participation == schema
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: federated.Cohorts(0),
+        lambda: federated.Cohorts(2.5),
+        lambda: federated.CoolDown(0),
+        lambda: federated.CoolDown(3, 0),
+        lambda: Ledger(federated.Cohorts(2, given={"a": 2}), KEY).clients(["a"]),
+        lambda: Ledger(federated.Cohorts(2, given={"a": -1}), KEY).clients(["a"]),
+        lambda: Ledger(federated.Cohorts(2, given={"a": 1}), KEY).clients(["b"]),
+    ],
+)
+def test_settings_out_of_range_are_refused(make):
+    with pytest.raises(ValueError):
+        make()

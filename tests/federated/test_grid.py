@@ -1,0 +1,65 @@
+"""What a client contributes is never longer than the clip norm, counted in integers."""
+
+import numpy as np
+import pytest
+
+from anechoic.federated import to_grid
+from anechoic.federated.grid import fault_of_integers
+from anechoic.noise.grid import largest_square
+
+
+def square(integers):
+    return sum(int(entry) ** 2 for entry in integers.ravel())
+
+
+@pytest.mark.parametrize("bits", [4, 20, 30])
+@pytest.mark.parametrize("size", [1e-300, 1e-3, 1.0, 1e30, 1e308])
+def test_no_update_is_longer_than_the_clip_norm(bits, size):
+    rng = np.random.default_rng(bits)
+    for m in (1, 2, 7, 1000):
+        found = to_grid(size * rng.uniform(-1, 1, m), clip_norm=0.3, grid_bits=bits)
+        assert found.dtype == np.int64 and square(found) <= largest_square(bits) < 4**bits
+        assert fault_of_integers(found, m, bits) is None
+
+
+def test_short_updates_are_rounded_towards_zero():
+    update = np.array([0.1, -0.2, 0.3])
+    found = to_grid(update, clip_norm=2.0, grid_bits=10)
+    np.testing.assert_array_equal(found, np.trunc(update * 2**10 / 2.0))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_nothing(bad):
+    assert not to_grid([1.0, bad, 2.0], clip_norm=1.0, grid_bits=20).any()
+
+
+def test_integers_are_measured_without_overflow():
+    bits = 30
+    limit = largest_square(bits)
+    edge = int(np.sqrt(limit)) - 1
+    assert fault_of_integers(np.array([edge, 0]), 2, bits) is None
+    # squares of these wrap around in int64, some to 0
+    for entries in ([2**62, 0], [2**32, 2**32], [-(2**63), 0], [2**63 - 1, 1], [-(2**63)] * 2, [edge, edge]):
+        assert fault_of_integers(np.array(entries, np.int64), 2, bits) == "longer than the clip norm"
+    many = np.full(2**12, 2**29)  # each entry is short enough
+    assert fault_of_integers(many, len(many), bits) == "longer than the clip norm"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "no array"),
+        ([1, 2], "no array"),
+        (np.zeros(2), "float64"),
+        (np.zeros(2, np.int32), "int32"),
+        (np.zeros(2, np.uint64), "uint64"),
+        (np.zeros(2, object), "object"),
+        (np.zeros((2, 1), np.int64), "shape"),
+        (np.zeros(3, np.int64), "shape"),
+        (np.zeros(2, ">i8"), "int64"),
+        (np.ma.masked_array([2**40, 0], mask=[True, False]), "no array"),
+        (np.zeros((2, 0), np.int64), "shape"),
+    ],
+)
+def test_anything_else_is_named(given, words):
+    assert words in fault_of_integers(given, 2, 20)
