@@ -66,7 +66,7 @@ class FashionClients:
     clients: int = 2000
     concentration: float = 0.3
     most: int = 40
-    rounds: Rounds = Rounds(600, 50, 24, 20, 4, 0.1, 0.3)
+    rounds: Rounds = Rounds(720, 32, 48, 15, 4, 0.1, 0.2)
     examples: int | None = None
 
     name = "fashion-mnist"
@@ -115,9 +115,9 @@ class ChangelogAuthors:
     """
 
     directory: str = DIRECTORY
-    most: int = 128
+    most: int = 64
     least: int = 32
-    rounds: Rounds = Rounds(400, 50, 24, 16, 4, 1.0, 0.3)
+    rounds: Rounds = Rounds(720, 32, 48, 15, 4, 1.0, 0.4)
 
     name = "changelogs"
     title = "the next character of changelogs, over authors"
