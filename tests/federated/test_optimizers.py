@@ -54,7 +54,8 @@ def test_momentum_is_a_running_sum_that_fades(nesterov):
 
 
 def test_plain_averaging_adds_the_update():
-    np.testing.assert_allclose(run(SGD()), [1.0, -1.0, 0.0] + np.cumsum(UPDATES, axis=0), rtol=1e-12)
+    model = np.array([1.0, -1.0, 0.0])
+    np.testing.assert_allclose(run(SGD()), model + np.cumsum(UPDATES, axis=0), rtol=1e-12)
 
 
 def test_nothing_is_changed_in_place():

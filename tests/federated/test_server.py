@@ -1,4 +1,4 @@
-"""Releases are what they must be, exactly: sums on the grid plus row t of C^-1 Z, over the constant divisor."""
+"""Releases are exactly what they must be: sums on the grid plus row t of C^-1 Z, over the constant."""
 
 import copy
 import os

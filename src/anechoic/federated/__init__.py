@@ -18,6 +18,7 @@ from anechoic.federated.grid import to_grid
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import Summary
 from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
+from anechoic.federated.planning import plan_rounds
 from anechoic.federated.round import Asked, Closed
 from anechoic.federated.schedules import Constant, Cosine, Linear, Schedule, Warmup
 from anechoic.federated.server import Server
@@ -44,5 +45,6 @@ __all__ = [
     "Starved",
     "Summary",
     "Warmup",
+    "plan_rounds",
     "to_grid",
 ]

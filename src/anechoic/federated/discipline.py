@@ -43,6 +43,34 @@ class Discipline(ABC):
             group: of `groups`.
         """
 
+    def check_supply(self, *, rounds: int, clients: int, per_round: int) -> None:
+        """Refuse a plan whose rounds so many clients cannot fill.
+
+        Raises:
+            ValueError: with the arithmetic.
+        """
+        most = self.participation.max_participations_in(rounds)
+        wanted, supplied = per_round * rounds, clients * most
+        if wanted > supplied:
+            raise ValueError(
+                f"{per_round} clients x {rounds} rounds = {wanted} participations, but {clients} clients that"
+                f" take part at most {most} times each ({self!r}) supply {clients} x {most} = {supplied}."
+                f" Plan at most {supplied // per_round} rounds, or {supplied // rounds} clients a round, or"
+                " let clients take part more often."
+            )
+        apart = self._apart(rounds)
+        if per_round * apart > clients:
+            raise ValueError(
+                f"{per_round} clients x {apart} rounds = {per_round * apart} different clients, since nobody"
+                f" takes part in two of {apart} rounds in a row ({self!r}), but there are {clients}. Plan at"
+                f" most {clients // apart} clients a round, or at most {clients // per_round} rounds between"
+                " two participations."
+            )
+
+    @abstractmethod
+    def _apart(self, rounds: int) -> int:
+        """How many times the clients of one round there must be."""
+
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         """What `first_step` is to know of each client beside its participations; nothing by default.
 
@@ -95,6 +123,9 @@ class Cohorts(Discipline):
             return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
         return np.array([self._given(client) for client in ids], np.int64).reshape(len(ids))
 
+    def _apart(self, rounds: int) -> int:
+        return self.count  # cohorts that no round reaches hold their share of the clients too
+
     def _given(self, client: Any) -> int:
         cohort = self.given(client) if callable(self.given) else (self.given or {}).get(client)
         if cohort is None:
@@ -142,3 +173,6 @@ class CoolDown(Discipline):
         if self.max_participations is not None:
             found[again & (count >= self.max_participations)] = NEVER
         return found
+
+    def _apart(self, rounds: int) -> int:
+        return min(self.separation, rounds)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterable
 
+from anechoic.runs.row_sum import RowSum
 from anechoic.streaming.ledger import Account
 
 _AT_ONCE = 500  # parameters of one statement
-_MODULUS = 2**256
 
 
 class Members:
     """Accounts of units, and steps of batches, in the tables `units` and `batches`.
 
-    The digest is the sum of the rows' SHA-256, so that a change costs no pass over the others. It finds
-    damage; it is no seal against somebody who writes the file.
+    Their digest finds damage: see `RowSum`.
 
     Args:
         database: open; whoever calls begins and ends transactions.
@@ -24,21 +22,21 @@ class Members:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._sum = 0
+        self._sum = RowSum()
 
     def read_all(self) -> bytes:
         """The digest of what the tables hold now, from which the sum goes on."""
-        self._sum = 0
+        self._sum = RowSum()
         for unit, *account in self._database.execute("SELECT unit, steps, last, records FROM units"):
-            self._add(_row(unit, *account))
+            self._sum.add((unit, *account))
         for name, step in self._database.execute("SELECT id, step FROM batches"):
-            self._add(_row(name, step))
+            self._sum.add((name, step))
         return self.digest
 
     @property
     def digest(self) -> bytes:
         """Of all rows."""
-        return self._sum.to_bytes(32, "little")
+        return self._sum.digest
 
     def fetch(self, units: Iterable[bytes]) -> dict[bytes, Account]:
         """Accounts of those units that have one."""
@@ -55,10 +53,10 @@ class Members:
     def keep(self, changed: dict[bytes, Account]) -> None:
         """Write accounts in the place of those that there were."""
         for unit, old in self.fetch(changed).items():
-            self._add(_row(unit, old.steps, old.last, old.records), -1)
+            self._sum.remove((unit, old.steps, old.last, old.records))
         rows = [(unit, a.steps, a.last, a.records) for unit, a in changed.items()]
         for row in rows:
-            self._add(_row(*row))
+            self._sum.add(row)
         self._database.executemany("INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)", rows)
 
     def step_of(self, batch_id: str) -> int | None:
@@ -68,12 +66,5 @@ class Members:
 
     def mark(self, batch_id: str, step: int) -> None:
         """Note that a batch is part of a step."""
-        self._add(_row(batch_id, step))
+        self._sum.add((batch_id, step))
         self._database.execute("INSERT INTO batches VALUES (?, ?)", (batch_id, step))
-
-    def _add(self, row: bytes, sign: int = 1) -> None:
-        self._sum = (self._sum + sign * int.from_bytes(hashlib.sha256(row).digest(), "little")) % _MODULUS
-
-
-def _row(*fields: bytes | str | int) -> bytes:
-    return repr(fields).encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from anechoic.errors import CheckpointError
-from anechoic.streaming.held import PATIENCE
+from anechoic.runs.held import PATIENCE
 from anechoic.streaming.release import Release
 
 

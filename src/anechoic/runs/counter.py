@@ -54,5 +54,5 @@ class Counter:
         except OSError as error:
             raise GuaranteeError(
                 f"counter {self.path} cannot be written ({error}): the release is in the state file and was"
-                " not returned. Make the counter writable, and open the stream again."
+                " not returned. Make the counter writable, and open the state file again."
             ) from error

@@ -1,0 +1,131 @@
+"""plan_rounds: the best of what it compares, at the epsilon asked for; refusals with their arithmetic."""
+
+import doctest
+
+import pytest
+
+import anechoic as an
+import anechoic.federated.planning
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.federated import Cohorts, CoolDown, plan_rounds
+from anechoic.federated.planning import CHOICES
+
+SETTING = {
+    "rounds": 40,
+    "clients": 2000,
+    "clients_per_round": 50,
+    "discipline": CoolDown(10, 4),
+    "epsilon": 4.0,
+    "dimension": 100,
+}
+
+
+def error_of(mechanism, loss="rms"):
+    """Of running sums, at the same sensitivity."""
+    errors = an.error(an.workloads.prefix_sum(mechanism.steps), mechanism.strategy)
+    return (errors.rms if loss == "rms" else errors.max) * mechanism.noise_std
+
+
+@pytest.mark.parametrize("discipline", [CoolDown(10, 4), CoolDown(7), Cohorts(10)])
+@pytest.mark.parametrize("loss", ["rms", "max"])
+def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, loss):
+    made = {
+        choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "loss": loss})
+        for choice in CHOICES
+    }
+    for mechanism in made.values():
+        assert 3.99 < mechanism.epsilon() <= 4.0
+        assert mechanism.participation == discipline.participation
+        assert mechanism.expected_batch_size == 50 and mechanism.unit == "client"
+        assert mechanism.delta == 2000**-1.1
+        assert mechanism.grid_bits is not None and not mechanism.amplified
+    errors = {choice: error_of(mechanism, loss) for choice, mechanism in made.items()}
+    assert errors["auto"] == min(errors.values())
+    assert errors["blt"] < errors["tree"] < errors["identity"]
+
+
+def test_the_published_setting_has_the_published_order():
+    """n = 2052, k = 6, b = 342 (arXiv 2408.08868): losses over sigma; Honaker's tree is 12.47 there."""
+    published = {
+        **SETTING,
+        "rounds": 2052,
+        "clients": 10**7,
+        "clients_per_round": 6500,
+        "discipline": CoolDown(342, 6),
+    }
+    found = {}
+    for choice in ("blt", "tree", "identity"):
+        mechanism = plan_rounds(**{**published, "mechanism": choice})
+        found[choice] = error_of(mechanism) / mechanism.noise_multiplier
+    assert found["tree"] == pytest.approx(12.47, abs=0.005)
+    assert found["identity"] == pytest.approx(78.48, abs=0.005)
+    assert found["blt"] < 9.34
+
+
+def test_bands_stay_within_separation_and_memory():
+    def bands(**options):
+        mechanism = plan_rounds(**{**SETTING, "mechanism": "banded", **options})
+        return mechanism.strategy.structure.bands
+
+    assert bands() == 10
+    assert bands(memory=4) == 4
+    assert bands(discipline=CoolDown(3)) == 3
+    assert bands(rounds=2, discipline=CoolDown(2)) == 2
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_short_runs_are_planned(choice, rounds):
+    mechanism = plan_rounds(**{**SETTING, "rounds": rounds, "mechanism": choice})
+    assert mechanism.steps == rounds and mechanism.epsilon() <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clients": 499}, r"50 clients x 40 rounds = 2000 participations.*499 x 4 = 1996"),
+        ({"clients": 499}, "Plan at most 39 rounds, or 49 clients a round"),
+        ({"clients": 150, "discipline": CoolDown(4)}, r"150 x 10 = 1500"),
+        (
+            {"rounds": 11, "clients": 499},
+            r"50 clients x 10 rounds = 500 different clients.*there are 499.*at most 49 clients a round",
+        ),
+        ({"rounds": 11, "clients": 490, "discipline": CoolDown(10)}, "at most 9 rounds between"),
+        ({"clients": 499, "discipline": Cohorts(10)}, r"500 different clients|participations"),
+        ({"discipline": None}, "must be Cohorts"),
+        ({"mechanism": "best"}, "mechanism='best' is unknown"),
+        ({"loss": "mean"}, "loss='mean'"),
+        ({"epsilon": 0}, "epsilon=0"),
+        ({"delta": 1.0}, "delta=1.0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"clients": 1}, "clients=1"),
+        ({"dimension": 0}, "dimension=0"),
+        ({"memory": 0}, "memory=0"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        plan_rounds(**{**SETTING, **options})
+
+
+def test_the_supply_is_enough_exactly_where_it_is():
+    """m n = N k and m b = N are allowed, one client less is not."""
+    exact = {**SETTING, "clients": 500}
+    assert plan_rounds(**exact, mechanism="identity").steps == 40
+    with pytest.raises(ValueError, match="participations"):
+        plan_rounds(**{**exact, "clients": 499}, mechanism="identity")
+
+
+def test_units_and_adjacencies_that_rounds_do_not_protect():
+    with pytest.raises(MismatchError, match="one example"):
+        plan_rounds(**SETTING, mechanism="identity", unit="example")
+    with pytest.raises(UnsupportedError, match="add_or_remove"):
+        plan_rounds(**SETTING, mechanism="identity", adjacency="add_or_remove")
+    one = plan_rounds(**SETTING, mechanism="identity", adjacency="replace_one")
+    assert one.noise_std == pytest.approx(2 * plan_rounds(**SETTING, mechanism="identity").noise_std)
+
+
+def test_the_example_runs():
+    found = doctest.testmod(anechoic.federated.planning)
+    assert found.attempted and not found.failed
