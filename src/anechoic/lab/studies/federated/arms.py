@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
-from anechoic import optimize
-from anechoic.federated import CoolDown
+from anechoic.federated import CoolDown, plan_rounds
 from anechoic.lab.studies.federated.tasks import Rounds
 from anechoic.lab.studies.study import Arm, Kind
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import Participation
 from anechoic.sampling import External
-from anechoic.strategies import FullTree, Identity, Strategy
-from anechoic.workloads import prefix_sum
+from anechoic.strategies import Identity
 
 UNIT = "client"
 SCHEME = "cool-down"
-#: Noise of the arm that is not private, in clip norms: the least that a server accepts, and no guarantee.
+#: Noise of the arm that is not private, in clip norms: too little to matter, and no guarantee.
 SILENT = 1e-6
-
-#: How each private arm makes its strategy, from the rounds, the separation and the participation.
-STRATEGIES: dict[Kind, Callable[[int, int, Participation], Strategy]] = {
-    "independent": lambda n, b, promise: Identity(n),
-    "tree": lambda n, b, promise: FullTree(n),
-    "blt": lambda n, b, promise: optimize.blt(prefix_sum(n), participation=promise).strategy,
-    "banded": lambda n, b, promise: (
-        optimize.banded(prefix_sum(n), bands=min(b, n), participation=promise).strategy
-    ),
-}
-
-
-def delta_of(clients: int) -> float:
-    """1 / N**1.1, the rule of federated practice: well below one in N.
-
-    Raises:
-        ValueError: for fewer than two clients, of which delta would be 1.
-    """
-    if clients < 2:
-        raise ValueError(f"clients={clients}: privacy among fewer than 2 says nothing.")
-    return float(clients) ** -1.1
+#: What `plan_rounds` calls the noise of each private arm.
+NOISE: dict[Kind, str] = {"independent": "identity", "tree": "tree", "blt": "blt", "banded": "banded"}
 
 
 def discipline_of(rounds: Rounds) -> CoolDown:
@@ -48,69 +25,53 @@ def discipline_of(rounds: Rounds) -> CoolDown:
     return CoolDown(rounds.separation, rounds.max_participations)
 
 
-def sampling_of(rounds: Rounds) -> External:
-    """Rounds formed by who is there, under that discipline."""
-    return External(discipline_of(rounds).participation, rounds.clients_per_round, rounds.rounds)
-
-
-def check_supply(rounds: Rounds, clients: int) -> None:
-    """Refuse rounds that the population cannot fill.
+@lru_cache(maxsize=32)
+def mechanism(kind: Kind, rounds: Rounds, *, clients: int, dimension: int, epsilon: float) -> Mechanism:
+    """The mechanism of a private arm, with delta = 1 / N**1.1 as `plan_rounds` sets it.
 
     Raises:
-        ValueError: with the arithmetic.
+        ValueError: if the population cannot fill the rounds, with the arithmetic.
     """
-    n, m = rounds.rounds, rounds.clients_per_round
-    times = min(rounds.max_participations, -(-n // rounds.separation))
-    if n * m > clients * times:
-        raise ValueError(
-            f"{n} rounds of {m} clients are {n * m:,} participations, but {clients:,} clients with at most"
-            f" {times} each have {clients * times:,}: take fewer rounds, smaller ones, or more clients."
-        )
-    if min(rounds.separation, n) * m > clients:
-        raise ValueError(
-            f"{m} clients a round that rest for {rounds.separation} rounds are"
-            f" {min(rounds.separation, n) * m:,} clients, but there are {clients:,}: take smaller rounds or a"
-            " shorter rest."
-        )
-
-
-@lru_cache(maxsize=32)
-def strategy(kind: Kind, rounds: Rounds) -> Strategy:
-    """The strategy of an arm, optimised for prefix sums under the rounds' participation."""
-    return STRATEGIES[kind](rounds.rounds, rounds.separation, discipline_of(rounds).participation)
-
-
-def mechanism(kind: Kind, rounds: Rounds, *, epsilon: float, delta: float) -> Mechanism:
-    """The mechanism of a private arm."""
-    return calibrate(
-        strategy(kind, rounds),
-        sampling=sampling_of(rounds),
+    return plan_rounds(
+        rounds=rounds.rounds,
+        clients=clients,
+        clients_per_round=rounds.clients_per_round,
+        discipline=discipline_of(rounds),
         epsilon=epsilon,
-        delta=delta,
+        dimension=dimension,
         clip_norm=rounds.clip_norm,
         unit=UNIT,
+        mechanism=NOISE[kind],
+        memory=rounds.separation,
     )
 
 
 def silent(rounds: Rounds) -> Mechanism:
     """For the arm without privacy: the same server with next to no noise."""
-    return Mechanism(Identity(rounds.rounds), sampling_of(rounds), SILENT, rounds.clip_norm, unit=UNIT)
+    sampling = External(discipline_of(rounds).participation, rounds.clients_per_round, rounds.rounds)
+    return Mechanism(Identity(rounds.rounds), sampling, SILENT, rounds.clip_norm, unit=UNIT)
 
 
-def arms(rounds: Rounds, *, clients: int, epsilons: tuple[float, ...]) -> tuple[Arm, ...]:
-    """Not private, and every kind of noise at every epsilon, with delta = 1 / N**1.1.
+def arms(rounds: Rounds, *, epsilons: tuple[float, ...], **population: Any) -> tuple[Arm, ...]:
+    """Not private, and every kind of noise at every epsilon.
 
-    Raises:
-        ValueError: see `check_supply`.
+    Args:
+        rounds: how the federation trains.
+        epsilons: of the guarantees.
+        population: `clients` and `dimension`, see `mechanism`.
     """
-    check_supply(rounds, clients)
-    clip, steps, delta = rounds.clip_norm, rounds.local_steps, delta_of(clients)
+    clip, steps = rounds.clip_norm, rounds.local_steps
     plain = Arm("clipped", SCHEME, clip, unit=UNIT, local_steps=steps)
-    private = [
+    return plain, *(
         Arm(
-            kind, SCHEME, clip, epsilon, mechanism(kind, rounds, epsilon=epsilon, delta=delta).to_json(), UNIT, steps
+            kind,
+            SCHEME,
+            clip,
+            epsilon,
+            mechanism(kind, rounds, epsilon=epsilon, **population).to_json(),
+            UNIT,
+            steps,
         )
         for epsilon in epsilons
-        for kind in STRATEGIES
-    ]
-    return plain, *private
+        for kind in NOISE
+    )

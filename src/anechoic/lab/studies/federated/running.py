@@ -75,7 +75,7 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
         if server.step % REPORT_EVERY == 0 or server.finished:
             report((server.step - 1) % REPORT_EVERY + 1)
     metric = data.accuracy(server.model["weights"])
-    seen = server.participation()
+    seen = server._ledger.summary()
     facts = {
         "hours": hour,
         "starved": waited,

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anechoic.lab.studies.federated.arms import arms, delta_of
+from anechoic.lab.studies.federated.arms import arms
 from anechoic.lab.studies.federated.tasks import FederatedTask, load
 from anechoic.lab.studies.record import mechanism_record
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.lab.studies.study import Arm, Outcome, Run, best, next_rate
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -67,11 +68,13 @@ class FederatedStudy:
         Raises:
             ValueError: if the population cannot fill the rounds.
         """
-        clients = load(task).clients
-        found = arms(task.rounds, clients=clients, epsilons=epsilons)
+        data = load(task)
+        width, classes = data.shape
+        found = arms(task.rounds, epsilons=epsilons, clients=data.clients, dimension=width * classes)
         grids = {arm.name: rates or tuple(guess(arm) * 2.0**power for power in FIRST) for arm in found}
         chosen = tuple(range(TUNING_SEED + 1, TUNING_SEED + 1 + seeds))
-        return cls(task, found, chosen, grids, delta_of(clients))
+        delta = next(Mechanism.from_json(arm.mechanism).delta for arm in found if arm.mechanism)
+        return cls(task, found, chosen, grids, delta)
 
     @property
     def steps(self) -> int:
