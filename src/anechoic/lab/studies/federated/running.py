@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,8 +14,8 @@ from anechoic.lab.studies import keeping
 from anechoic.lab.studies.federated.arms import discipline_of, silent
 from anechoic.lab.studies.federated.local import updates
 from anechoic.lab.studies.federated.split import DAY
-from anechoic.lab.studies.federated.tasks import load
-from anechoic.lab.studies.study import Outcome, Run
+from anechoic.lab.studies.federated.tasks import FederatedTask, load
+from anechoic.lab.studies.study import Arm, Outcome, Run
 from anechoic.lab.studies.training import REPORT_EVERY, identity, key
 from anechoic.mechanism.mechanism import Mechanism
 
@@ -39,14 +39,8 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
     data, rounds = load(run.task), run.task.rounds
     start = time.perf_counter()
     # Reproducible figures need keys that the run fixes. A run that protects anyone passes no key.
-    server = Server(
-        {"weights": np.zeros(data.shape, np.float32)},
-        mechanism=_read(run.arm.mechanism) if run.arm.mechanism is not None else silent(rounds),
-        discipline=discipline_of(rounds),
-        clients_per_round=rounds.clients_per_round,
-        min_replies=rounds.clients_per_round,
-        optimizer=SGD(run.learning_rate, momentum=rounds.momentum),
-        key=key("federated", run),
+    server = server_of(
+        run.task, run.arm, SGD(run.learning_rate, momentum=rounds.momentum), key("federated", run)
     )
     everyone = server.clients(range(data.clients))
     hour = waited = hungry = 0
@@ -75,7 +69,7 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
         if server.step % REPORT_EVERY == 0 or server.finished:
             report((server.step - 1) % REPORT_EVERY + 1)
     metric = data.accuracy(server.model["weights"])
-    seen = server._ledger.summary()
+    seen = server.report().ledger
     facts = {
         "hours": hour,
         "starved": waited,
@@ -89,6 +83,29 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
     if run.checkpoint:
         keeping.keep(run, identity(run), outcome)
     return outcome
+
+
+def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | None = None) -> Server:
+    """The server of a run: in memory, every round full."""
+    rounds = task.rounds
+    return Server(
+        {"weights": np.zeros(load(task).shape, np.float32)},
+        mechanism=_read(arm.mechanism) if arm.mechanism is not None else silent(rounds),
+        discipline=discipline_of(rounds),
+        clients_per_round=rounds.clients_per_round,
+        min_replies=rounds.clients_per_round,
+        optimizer=optimizer,
+        key=secret,
+    )
+
+
+def stated(task: FederatedTask, arms: Sequence[Arm]) -> str:
+    """What the server states of the BLT arm nearest to epsilon = 8, before its first round; empty without one."""
+    own = [arm for arm in arms if arm.kind == "blt" and arm.epsilon is not None]
+    if not own:
+        return ""
+    arm = min(own, key=lambda arm: abs((arm.epsilon or 0.0) - 8.0))
+    return server_of(task, arm, SGD(1.0)).statement()
 
 
 @lru_cache(maxsize=64)

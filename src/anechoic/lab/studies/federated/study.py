@@ -10,8 +10,8 @@ from typing import Any
 from anechoic.lab.studies.federated.arms import arms
 from anechoic.lab.studies.federated.tasks import FederatedTask, load
 from anechoic.lab.studies.record import mechanism_record
-from anechoic.mechanism.mechanism import Mechanism
 from anechoic.lab.studies.study import Arm, Outcome, Run, best, next_rate
+from anechoic.mechanism.mechanism import Mechanism
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 #: Learning rates are chosen on this seed, and figures are those of the seeds after it.
@@ -31,8 +31,8 @@ WIDEST = 64.0
 class FederatedStudy:
     """Arms of one federation, and how their learning rates are found.
 
-    Each arm is first tried at `rates` learning rates that double, around a guess; as long as the best lies at an
-    end, one more beyond it is tried. That is done with one seed; the figures are those of other seeds.
+    Each arm is first tried at `rates` learning rates that double, around a guess; as long as the best lies at
+    an end, one more beyond it is tried. That is done with one seed; the figures are those of other seeds.
 
     Args:
         task: the federation.

@@ -51,7 +51,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class FashionClients:
-    """Which of ten kinds of clothing does an image show? 60,000 images at `clients` clients, by Dirichlet laws.
+    """Which of ten kinds of clothing does an image show? 60,000 images, spread by Dirichlet laws.
 
     Args:
         directory: folder with the four files.
@@ -144,8 +144,8 @@ class ChangelogAuthors:
         return (
             f"Changelogs that packages on this machine install, {data.clients:,} authors as clients, at most"
             f" {self.most} characters of each ({data.examples:,} in all), and {len(data.test_labels):,}"
-            f" characters of other authors to score on; softmax regression on the {CONTEXT} characters before,"
-            f" {_parameters(data):,} parameters"
+            f" characters of other authors to score on; softmax regression on the {CONTEXT} characters"
+            f" before, {_parameters(data):,} parameters"
         )
 
 
