@@ -61,6 +61,7 @@ def test_the_first_step_is_the_first_that_is_allowed(discipline):
         ledger.charge(everybody.only(allowed & (np.arange(6) % 2 == step % 2)), step)
         first = ledger.first_steps(everybody, step + 1)
         for client in range(6):
+            assert ledger.allowed(everybody, step + 1)[client] == (first[client] == step + 1)
             later = [s for s in range(step + 1, 60) if ledger.allowed(everybody, s)[client]]
             assert first[client] == (later[0] if later else NEVER)
 

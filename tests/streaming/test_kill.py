@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import anechoic.runs
 import anechoic.streaming
 from tests.streaming.test_store import KEY, board, feed, one_salt  # noqa: F401 - a fixture
 
-ROOM = str(Path(anechoic.streaming.__file__).parent)
+ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs))
 STEPS = range(4)
 
 

@@ -19,6 +19,7 @@ from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import Summary
 from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
 from anechoic.federated.planning import plan_rounds
+from anechoic.federated.report import Report
 from anechoic.federated.round import Asked, Closed
 from anechoic.federated.schedules import Constant, Cosine, Linear, Schedule, Warmup
 from anechoic.federated.server import Server
@@ -39,6 +40,7 @@ __all__ = [
     "FedYogi",
     "Layout",
     "Linear",
+    "Report",
     "Schedule",
     "Server",
     "ServerOptimizer",

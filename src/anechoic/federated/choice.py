@@ -51,10 +51,9 @@ def chosen(
     Raises:
         Starved: if fewer than `fewest` may.
     """
-    first = ledger.first_steps(clients, step)
-    candidates = clients.by_digest(first == step)
+    candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
-        raise _starved(ledger.discipline, first, step, fewest)
+        raise _starved(ledger.discipline, ledger.first_steps(clients, step), step, fewest)
     picked = np.zeros(len(clients), bool)
     picked[candidates[_distinct(len(candidates), most, Drawn(key, "federated choice", step, attempt))]] = True
     return clients.only(picked)

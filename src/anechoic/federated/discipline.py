@@ -43,6 +43,10 @@ class Discipline(ABC):
             group: of `groups`.
         """
 
+    @abstractmethod
+    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
+        """Where `first_step` is `step`, in milliseconds for a million clients."""
+
     def check_supply(self, *, rounds: int, clients: int, per_round: int) -> None:
         """Refuse a plan whose rounds so many clients cannot fill.
 
@@ -118,6 +122,12 @@ class Cohorts(Discipline):
         found[(last >= 0) & (last % self.count != group)] = NEVER
         return found
 
+    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = group == step % self.count
+        again = np.flatnonzero(found & (last >= 0))
+        found[again[last[again] % self.count != group[again]]] = False
+        return found
+
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         if self.given is None:
             return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
@@ -172,6 +182,13 @@ class CoolDown(Discipline):
         found = np.where((last >= 0) & again, np.maximum(step, last + self.separation), step)
         if self.max_participations is not None:
             found[again & (count >= self.max_participations)] = NEVER
+        return found
+
+    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = last <= step - self.separation
+        if self.max_participations is not None:
+            found &= count < self.max_participations
+        found |= (last < 0) | (last == step)
         return found
 
     def _apart(self, rounds: int) -> int:

@@ -101,7 +101,8 @@ class Ledger:
 
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Who may take part in `step`."""
-        return np.asarray(self.first_steps(clients, step) == step)
+        places = clients.places
+        return self.discipline.allows(step, self._last[places], self._count[places], clients.groups)
 
     def charge(self, clients: Clients, step: int) -> list[Entry]:
         """Note that they take part in `step`; the entries that changed, for the state.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ from anechoic.federated.discipline import Discipline
 from anechoic.federated.fitting import check_fits
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import Ledger
+from anechoic.federated.opening import Key, opened
 from anechoic.federated.optimizers import SGD, ServerOptimizer
+from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
-from anechoic.federated.state import InMemory, Standing, State, Tally
-from anechoic.keys import checked_key, derive, new_key
+from anechoic.federated.state import NoiseMemory, Standing, Tally
+from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
-
-#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
-Key = bytes | Callable[[], bytes] | None
+from anechoic.units.ids import plain_id
 
 
 class Server:
@@ -105,27 +106,38 @@ class Server:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        given = key() if callable(key) else key
-        if state is not None:
-            raise NotImplementedError
-        self._state: State = InMemory()
-        self._key, salt = new_key() if given is None else checked_key(given), b""
-        # one key may serve several runs: their noise differs by the salt
-        noise_key = derive(self._key, f"federated noise {salt.hex()} {self.mechanism.fingerprint}", size=32)
-        self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise_key)
-        self._ledger = Ledger(self.discipline, self._key, self._state.entries())
-        self._round: Asked | None = None
-        vector = self.layout.flatten(self._like)
-        self._standing = self._state.load() or Standing(
-            0,
-            0,
-            None,
-            vector,
-            self.optimizer.start(len(vector)),
-            {name: self._like[name] for name in self.layout.excluded},
-            Tally(),
+        secret = key() if callable(key) else key
+        self._state, self._key, salt = opened(
+            state, identity=self._identity(), key=secret, counter=counter, adopt=adopt
         )
-        self._like.update(self._standing.fixed)
+        try:
+            # one key may serve several runs: their noise differs by the salt
+            address = f"federated noise {salt.hex()} {self.mechanism.fingerprint}"
+            self._noise = NoiseRows(
+                self.mechanism, self.layout.dimension, derive(self._key, address, size=32)
+            )
+            self._ledger = Ledger(self.discipline, self._key, self._state.entries())
+            self._round: Asked | None = None
+            self._standing = self._state.load() or self._first()
+            self._remember()
+            self._like.update(self._standing.fixed)
+        except BaseException:
+            self._state.close()
+            raise
+
+    def _first(self) -> Standing:
+        vector = self.layout.flatten(self._like)
+        fixed = {name: self._like[name] for name in self.layout.excluded}
+        return Standing(0, 0, None, vector, self.optimizer.start(len(vector)), fixed, Tally())
+
+    def _remember(self) -> None:
+        """The noise as it was: from the last snapshot of its memory, and the rows since then once more."""
+        saved = self._state.noise()
+        if saved is not None:
+            self._noise.restore(saved.step, saved.dtype, saved.shape, saved.data)
+        self._snapshot = self._noise.state.step
+        while self._noise.state.step < self.step:
+            self._noise.next()
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -203,7 +215,7 @@ class Server:
             raise
         with self._state.transaction():
             self._state.charge(self._ledger.charge(picked, standing.step))
-            standing.asked = tuple(picked.ids.tolist())
+            standing.asked = tuple(map(plain_id, picked.ids))
             standing.tally.smaller += len(picked) < self.clients_per_round
             self._state.save(standing)
         return self._opened(resumed=False)
@@ -275,8 +287,28 @@ class Server:
         )
         standing.step += 1
         standing.attempt = 0
+        if standing.step - self._snapshot >= self._state.rows_between(self._noise.rows):
+            self._state.save_noise(NoiseMemory(*self._noise.saved()))
+            self._snapshot = standing.step
         self._state.save_model(standing)
         return update
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """What happened so far. For the operator: it says who was there, which is not protected."""
+        standing = self._standing
+        return report_of(standing, self.mechanism, self._ledger.summary())
+
+    def statement(self, *, masked: bool = False) -> str:
+        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement.
+
+        Args:
+            masked: whether updates reach the server as sums only (`Asked.add_sum`), never one by one.
+        """
+        return statement_of_run(
+            self.report(), self.mechanism, self.discipline, self.clients_per_round, masked=masked
+        )
 
     # -- the rest --------------------------------------------------------------------------------
 
@@ -290,6 +322,19 @@ class Server:
 
     def __exit__(self, *exception: object) -> None:
         self.shut()
+
+    def _identity(self) -> str:
+        """What must be the same whenever a state is opened."""
+        return json.dumps(
+            {
+                "mechanism": self.mechanism.fingerprint,
+                "discipline": self.discipline.describe(),
+                "optimizer": self.optimizer.describe(),
+                "layout": [[e.name, e.shape, e.dtype] for e in self.layout.entries],
+                "excluded": self.layout.excluded,
+            },
+            sort_keys=True,
+        )
 
     def _check_own(self) -> None:
         if self._process == os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -93,7 +94,10 @@ class State(Protocol):
         """All but the ledger."""
 
     def save_noise(self, noise: NoiseMemory) -> None:
-        """In the place of what was saved before."""
+        """In the place of what was saved before; seen with the next `save`."""
+
+    def rows_between(self, rows: int) -> float:
+        """Releases between two snapshots of a memory of so many rows."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -101,9 +105,6 @@ class State(Protocol):
 
 class InMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
-
-    #: Rows between two snapshots of the noise; there are none.
-    every = 0
 
     def transaction(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -128,6 +129,9 @@ class InMemory:
 
     def save_noise(self, noise: NoiseMemory) -> None:
         """See `save`."""
+
+    def rows_between(self, rows: int) -> float:
+        return math.inf
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -81,6 +81,11 @@ class NoiseRows:
     def identity(self) -> dict[str, object]:
         return self._stream.identity
 
+    @property
+    def rows(self) -> int:
+        """Rows that the memory of the noise has; on a grid it is up to twice as large."""
+        return int(self._stream.filter.rows)
+
     def next(self) -> Integers:
         row, self.state = self._stream.next(self.state)
         found: Integers = row if self.exact else np.rint(row / self._spacing).astype(np.int64)

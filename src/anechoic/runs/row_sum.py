@@ -9,7 +9,7 @@ _MODULUS = 2**256
 
 
 class RowSum:
-    """The sum of the rows' SHA-256, modulo 2**256. It finds damage; it is no seal against who writes the file.
+    """The sum of the rows' SHA-256, modulo 2**256: it finds damage, and seals nothing.
 
     Args:
         rows: those that there are.

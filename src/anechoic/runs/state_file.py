@@ -161,14 +161,14 @@ class StateFile(ABC):
             )
         if self.identity != identity:
             raise MismatchError(
-                f"state file {self.path} belongs to another {self.KIND}: {_difference(self.identity, identity)}."
-                f" {self.OTHERWISE}"
+                f"state file {self.path} belongs to another {self.KIND}:"
+                f" {_difference(self.identity, identity)}. {self.OTHERWISE}"
             )
         if here != self._file.place and not adopt:
             raise ReplayError(
-                f"state file {self.path} is another file than the one that the {self.KIND} wrote: it was copied"
-                " or moved. If two copies go on, rows of noise are used for different releases. If no other"
-                " copy is continued and nothing was released after this one was taken, say adopt=True."
+                f"state file {self.path} is another file than the one that the {self.KIND} wrote: it was"
+                " copied or moved. If two copies go on, rows of noise are used for different releases. If no"
+                " other copy is continued and nothing was released after this one was taken, say adopt=True."
             )
         try:
             self._check_content(meta)
@@ -220,8 +220,8 @@ class StateFile(ABC):
             raise ReplayError(
                 f"counter {self._counter.path} stands at {outside[1]} commits, state file {self.path} at"
                 f" {self.commits}: an older version was put back, or the counter belongs to another"
-                f" {self.KIND}. Going on would use rows of noise a second time. Put back the newest version of"
-                f" the file; if it is lost: {self.NEW_RUN}"
+                f" {self.KIND}. Going on would use rows of noise a second time. Put back the newest version"
+                f" of the file; if it is lost: {self.NEW_RUN}"
             )
         if outside is None and made:
             raise ReplayError(
@@ -258,7 +258,8 @@ class StateFile(ABC):
             try:
                 self._counter.write(self._identity_mark(), self.commits)
             except BaseException:
-                self._fault = f"state file {self.path} was written, its counter was not: open both again. {self.WRITTEN}"
+                what = f"state file {self.path} was written, its counter was not: open both again."
+                self._fault = f"{what} {self.WRITTEN}"
                 raise
 
     @contextlib.contextmanager

@@ -53,6 +53,18 @@ def content_of(unit: Any) -> tuple[bytes, bytes]:
     )
 
 
+def plain_id(unit: Any) -> int | str | bytes:
+    """The id as a built-in integer, text or bytes: what can be written down, and is the same unit.
+
+    Raises:
+        ValueError: as `content_of`.
+    """
+    kind, content = content_of(unit)
+    if kind == b"int":
+        return int(unit)
+    return content.decode("utf-8", "surrogatepass") if kind == b"str" else content
+
+
 def _of_integer(unit: int) -> bytes:
     plain = int.__index__(unit)
     return (str(plain) if plain.bit_length() <= _DECIMAL_BITS else hex(plain)).encode()

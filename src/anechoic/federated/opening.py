@@ -1,0 +1,35 @@
+"""Where a server keeps its state, and the key that it is opened with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from anechoic.federated.state import InMemory, State
+from anechoic.federated.store import Store
+from anechoic.keys import checked_key, new_key
+
+#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
+Key = bytes | Callable[[], bytes] | None
+
+
+def opened(
+    state: str | os.PathLike[str] | None,
+    *,
+    identity: str,
+    key: bytes | None,
+    counter: str | os.PathLike[str] | None,
+    adopt: bool,
+) -> tuple[State, bytes, bytes]:
+    """(state, key, salt) of a run, in memory where no path is given.
+
+    Raises:
+        ValueError: for a counter without a state, or a key that is none.
+        CheckpointError, GuaranteeError: as `Store`.
+    """
+    if state is not None:
+        store = Store(state, identity=identity, key=key, counter=counter, adopt=adopt)
+        return store, store.key, store.salt
+    if counter is not None:
+        raise ValueError(f"counter={counter} without state: give state, the directory that it counts for.")
+    return InMemory(), new_key() if key is None else checked_key(key), b""

@@ -1,0 +1,132 @@
+"""What a run enforces and what happened in it, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.ledger import Summary
+from anechoic.federated.state import Standing
+from anechoic.mechanism import Mechanism
+from anechoic.statement import round_up
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened so far.
+
+    Attributes:
+        released, rounds: releases made, and planned.
+        epsilon, delta: of the releases made.
+        short: rounds that were closed without a release: too few had answered.
+        starved: times that too few clients were there to begin a round.
+        smaller: rounds that were begun with fewer clients than planned.
+        replies: that were answers, refused ones among them.
+        refused: replies that did not count, by reason.
+        ledger: participations so far, those of short rounds too.
+    """
+
+    released: int
+    rounds: int
+    epsilon: float
+    delta: float
+    short: int
+    starved: int
+    smaller: int
+    replies: int
+    refused: dict[str, int]
+    ledger: Summary
+
+    def __str__(self) -> str:
+        return "\n".join(f"{head:<21}{text}" for head, text in self.lines())
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(heading, text) pairs."""
+        refused = ", ".join(f"{count} x {reason}" for reason, count in sorted(self.refused.items()))
+        return [
+            ("Released", f"{self.released} of {self.rounds} rounds; epsilon so far {round_up(self.epsilon)}"),
+            ("Ledger", _seen(self.ledger)),
+            ("Rounds", f"{self.short} short, {self.smaller} smaller than planned, {self.starved} x starved"),
+            ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
+        ]
+
+
+def report_of(standing: Standing, mechanism: Mechanism, ledger: Summary) -> Report:
+    """The report of a server that stands there."""
+    tally = standing.tally
+    # few different numbers of steps: each takes a sensitivity of its own
+    steps = min(mechanism.steps, 2 ** max(0, standing.step - 1).bit_length()) if standing.step else 0
+    return Report(
+        standing.step,
+        mechanism.steps,
+        mechanism.epsilon(steps=steps),
+        mechanism.delta,
+        tally.short,
+        tally.starved,
+        tally.smaller,
+        tally.replies,
+        dict(tally.refused),
+        ledger,
+    )
+
+
+def statement_of_run(
+    report: Report, mechanism: Mechanism, discipline: Discipline, clients_per_round: int, *, masked: bool
+) -> str:
+    """What the server adds to its mechanism's statement, and that statement. It holds no secret.
+
+    Args:
+        masked: whether the server sees sums of updates only.
+    """
+    unit = mechanism.unit
+    lines = [
+        ("Protected", f"one {unit}: all its updates, in all rounds together"),
+        (
+            "Participation",
+            f"{discipline.participation.describe()}. Enforced by {discipline.describe()['kind']}: charged and"
+            " on disk before anything is sent, also for rounds that release nothing",
+        ),
+        *report.lines()[:2],
+        (
+            "One update",
+            f"norm at most {mechanism.clip_norm!r} over all arrays together, rounded towards zero to"
+            f" integers; equal weights; every sum is divided by {clients_per_round}, however many answer",
+        ),
+        ("Noise", "one row a release, on the sum, before the server optimiser"),
+        ("Trusted", _trust(unit, masked)),
+        (
+            "Not protected",
+            f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether it"
+            " answers shows that. Metrics, counts and whatever else a message carries beside the update",
+        ),
+        ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
+    ]
+    text = "\n".join(f"{head:<21}{words}." for head, words in lines)
+    return f"FEDERATED RUN\n{text}\n\n{mechanism.report()}"
+
+
+def _trust(unit: str, masked: bool) -> str:
+    if masked:
+        return (
+            f"the server with sums of updates and with the noise, not with single updates; each {unit} with"
+            f" the norm of its own, since only sums are checked: one that lies weakens the guarantee of none,"
+            " and can spoil the model"
+        )
+    return (
+        "the server, with every update as it comes, with the noise and with the key. Clients are trusted with"
+        " nothing: what they send is clipped here"
+    )
+
+
+def _seen(ledger: Summary) -> str:
+    if not ledger.clients:
+        return "nobody was asked yet"
+    nearest = (
+        "nobody in two rounds"
+        if ledger.nearest is None
+        else f"two of one at least {ledger.nearest} steps apart"
+    )
+    return (
+        f"{ledger.clients} were asked, {ledger.participations} times in all, one at most {ledger.most} times;"
+        f" {nearest}"
+    )

@@ -1,0 +1,239 @@
+"""The state of a federated run as a directory: who was asked, who took part, and the model as released last.
+
+Everything small is one SQLite file, in which a charge or a release is one transaction. Vectors are files
+beside it: on disk before the commit that names them, with their digests. So a server that is killed goes on
+before an instruction or after it; and a release that was lost before its commit was seen by nobody, so that
+its row of noise may be used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anechoic.errors import CheckpointError
+from anechoic.federated.clients import ClientId
+from anechoic.federated.ledger import Entry
+from anechoic.federated.state import NoiseMemory, Standing, Tally
+from anechoic.federated.vectors import Vectors
+from anechoic.runs.row_sum import RowSum
+from anechoic.runs.state_file import StateFile, digest_of_parts, new_salt
+from anechoic.units.ids import DIGEST
+
+#: Fewest releases between two snapshots of the noise.
+_ROWS_BETWEEN = 16
+
+
+class Store(StateFile):
+    """A state directory, open for this process alone; see `StateFile`, and `federated.state.State`.
+
+    The directory holds the noise of past rounds, the key unless one is given, and the ids of the clients of
+    the open round: it is as secret as the data. Of clients that took part before it holds keyed digests.
+
+    Args:
+        path: directory; it is made, for its owner alone, where there is none, in a folder that exists.
+        identity, key, counter, adopt: see `StateFile`.
+
+    Raises:
+        CheckpointError, GuaranteeError, MismatchError, ReplayError: as `StateFile`.
+    """
+
+    KIND = "federated run"
+    FORMAT = 1
+    SCHEMA = (
+        "CREATE TABLE standing (one INTEGER PRIMARY KEY CHECK (one = 1), head TEXT NOT NULL,"
+        " digest BLOB NOT NULL)",
+        "CREATE TABLE clients (client BLOB PRIMARY KEY, steps INTEGER NOT NULL, last INTEGER NOT NULL,"
+        " nearest INTEGER NOT NULL) WITHOUT ROWID",
+    )
+    NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
+    AGAIN = "ask again: an open round has the same clients"
+    AGAIN_UNKNOWN = "ask again: the step shows whether the round was released"
+    WRITTEN = "The change is in the file."
+    OTHERWISE = (
+        "Open it with what it was begun with; for another mechanism, model or discipline begin another run,"
+        " whose privacy cost adds to this one's."
+    )
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        identity: str,
+        key: bytes | None = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+    ) -> None:
+        folder = Path(os.path.realpath(path))
+        if counter is not None and folder in Path(os.path.realpath(counter)).parents:
+            raise ValueError(
+                f"counter={counter} lies in the state directory, and would be put back together with it: keep"
+                " it elsewhere."
+            )
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._vectors = Vectors(folder)
+        self._files: dict[str, list[str]] = {}
+        super().__init__(
+            folder / "state.db", identity=identity, salt=new_salt(), key=key, counter=counter, adopt=adopt
+        )
+        self._sweep()
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._set("ledger", RowSum().digest)
+
+    def _check_content(self, meta: dict[str, Any]) -> None:
+        rows = self._database.execute("SELECT client, steps, last, nearest FROM clients")
+        self._entries = [Entry(bytes(client), *numbers) for client, *numbers in rows]
+        self._sum = RowSum(map(_row, self._entries))
+        known = {entry.digest for entry in self._entries}
+        if self._sum.digest != meta["ledger"] or any(len(digest) != DIGEST for digest in known):
+            raise CheckpointError(
+                f"the ledger in state file {self.path} is damaged, so who took part cannot be told."
+                f" {self.NEW_RUN}"
+            )
+        self._ledger = {entry.digest: entry for entry in self._entries}
+        self._head = self._read_head()
+        self._files = {} if self._head is None else self._head["files"]
+
+    def _read_head(self) -> dict[str, Any] | None:
+        found = self._database.execute("SELECT head, digest FROM standing").fetchone()
+        if found is None:
+            if self.commits:
+                raise CheckpointError(f"state file {self.path} has lost its open round. {self.NEW_RUN}")
+            return None
+        text, digest = found
+        if digest_of_parts(text) != digest:
+            raise CheckpointError(f"the open round in state file {self.path} is damaged. {self.NEW_RUN}")
+        head: dict[str, Any] = json.loads(text)
+        if (head["commits"], head["ledger"]) != (self.commits, self._sum.digest.hex()):
+            raise CheckpointError(
+                f"state file {self.path} holds parts of two states: a commit was cut short, and its"
+                f" journal is not beside it. Put {self.path.name}-journal back; else: {self.NEW_RUN}"
+            )
+        return head
+
+    def _seal(self) -> None:
+        self._set("ledger", self._sum.digest)
+
+    @property
+    def releases_made(self) -> int:
+        return 0 if self._head is None else int(self._head["step"])
+
+    # -- transactions --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        with super().transaction():
+            yield
+        self._sweep()  # files of the commit before: nothing names them any more
+
+    def _sweep(self) -> None:
+        self._vectors.sweep({name for name, _ in self._files.values()})
+
+    # -- content -------------------------------------------------------------------------------
+
+    def load(self) -> Standing | None:
+        head = self._head
+        if head is None:
+            return None
+        arrays = self._vectors.read(self._files["model"], self.NEW_RUN)
+        memory = [arrays[f"memory {i}"] for i in range(head["memory"])]
+        fixed = {name[6:]: array for name, array in arrays.items() if name.startswith("fixed ")}
+        tally = dict(head["tally"])
+        return Standing(
+            head["step"],
+            head["attempt"],
+            None if head["asked"] is None else tuple(map(_read_id, head["asked"])),
+            arrays["model"],
+            tuple(memory),
+            fixed,
+            Tally(**{**tally, "refused": Counter(tally["refused"])}),
+        )
+
+    def noise(self) -> NoiseMemory | None:
+        if "noise" not in self._files:
+            return None
+        arrays = self._vectors.read(self._files["noise"], self.NEW_RUN)
+        step, rows = int(arrays["step"]), arrays["rows"]
+        return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
+
+    def entries(self) -> Iterable[Entry]:
+        return self._entries
+
+    def charge(self, entries: Iterable[Entry]) -> None:
+        changed = list(entries)
+        for entry in changed:
+            before = self._ledger.get(entry.digest)
+            if before is not None:
+                self._sum.remove(_row(before))
+            self._sum.add(_row(entry))
+            self._ledger[entry.digest] = entry
+        self._database.executemany("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", map(_row, changed))
+
+    def save(self, standing: Standing) -> None:
+        if "model" not in self._files:
+            self._write_model(standing)
+        head = json.dumps(
+            {
+                "step": standing.step,
+                "attempt": standing.attempt,
+                "commits": self.commits + 1,  # of the transaction that this is part of
+                "ledger": self._sum.digest.hex(),
+                "asked": None if standing.asked is None else [_written_id(c) for c in standing.asked],
+                "memory": len(standing.memory),
+                "files": self._files,
+                "tally": asdict(standing.tally),
+            }
+        )
+        self._database.execute(
+            "INSERT OR REPLACE INTO standing VALUES (1, ?, ?)", (head, digest_of_parts(head))
+        )
+
+    def save_model(self, standing: Standing) -> None:
+        self._write_model(standing)
+        self.save(standing)
+
+    def save_noise(self, noise: NoiseMemory) -> None:
+        rows = np.frombuffer(noise.data, noise.dtype).reshape(noise.shape)
+        arrays = {"step": np.array(noise.step), "rows": rows}
+        self._files = {**self._files, "noise": self._vectors.write("noise", noise.step, arrays)}
+
+    def rows_between(self, rows: int) -> float:
+        # a snapshot is `rows` vectors: so it costs a release no more than writing one; a restart makes the
+        # rows since the last one again
+        return max(_ROWS_BETWEEN, rows)
+
+    def _write_model(self, standing: Standing) -> None:
+        arrays = {
+            "model": standing.model,
+            **{f"memory {i}": part for i, part in enumerate(standing.memory)},
+            **{f"fixed {name}": array for name, array in standing.fixed.items()},
+        }
+        self._files = {**self._files, "model": self._vectors.write("model", standing.step, arrays)}
+
+
+def _row(entry: Entry) -> tuple[bytes, int, int, int]:
+    return entry.digest, entry.count, entry.last, entry.nearest
+
+
+def _written_id(client: ClientId) -> list[str]:
+    if isinstance(client, bytes):
+        return ["bytes", client.hex()]
+    return ["str", client] if isinstance(client, str) else ["int", hex(client)]
+
+
+def _read_id(written: list[str]) -> ClientId:
+    kind, text = written
+    if kind == "bytes":
+        return bytes.fromhex(text)
+    return text if kind == "str" else int(text, 16)

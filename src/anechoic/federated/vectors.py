@@ -1,0 +1,90 @@
+"""Large arrays beside the state file: written and on disk before a commit names them, gone after the next."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anechoic.errors import CheckpointError
+from anechoic.runs.files import reading, writing
+
+_MAGIC = b"anechoic federated vectors 1\n"
+_NAME = re.compile(r"\.?(model|noise)-[0-9]+-[0-9a-f]{16}\.bin(\.partial)?")
+_CHUNK = 2**24
+
+Named = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Vectors:
+    """Files of arrays in one folder, each written once under a name of its own.
+
+    Args:
+        folder: that is there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, kind: str, step: int, arrays: Named) -> list[str]:
+        """[name, digest] of a new file that is on disk.
+
+        Args:
+            kind: "model" or "noise".
+            step: for the eye.
+            arrays: by name, not of objects.
+        """
+        name = f"{kind}-{step}-{secrets.token_hex(8)}.bin"
+        head = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+        with writing(self._folder / name, _MAGIC) as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return [name, file.digest.hexdigest()]
+
+    def read(self, written: list[str], again: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The arrays of a file that `write` made; `again` says what to do where they cannot be had.
+
+        Raises:
+            CheckpointError: if the file is missing, damaged or another one.
+        """
+        name, digest = written
+        source = self._folder / name
+        try:
+            with reading(source, _MAGIC) as file:
+                with source.open("rb") as raw:
+                    stated = raw.read(len(_MAGIC) + len(digest))[len(_MAGIC) :]
+                if stated.decode("ascii", "replace") != digest:
+                    raise CheckpointError(f"{source} is another file than the one that was committed.")
+                return dict(_arrays(file))
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} Put the file back that the run wrote; else: {again}") from error
+
+    def sweep(self, kept: set[str]) -> None:
+        """Remove files of other commits, and what was cut short."""
+        for path in self._folder.iterdir():
+            if _NAME.fullmatch(path.name) and path.name not in kept:
+                path.unlink(missing_ok=True)
+
+
+def _arrays(file: Any) -> Any:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = file.read(1)
+        if not byte:
+            raise CheckpointError("the file ends in its head.")
+        line += byte
+    for name, (dtype, shape) in json.loads(line).items():
+        array = np.empty(tuple(shape), np.dtype(dtype))
+        part = memoryview(array.reshape(-1).view(np.uint8).data)
+        while part:
+            count = file.readinto(part[:_CHUNK])
+            if not count:
+                raise CheckpointError("the file ends in an array.")
+            part = part[count:]
+        yield name, array

@@ -1,0 +1,297 @@
+"""The state directory: what is on disk goes on bit for bit, and what could use noise twice is refused."""
+
+import json
+import shutil
+import sqlite3
+import stat
+
+import numpy as np
+import pytest
+
+from anechoic import federated
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from tests.federated.small import KEY, run_round, small_mechanism, small_model, small_server, update_of
+
+
+@pytest.fixture(autouse=True)
+def one_salt(monkeypatch):
+    """States with the same key have the same noise, as servers in memory have; snapshots are frequent."""
+    monkeypatch.setattr("anechoic.federated.store.new_salt", bytes)
+    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 2)
+
+
+OPTIMIZERS = [federated.SGD(0.5), federated.SGD(0.5, momentum=0.9), federated.FedAdam(federated.Cosine(1, 9))]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_opened_again_before_every_call_it_goes_on_bit_for_bit(tmp_path, optimizer):
+    through = small_server(optimizer=optimizer)
+    state = tmp_path / "run"
+    for step in range(6):
+        asked, closed = run_round(through, range(20), step % 3)
+        with small_server(state=state, optimizer=optimizer) as server:
+            first = server.ask(range(20))
+            assert first.clients == asked.clients and not first.resumed
+            first.add(first.clients[0], update_of(first.clients[0], step))  # is lost with the process
+        with small_server(state=state, optimizer=optimizer) as server:
+            again = server.ask([])  # whoever is there now
+            assert again.resumed and again.clients == asked.clients and again.config == asked.config
+            for client in again.clients[step % 3 :]:
+                assert again.add(client, update_of(client, step)) is None
+            found = server.close(again)
+            np.testing.assert_array_equal(found.update, closed.update)
+            for name, array in closed.model.items():
+                np.testing.assert_array_equal(found.model[name], array)
+                np.testing.assert_array_equal(again.model[name], asked.model[name])
+    with small_server(state=state, optimizer=optimizer) as server:
+        assert server.report() == through.report()
+        for name, array in through.model.items():
+            np.testing.assert_array_equal(server.model[name], array)
+            assert server.model[name].dtype == array.dtype
+
+
+def test_participations_are_not_forgotten_and_short_rounds_count(tmp_path):
+    state = tmp_path / "run"
+    with small_server(state=state, min_replies=2) as server:
+        asked = server.ask(range(4))
+        assert not server.close(asked).released
+        run_round(server, asked.clients)
+    with small_server(state=state, min_replies=2) as server:
+        with pytest.raises(federated.Starved) as caught:
+            server.ask(range(4))
+        assert caught.value.allowed == 1 and caught.value.next_step == 3
+        assert server.report().short == 1
+    with small_server(state=state) as server:
+        assert server.report().starved == 1
+        assert set(server.ask(range(4)).clients).isdisjoint(asked.clients)
+
+
+@pytest.mark.parametrize("client", [7, -7, 10**40, "7", "\ud800", "", b"7", b"\0\xff", np.int64(7)])
+def test_ids_of_every_kind_come_back(tmp_path, client):
+    with small_server(state=tmp_path / "run") as server:
+        assert server.ask([client]).clients == (client,)
+    with small_server(state=tmp_path / "run") as server:
+        again = server.ask([])
+        assert again.clients == (client,) and type(again.clients[0]) in (int, str, bytes)
+        assert again.add(client, update_of(1, 0)) is None
+
+
+def test_ids_are_digests_once_a_round_is_over(tmp_path):
+    with small_server(state=tmp_path / "run") as server:
+        run_round_of(server, ["ann of 7 lane"])
+        server.ask(["bob"])
+    content = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
+    assert b"ann of 7 lane" not in content and b"bob" in content
+
+
+def run_round_of(server, available):
+    asked = server.ask(available)
+    for client in asked.clients:
+        asked.add(client, update_of(1, asked.step))
+    return server.close(asked)
+
+
+def test_it_is_the_owners_alone(tmp_path):
+    with small_server(state=tmp_path / "run") as server:
+        run_round(server, range(9))
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").iterdir()}
+    assert modes == {0o600} and stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+
+
+def test_a_key_that_is_given_is_not_written(tmp_path):
+    with small_server(state=tmp_path / "run", key=lambda: KEY) as server:
+        run_round(server, range(9))
+    assert not any(KEY in path.read_bytes() for path in (tmp_path / "run").iterdir())
+    with pytest.raises(MismatchError, match="does not hold its key"):
+        small_server(state=tmp_path / "run", key=None)
+    with pytest.raises(MismatchError, match="another key"):
+        small_server(state=tmp_path / "run", key=bytes(32))
+
+
+def test_states_with_one_key_have_noise_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.undo()  # salts as they are
+    updates = []
+    for name in ("one", "other"):
+        with small_server(state=tmp_path / name) as server:
+            updates.append(run_round_of(server, range(3)).update)
+    assert (updates[0] != updates[1]).all()
+
+
+def test_a_copy_and_a_second_process_are_refused(tmp_path):
+    state = tmp_path / "run"
+    with small_server(state=state) as server:
+        run_round(server, range(9))
+        with pytest.raises(GuaranteeError, match="open in another process"):
+            small_server(state=state)
+    shutil.copytree(state, tmp_path / "copy")
+    with pytest.raises(ReplayError, match="copied or moved"):
+        small_server(state=tmp_path / "copy")
+    small_server(state=tmp_path / "copy", adopt=True).shut()
+
+
+def test_an_older_state_put_back_is_seen_by_the_counter(tmp_path):
+    state, counter = tmp_path / "run", tmp_path / "counter"
+    with small_server(state=state, counter=counter) as server:
+        run_round(server, range(9))
+    shutil.copytree(state, tmp_path / "old")
+    with small_server(state=state, counter=counter) as server:
+        run_round(server, range(9))
+    shutil.rmtree(state)
+    shutil.move(tmp_path / "old", state)
+    with pytest.raises(ReplayError, match="older version was put back"):
+        small_server(state=state, counter=counter, adopt=True)
+    with pytest.raises(ValueError, match="lies in the state directory"):
+        small_server(state=state, counter=state / "counter")
+    with pytest.raises(ValueError, match="without state"):
+        small_server(counter=counter)
+
+
+OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": federated.SGD(0.5)}, "optimizer"),
+        ({"optimizer": federated.FedAdam()}, "optimizer"),
+        ({"mechanism": small_mechanism(federated.CoolDown(3, 3), 3, epsilon=3.0)}, "mechanism"),
+    ],
+)
+def test_another_run_is_refused(tmp_path, options, words):
+    small_server(state=tmp_path / "run").shut()
+    with pytest.raises(MismatchError, match=f"another federated run: {words} differ"):
+        small_server(state=tmp_path / "run", **options)
+
+
+def test_another_model_or_discipline_is_refused(tmp_path):
+    small_server(state=tmp_path / "run").shut()
+    discipline = federated.CoolDown(3, 3)
+    with pytest.raises(MismatchError, match="layout differ"):
+        federated.Server(
+            OTHER_MODEL,
+            mechanism=small_mechanism(discipline, 3),
+            discipline=discipline,
+            clients_per_round=3,
+            exclude=["seen"],
+            state=tmp_path / "run",
+            key=KEY,
+        )
+    with pytest.raises(MismatchError, match="discipline, mechanism differ"):
+        small_server(federated.Cohorts(3), state=tmp_path / "run")
+
+
+def damaged_files(state):
+    return sorted(path for path in state.iterdir() if path.suffix == ".bin")
+
+
+@pytest.mark.parametrize("kind", ["model", "noise"])
+@pytest.mark.parametrize("how", ["gone", "cut", "flipped", "other"])
+def test_vectors_that_are_damaged_are_refused(tmp_path, kind, how):
+    state = tmp_path / "run"
+    with small_server(state=state) as server:
+        for _ in range(2):
+            run_round(server, range(20))
+        before = {path.name.split("-")[0]: path.read_bytes() for path in damaged_files(state)}
+        for _ in range(2):
+            run_round(server, range(20))
+    (target,) = [path for path in damaged_files(state) if path.name.startswith(kind)]
+    content = target.read_bytes()
+    if how == "gone":
+        target.unlink()
+    else:
+        flipped = content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+        target.write_bytes({"cut": content[:-8], "flipped": flipped, "other": before[kind]}[how])
+    with pytest.raises(CheckpointError, match="Put the file back"):
+        small_server(state=state)
+    target.write_bytes(content)
+    small_server(state=state).shut()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM clients WHERE client = (SELECT client FROM clients LIMIT 1)",
+        "UPDATE clients SET last = last - 1",
+        "UPDATE clients SET steps = 0",
+        "DELETE FROM clients",
+        "DELETE FROM standing",
+        "UPDATE standing SET head = replace(head, '\"step\": 2', '\"step\": 1')",
+        "UPDATE meta SET value = x'00' WHERE name = 'ledger'",
+        "UPDATE meta SET value = '2' WHERE name = 'commits'",
+        "DELETE FROM meta WHERE name = 'ledger'",
+        "DELETE FROM meta WHERE name = 'salt'",
+    ],
+)
+def test_a_ledger_or_standing_that_was_changed_is_refused(tmp_path, statement):
+    state = tmp_path / "run"
+    with small_server(state=state) as server:
+        for _ in range(2):
+            run_round(server, range(20))
+    with sqlite3.connect(state / "state.db") as database:
+        assert database.execute(statement).rowcount
+    database.close()
+    with pytest.raises(CheckpointError):
+        small_server(state=state)
+
+
+def test_something_else_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileExistsError):
+        small_server(state=tmp_path / "file")
+    with pytest.raises(FileNotFoundError):
+        small_server(state=tmp_path / "no" / "where")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "state.db").write_text("x" * 5000)
+    with pytest.raises(CheckpointError, match="damaged, or no such file"):
+        small_server(state=tmp_path / "odd")
+
+
+def test_files_of_others_in_the_directory_stay(tmp_path):
+    state = tmp_path / "run"
+    state.mkdir()
+    (state / "notes.txt").write_text("mine")
+    (state / ".model-3-0123456789abcdef.bin.partial").write_text("cut short")
+    with small_server(state=state) as server:
+        run_round(server, range(9))
+    left = {path.name.split("-")[0] for path in state.iterdir() if not path.name.endswith("-journal")}
+    assert left == {"notes.txt", "state.db", "model"}
+    assert not (state / ".model-3-0123456789abcdef.bin.partial").exists()
+
+
+def test_after_a_failed_write_nothing_more_is_released(tmp_path, monkeypatch):
+    state = tmp_path / "run"
+    with small_server(state=state) as server:
+        asked = server.ask(range(9))
+        asked.add(asked.clients[0], update_of(asked.clients[0], 0))
+
+        def full(*_):
+            raise OSError("disk full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("anechoic.federated.vectors.Vectors.write", full)
+            with pytest.raises(OSError, match="disk full"):
+                server.close(asked)
+        with pytest.raises(GuaranteeError, match="not the open one"):
+            server.close(asked)
+        with pytest.raises(GuaranteeError, match="failed half-way"):
+            server.close(server.ask(range(9)))
+    with small_server(state=state) as server:
+        again = server.ask(range(9))
+        assert again.resumed and again.clients == asked.clients and server.step == 0
+
+
+def test_many_rows_are_made_again_between_snapshots(tmp_path, monkeypatch):
+    """With snapshots far apart all rows since the first are made again, and are the same."""
+    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 4)
+    through = small_server()
+    for step in range(9):
+        closed = run_round(through, range(20))[1]
+        with small_server(state=tmp_path / "run") as server:
+            assert server.step == step
+            np.testing.assert_array_equal(run_round(server, range(20))[1].update, closed.update)
+    assert json.loads(_head(tmp_path / "run"))["files"]["noise"][0].startswith("noise-8-")
+
+
+def _head(state):
+    with sqlite3.connect(state / "state.db") as database:
+        return database.execute("SELECT head FROM standing").fetchone()[0]
