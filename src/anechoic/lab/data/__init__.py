@@ -1,4 +1,4 @@
-"""Real data: the flights that ship with the package, readers for Fashion-MNIST and for installed changelogs."""
+"""Real data: flights that ship with the package, readers for Fashion-MNIST and installed changelogs."""
 
 from anechoic.lab.data.changelogs import changelogs
 from anechoic.lab.data.fashion_mnist import fashion_mnist

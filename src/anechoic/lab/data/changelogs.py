@@ -46,8 +46,8 @@ def changelogs(directory: str | os.PathLike[str] = DIRECTORY) -> dict[str, list[
                     found.setdefault(author, []).append(entry)
     if not found:
         raise FileNotFoundError(
-            f"directory={str(folder)!r} holds no changelog with an author. Debian's packages install theirs in"
-            f" {DIRECTORY} (images for containers often leave them out); name another folder that has some."
+            f"directory={str(folder)!r} holds no changelog with an author. Debian's packages install theirs"
+            f" in {DIRECTORY} (container images often leave them out); name another folder that has some."
         )
     return dict(sorted(found.items()))
 
@@ -61,7 +61,9 @@ def _content(path: Path) -> bytes:
 
 def _new(content: bytes, known: set[bytes]) -> bool:
     digest = hashlib.sha256(content).digest()
-    return digest not in known and not known.add(digest)
+    before = len(known)
+    known.add(digest)
+    return len(known) > before
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:

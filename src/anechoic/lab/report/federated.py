@@ -25,15 +25,16 @@ HEADLINE = 8.0
 _POINTS = 400
 
 TUNING = (
-    "Each arm takes its own best learning rate, chosen on a seed of its own: rates double, and one more is tried"
-    " as long as the best lies at an end. The figures are those of other seeds, with other clients and other"
-    " noise. That choice looks at the private data again: it is outside the guarantee."
+    "Each arm takes its own best learning rate, chosen on a seed of its own: rates double, and one more is"
+    " tried as long as the best lies at an end. The figures are those of other seeds, with other clients and"
+    " other noise. That choice looks at the private data again: it is outside the guarantee."
 )
 OUTSIDE = (
     TUNING,
     "The metric is computed on data that no client holds. Clip norm, local steps, momentum and rounds are the"
     " same for all arms; they were set after a few trial runs at ε = 8, which looked at the same test data.",
-    "Keys follow from the seeds, so that the figures can be reproduced. A run that protects anyone passes no key.",
+    "Keys follow from the seeds, so that the figures can be reproduced. A run that protects anyone passes no"
+    " key.",
     "Several runs on the same clients add up: each statement above is that of one run of its mechanism.",
 )
 
@@ -63,10 +64,8 @@ def headline(record: Record) -> str:
     epsilon = _central(record)
     if epsilon is None:
         return f"Without privacy, {record['task']['metric']} {record['arms'][0]['best']['mean']:.3f}."
-    found = {kind: _arm(record, kind, epsilon) for kind in KINDS}
-    said = [
-        f"{name} {found[kind]['best']['mean']:.3f}" for kind, name in KINDS.items() if found[kind] is not None
-    ]
+    arms = ((name, _arm(record, kind, epsilon)) for kind, name in KINDS.items())
+    said = [f"{name} {arm['best']['mean']:.3f}" for name, arm in arms if arm is not None]
     return f"At ε = {epsilon:g} for a whole client, {record['task']['metric']}: {', '.join(said)}."
 
 
@@ -125,11 +124,12 @@ def _arm(record: Record, kind: str, epsilon: float) -> Mapping[str, Any] | None:
 def _head(record: Record) -> str:
     rounds = record["rounds"]
     lead = (
-        f"{record['task']['description']}. {rounds['rounds']:,} rounds of {rounds['clients_per_round']} clients;"
-        f" a client rests for {rounds['separation']} rounds and takes part at most {rounds['max_participations']}"
-        f" times, which the server's ledger enforces. It makes {rounds['local_steps']} gradient steps on its own"
-        f" examples, and its update is clipped to {rounds['clip_norm']:g}. All arms have the same guarantee for"
-        f" a client (ε, δ = 1/N^1.1 = {record['delta']:.3g}), model and rounds: only the correlation of the"
+        f"{record['task']['description']}. {rounds['rounds']:,} rounds of {rounds['clients_per_round']}"
+        f" clients; a client rests for {rounds['separation']} rounds and takes part at most"
+        f" {rounds['max_participations']} times, which the server's ledger enforces. It makes"
+        f" {rounds['local_steps']} gradient steps on its own examples, and its update is clipped to"
+        f" {rounds['clip_norm']:g}. All arms have the same guarantee for a client (ε,"
+        f" δ = 1/N^1.1 = {record['delta']:.3g}), model and rounds: only the correlation of the"
         " noise over the rounds differs, and the learning rate."
     )
     return (
@@ -207,9 +207,9 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         title="predicted error of the sum of mean updates after each round",
     )
     text = (
-        f"At ε = {epsilon:g}. Noise std: of one entry of Z, in clip norms. Predicted error: of the running sum of"
-        " mean updates, root mean square over the rounds, in clip norms. Independent noise piles up in the sum;"
-        " correlated noise takes back in later rounds part of what it added."
+        f"At ε = {epsilon:g}. Noise std: of one entry of Z, in clip norms. Predicted error: of the running"
+        " sum of mean updates, root mean square over the rounds, in clip norms. Independent noise piles up in the"
+        " sum; correlated noise takes back in later rounds part of what it added."
     )
     return section(
         "Why: the noise cancels",
@@ -226,9 +226,9 @@ def _guarantee(record: Record, mechanisms: Mapping[str, Mechanism], statement: s
     apart = "nobody came twice" if seen["nearest"] is None else f"at least {seen['nearest']} rounds apart"
     text = (
         f"In all {seen['runs']} runs, the ledger saw a client at most {seen['most']} times"
-        f" ({rounds['max_participations']} are allowed), {apart} ({rounds['separation']} are asked for). A run"
-        f" took {seen['hours']:,} hours on average, one attempt an hour; in {seen['starved']:,} of them too few"
-        " clients were there, and it waited."
+        f" ({rounds['max_participations']} are allowed), {apart} ({rounds['separation']} are asked for). A"
+        f" run took {seen['hours']:,} hours on average, one attempt an hour; in {seen['starved']:,} of them"
+        " too few clients were there, and it waited."
     )
     epsilon = _central(record)
     folds = [
@@ -268,12 +268,10 @@ def _rates(record: Record) -> str:
 def _made(record: Record) -> str:
     machine = record["machine"]
     runs = sum(len(arm["runs"]) for arm in record["arms"])
+    seconds = sum(arm["seconds"] for arm in record["arms"])
     versions = [f"Python {machine['python']}", *(f"{k} {v}" for k, v in machine["versions"].items())]
     items = [
-        (
-            "Runs",
-            f"{runs}, of {record['rounds']['rounds']:,} rounds; {sum(a['seconds'] for a in record['arms']):.0f} s",
-        ),
+        ("Runs", f"{runs}, of {record['rounds']['rounds']:,} rounds; {seconds:.0f} s of the machine"),
         ("Server", f"momentum {record['rounds']['momentum']:g}, in memory"),
         ("Seeds", f"{', '.join(map(str, record['seeds']))}; learning rates on seed {record['tuning_seed']}"),
         ("Machine", f"{machine['system']}, {machine['processors']} processors"),

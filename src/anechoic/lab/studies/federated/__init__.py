@@ -1,1 +1,1 @@
-"""`anechoic federate`: federated training with privacy for whole clients, by one server and simulated clients."""
+"""`anechoic federate`: training with privacy for whole clients, by a server and simulated clients."""

@@ -7,13 +7,13 @@ from typing import Any
 
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.lab.studies.federated.tasks import Rounds
-from anechoic.lab.studies.study import Arm, Kind
+from anechoic.lab.studies.study import Arm, Kind, Scheme
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import External
 from anechoic.strategies import Identity
 
 UNIT = "client"
-SCHEME = "cool-down"
+SCHEME: Scheme = "cool-down"
 #: Noise of the arm that is not private, in clip norms: too little to matter, and no guarantee.
 SILENT = 1e-6
 #: What `plan_rounds` calls the noise of each private arm.

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from anechoic.lab.data.changelogs import DIRECTORY
 from anechoic.lab.report.federated import (
     TUNING,
     accuracy_table,
@@ -104,8 +105,7 @@ def task_of(
     if data == "changelogs":
         if clients is not None:
             raise ValueError(f"--clients {clients}: the clients of the changelogs are their authors.")
-        where = {} if directory is None else {"directory": directory}
-        return ChangelogAuthors(**where, rounds=planned(ChangelogAuthors.rounds))
+        return ChangelogAuthors(directory or DIRECTORY, rounds=planned(ChangelogAuthors.rounds))
     if directory is None:
         raise ValueError("--data fashion-mnist needs --data-dir, the folder with its four files.")
     return FashionClients(
@@ -127,8 +127,8 @@ def run(
     console.print(f"[bold]{title}[/]")
     rounds = study.task.rounds
     console.print(
-        f"{len(study.arms)} arms of {rounds.rounds:,} rounds of {rounds.clients_per_round} clients; a client rests"
-        f" for {rounds.separation} rounds and takes part at most {rounds.max_participations} times."
+        f"{len(study.arms)} arms of {rounds.rounds:,} rounds of {rounds.clients_per_round} clients; a client"
+        f" rests for {rounds.separation} rounds and takes part at most {rounds.max_participations} times."
     )
     console.print(TUNING, style="dim")
     start = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.lab.studies.federated.arms import NOISE
@@ -81,7 +82,7 @@ def predicted(
     deployments: Iterable[Deployment] = DEPLOYMENTS,
     *,
     kinds: Iterable[Kind] = tuple(NOISE),
-    losses: Iterable[LossKind] = ("rms", "max"),
+    losses: Iterable[Literal["rms", "max"]] = ("rms", "max"),
 ) -> list[Predicted]:
     """Losses of what `plan_rounds` plans for each setting, kind of noise and kind of loss."""
     rows = []
@@ -100,9 +101,7 @@ def predicted(
                     loss=which,
                     memory=deployment.separation,
                 )
-                found = loss(
-                    prefix_sum(deployment.rounds), planned.strategy, discipline.participation, which
-                )
+                found = loss(prefix_sum(deployment.rounds), planned.strategy, discipline.participation, which)
                 printed = deployment.printed.get((kind, which))
                 rows.append(Predicted(deployment, kind, which, found * deployment.scale, printed))
     return rows

@@ -54,7 +54,7 @@ class Population:
         return self.encode(self.test_inputs[:1]).shape[-1], self.classes
 
     def batch(self, clients: Sequence[int]) -> tuple[Features, NDArray[np.uint8], Features]:
-        """Features (clients, most, features), labels and weights of some clients, without needless padding."""
+        """Features (clients, most, features), labels and weights of some clients, padded to the largest."""
         chosen = np.asarray(clients)
         most = max(1, int((self.weights[chosen] > 0).sum(axis=1).max()))
         return (

@@ -64,7 +64,7 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
         for client, update in zip(asked.clients, trained, strict=True):
             sent = to_grid(update.ravel(), clip_norm=server.clip_norm, grid_bits=server.grid_bits)
             if refusal := asked.add(client, sent):
-                raise AnechoicError(f"client {client} was refused: {refusal}.")
+                raise AnechoicError(f"client {client!r} was refused: {refusal}.")
         server.close(asked)
         if server.step % REPORT_EVERY == 0 or server.finished:
             report((server.step - 1) % REPORT_EVERY + 1)
@@ -100,7 +100,7 @@ def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | Non
 
 
 def stated(task: FederatedTask, arms: Sequence[Arm]) -> str:
-    """What the server states of the BLT arm nearest to epsilon = 8, before its first round; empty without one."""
+    """What the server states of the BLT arm nearest to epsilon = 8 before its first round; "" without one."""
     own = [arm for arm in arms if arm.kind == "blt" and arm.epsilon is not None]
     if not own:
         return ""

@@ -68,7 +68,7 @@ class Windows:
 
     @classmethod
     def drawn(cls, clients: int, rng: np.random.Generator) -> Windows:
-        """Windows of 6 to 10 hours that begin around 22 o'clock, give or take 3 hours: phones on a charger."""
+        """Windows of 6 to 10 hours from around 22 o'clock on, give or take 3 hours: phones on a charger."""
         return cls(rng.normal(22.0, 3.0, clients) % DAY, rng.uniform(6.0, 10.0, clients))
 
     def there(self, hour: float) -> NDArray[np.bool_]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from anechoic._validate import positive_float, positive_int
 from anechoic.lab.data import changelogs, fashion_mnist
 from anechoic.lab.data.changelogs import DIRECTORY
 from anechoic.lab.studies.federated.population import Features, Population, padded
-from anechoic.lab.studies.federated.split import Windows, dirichlet_split
+from anechoic.lab.studies.federated.split import Indices, Windows, dirichlet_split
 
 #: Of split, windows and held-out authors: the same federation in every run.
 POPULATION_SEED = 20_130
@@ -134,7 +133,8 @@ class ChangelogAuthors:
         order = rng.permutation(len(texts))
         held = max(1, len(texts) // HELD_OUT)
         test, train = ([texts[i] for i in chosen] for chosen in (order[:held], order[held:]))
-        kept = padded(*_places(train, self.most, rng), self.most)
+        inputs, labels, parts = _places(train, self.most, rng)
+        kept = padded(inputs, labels, parts, self.most)
         windows = Windows.drawn(len(train), rng)
         test_inputs, test_labels, _ = _places(test, 4 * self.most, rng)
         return Population(*kept, _one_hot, windows, len(ALPHABET), test_inputs, test_labels)
@@ -167,7 +167,9 @@ def coded(text: str) -> NDArray[np.uint8]:
     return np.array([table.get(character, other) for character in text.lower()], np.uint8)
 
 
-def _places(texts: list[NDArray[np.uint8]], most: int, rng: np.random.Generator) -> Any:
+def _places(
+    texts: list[NDArray[np.uint8]], most: int, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8], list[Indices]]:
     """Contexts, next characters, and the indices of each text's own, at most `most` of them."""
     inputs, labels, parts, total = [], [], [], 0
     for text in texts:
