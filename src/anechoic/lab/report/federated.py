@@ -208,8 +208,8 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
     )
     text = (
         f"At ε = {epsilon:g}. Noise std: of one entry of Z, in clip norms. Predicted error: of the running"
-        " sum of mean updates, root mean square over the rounds, in clip norms. Independent noise piles up in the"
-        " sum; correlated noise takes back in later rounds part of what it added."
+        " sum of mean updates, root mean square over the rounds, in clip norms. Independent noise piles up in"
+        " the sum; correlated noise takes back in later rounds part of what it added."
     )
     return section(
         "Why: the noise cancels",
