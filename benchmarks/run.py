@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize", "streaming")
+NAMES = ("noise", "training_step", "optimize", "streaming", "federated")
 
 
 def main() -> int:

@@ -7,7 +7,8 @@
     print(mech)
 
 `anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus;
-`anechoic.streaming` releases running statistics of a live stream.
+`anechoic.streaming` releases running statistics of a live stream, `anechoic.federated` trains on the data of
+clients that keep it.
 """
 
 from anechoic import (

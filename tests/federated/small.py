@@ -45,11 +45,13 @@ def vector_of(client, step):
     return np.concatenate([update["w"].ravel(), update["b"].ravel()]).astype(np.float64)
 
 
-def run_round(server, available, silent=0):
-    """One round in which all but the first `silent` answer."""
+def run_round(server, available, silent=0, refused=0):
+    """One round in which all but the first `silent` answer, and so many strangers."""
     asked = server.ask(available)
     for client in asked.clients[silent:]:
         assert asked.add(client, update_of(client, asked.step)) is None
+    for _ in range(refused):
+        assert asked.add("nobody", None) is not None
     return asked, server.close(asked)
 
 

@@ -85,6 +85,7 @@ def test_a_client_that_changes_its_cohort_is_never_asked_again():
     where["a"] = 1
     again = ledger.clients(["a", "b"])
     assert ledger.first_steps(again, 1).tolist() == [NEVER, 1]
+    assert ledger.allowed(again, 1).tolist() == [False, True]
 
 
 def test_equal_ids_are_one_client_and_others_are_not():
@@ -103,6 +104,14 @@ def test_equal_ids_are_one_client_and_others_are_not():
 def test_what_names_no_clients_is_refused(available):
     with pytest.raises(ValueError):
         Ledger(federated.CoolDown(2), KEY).clients(available)
+
+
+def test_clients_of_another_ledger_are_refused():
+    one, other = Ledger(federated.CoolDown(2), KEY), Ledger(federated.CoolDown(2), KEY)
+    strangers = other.clients(["b", "a"])
+    for ask in (one.allowed, one.first_steps, one.charge):
+        with pytest.raises(ValueError, match="another server"):
+            ask(strangers.only(np.array([True, False])), 0)
 
 
 def test_cohorts_by_hash_follow_from_the_key_alone():

@@ -94,7 +94,7 @@ NOBODY = [
 ]
 
 
-def test_a_thousand_replies_change_nothing_beyond_the_clip_bound(recorder, caplog):
+def test_a_thousand_replies_change_nothing_beyond_the_clip_bound(recorder, caplog, tmp_path):
     caplog.set_level(logging.CRITICAL)
     rng = np.random.default_rng(7)
     discipline = federated.CoolDown(2)
@@ -104,6 +104,7 @@ def test_a_thousand_replies_change_nothing_beyond_the_clip_bound(recorder, caplo
         discipline=discipline,
         clients_per_round=PER_ROUND,
         exclude=["seen"],
+        state=tmp_path / "run",
     )
     sent, before = 0, []
     for step in range(ROUNDS):
@@ -144,6 +145,7 @@ def test_a_thousand_replies_change_nothing_beyond_the_clip_bound(recorder, caplo
     assert sent >= 1000 and server.finished
     refused = server.report().refused
     assert sum(refused.values()) > 700 and len(refused) <= 7  # kinds, not what clients make up
+    server.shut()
 
 
 def test_every_kind_of_malformed_reply_is_refused_with_a_reason():

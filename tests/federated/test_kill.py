@@ -45,6 +45,7 @@ def run(state, counter, log):
             silent = asked.step == 1 and asked.attempt == 0  # a short round on the way
             for client in () if silent else asked.clients[:2]:
                 assert asked.add(client, update_of(client, asked.step)) is None
+                assert asked.add(client, None) is not None
             closed = server.close(asked)
             if closed.released:
                 note(log, ["released", asked.step, closed.update.tobytes().hex(), bits_of(closed.model)])
@@ -126,6 +127,7 @@ def try_kills(folder, kills):
         assert found_model == model
         assert found_report.ledger == report.ledger  # nobody is forgotten, and nobody charged twice
         assert (found_report.released, found_report.short) == (report.released, report.short)
+        assert found_report.refused == report.refused
         with server_at(state, counter) as server:
             assert server.step == ROUNDS and bits_of(server.model) == model
         assert len(list(state.iterdir())) <= 4  # the state file, its journal, one model, one memory of noise

@@ -216,6 +216,18 @@ def test_a_server_cannot_be_copied_or_shared_with_a_fork():
         server.ask(range(9))
 
 
+def test_after_a_round_that_failed_half_way_no_row_is_used():
+    """A row was drawn: the next one would be that of another step."""
+    server = small_server(optimizer=federated.SGD(lambda step: -1.0))
+    asked = server.ask(range(9))
+    asked.add(asked.clients[0], update_of(0, 0))
+    with pytest.raises(ValueError, match=r"lr=-1\.0"):
+        server.close(asked)
+    for again in (lambda: server.ask(range(9)), lambda: server.close(asked)):
+        with pytest.raises(GuaranteeError, match="failed half-way"):
+            again()
+
+
 DISCIPLINE = federated.CoolDown(3, 3)
 
 

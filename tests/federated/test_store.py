@@ -28,7 +28,7 @@ def test_opened_again_before_every_call_it_goes_on_bit_for_bit(tmp_path, optimiz
     through = small_server(optimizer=optimizer)
     state = tmp_path / "run"
     for step in range(6):
-        asked, closed = run_round(through, range(20), step % 3)
+        asked, closed = run_round(through, range(20), step % 3, refused=1)
         with small_server(state=state, optimizer=optimizer) as server:
             first = server.ask(range(20))
             assert first.clients == asked.clients and not first.resumed
@@ -38,6 +38,7 @@ def test_opened_again_before_every_call_it_goes_on_bit_for_bit(tmp_path, optimiz
             assert again.resumed and again.clients == asked.clients and again.config == asked.config
             for client in again.clients[step % 3 :]:
                 assert again.add(client, update_of(client, step)) is None
+            assert again.add("nobody", None) is not None
             found = server.close(again)
             np.testing.assert_array_equal(found.update, closed.update)
             for name, array in closed.model.items():
@@ -271,9 +272,10 @@ def test_after_a_failed_write_nothing_more_is_released(tmp_path, monkeypatch):
             patch.setattr("anechoic.federated.vectors.Vectors.write", full)
             with pytest.raises(OSError, match="disk full"):
                 server.close(asked)
-        with pytest.raises(GuaranteeError, match="not the open one"):
-            server.close(asked)
         with pytest.raises(GuaranteeError, match="failed half-way"):
+            server.ask(range(9))
+        server._failed = False  # the file refuses by itself
+        with pytest.raises(GuaranteeError, match="Open the file again, and ask again"):
             server.close(server.ask(range(9)))
     with small_server(state=state) as server:
         again = server.ask(range(9))

@@ -26,10 +26,15 @@ class Clients:
     """
 
     def __init__(
-        self, ids: NDArray[np.object_], places: Integers, groups: Integers, order: NDArray[np.intp]
+        self,
+        ids: NDArray[np.object_],
+        places: Integers,
+        groups: Integers,
+        order: NDArray[np.intp],
+        ledger: object,
     ) -> None:
         self.ids, self.places, self.groups = ids, places, groups
-        self._order = order
+        self._order, self._ledger = order, ledger
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -44,7 +49,19 @@ class Clients:
             )
         new = np.cumsum(mask) - 1
         kept = self._order[mask[self._order]]
-        return Clients(self.ids[mask], self.places[mask], self.groups[mask], new[kept])
+        return Clients(self.ids[mask], self.places[mask], self.groups[mask], new[kept], self._ledger)
+
+    def check_of(self, ledger: object) -> None:
+        """Refuse to be looked up in another ledger, where these places are those of others.
+
+        Raises:
+            ValueError: for another one.
+        """
+        if ledger is not self._ledger:
+            raise ValueError(
+                "these clients were looked up by another server, or before a restart: call"
+                " server.clients(ids) of the one that asks."
+            )
 
     def by_digest(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Where the mask holds, in an order that depends on the ids alone, not on that of the caller."""

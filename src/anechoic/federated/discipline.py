@@ -62,7 +62,7 @@ class Discipline(ABC):
                 f" Plan at most {supplied // per_round} rounds, or {supplied // rounds} clients a round, or"
                 " let clients take part more often."
             )
-        apart = self._apart(rounds)
+        apart = self.apart(rounds)
         if per_round * apart > clients:
             raise ValueError(
                 f"{per_round} clients x {apart} rounds = {per_round * apart} different clients, since nobody"
@@ -72,7 +72,7 @@ class Discipline(ABC):
             )
 
     @abstractmethod
-    def _apart(self, rounds: int) -> int:
+    def apart(self, rounds: int) -> int:
         """How many times the clients of one round there must be."""
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
@@ -133,7 +133,7 @@ class Cohorts(Discipline):
             return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
         return np.array([self._given(client) for client in ids], np.int64).reshape(len(ids))
 
-    def _apart(self, rounds: int) -> int:
+    def apart(self, rounds: int) -> int:
         return self.count  # cohorts that no round reaches hold their share of the clients too
 
     def _given(self, client: Any) -> int:
@@ -191,5 +191,5 @@ class CoolDown(Discipline):
         found |= (last < 0) | (last == step)
         return found
 
-    def _apart(self, rounds: int) -> int:
+    def apart(self, rounds: int) -> int:
         return min(self.separation, rounds)

@@ -91,16 +91,18 @@ class Ledger:
         again[order[1:]] = (words[order[1:]] == words[order[:-1]]).all(axis=1)
         places = np.array([self._place_of(digest) for digest in digests], np.int64)
         groups = self.discipline.groups(ids, words)
-        all_of_them = Clients(held, places, groups, order)
+        all_of_them = Clients(held, places, groups, order, self)
         return all_of_them.only(~again) if again.any() else all_of_them
 
     def first_steps(self, clients: Clients, step: int) -> Integers:
         """For each client the first step from `step` on at which it may take part, or `NEVER`."""
+        clients.check_of(self)
         places = clients.places
         return self.discipline.first_step(step, self._last[places], self._count[places], clients.groups)
 
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Who may take part in `step`."""
+        clients.check_of(self)
         places = clients.places
         return self.discipline.allows(step, self._last[places], self._count[places], clients.groups)
 

@@ -22,7 +22,7 @@ class Report:
         starved: times that too few clients were there to begin a round.
         smaller: rounds that were begun with fewer clients than planned.
         replies: that were answers, refused ones among them.
-        refused: replies that did not count, by reason.
+        refused: replies that did not count, by reason; not for publication, as it depends on what was sent.
         ledger: participations so far, those of short rounds too.
     """
 
@@ -100,6 +100,7 @@ def statement_of_run(
             " answers shows that. Metrics, counts and whatever else a message carries beside the update",
         ),
         ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
+        ("Proof", "docs/proofs/federated.md"),
     ]
     text = "\n".join(f"{head:<21}{words}." for head, words in lines)
     return f"FEDERATED RUN\n{text}\n\n{mechanism.report()}"

@@ -192,7 +192,7 @@ class Closed:
         released: whether a row of noise was used, and the model advanced.
         step: of the round.
         asked, answered: clients; who answered is not protected.
-        reasons: of replies that were refused, with their number; for the operator.
+        reasons: of replies that were refused, with their number; for the operator, not for publication.
         update: the noisy mean, float64, shape (dimension,); None where nothing was released.
         model: what is to be sent next, by name.
     """

@@ -96,7 +96,7 @@ class Server:
             raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
         self.layout = Layout.of(initial, exclude)
         self._like = {name: np.array(array) for name, array in initial.items()}
-        self._process = os.getpid()
+        self._process, self._failed = os.getpid(), False
         self._start(state, key, counter, adopt)
 
     def _start(
@@ -251,20 +251,11 @@ class Server:
                 " closed, or asked for again. Close what `ask` returned last, once."
             )
         asked.open = False
-        standing = self._standing
+        self._failed = True  # until all is done: what is in memory may be between two steps
         enough = asked.answered >= self.min_replies
         with self._state.transaction():
-            tally = standing.tally
-            tally.replies += asked.answered
-            tally.refused += asked.reasons
-            standing.asked = None
-            update = None
-            if enough:
-                update = self._release(asked)
-            else:
-                tally.short += 1
-                standing.attempt += 1
-                self._state.save(standing)
+            update = self._end(asked, enough)
+        self._failed = False
         self._round = None
         return Closed(
             enough,
@@ -275,6 +266,19 @@ class Server:
             update,
             self.model if enough else asked.model,
         )
+
+    def _end(self, asked: Asked, enough: bool) -> Array | None:
+        """The noisy mean, where enough have answered."""
+        standing = self._standing
+        standing.tally.replies += asked.answered
+        standing.tally.refused += asked.reasons
+        standing.asked = None
+        if enough:
+            return self._release(asked)
+        standing.tally.short += 1
+        standing.attempt += 1
+        self._state.save(standing)
+        return None
 
     def _release(self, asked: Asked) -> Array:
         """The noisy mean; the model advances by it."""
@@ -338,6 +342,12 @@ class Server:
 
     def _check_own(self) -> None:
         if self._process == os.getpid():
+            if self._failed:
+                raise GuaranteeError(
+                    "a round failed half-way: what is in memory is between two steps, and another row of"
+                    " noise would not be the one that its step has. Open the state again: the round has the"
+                    " same clients. Without a state the run is over."
+                )
             return
         if self._process == -1:
             raise GuaranteeError("this server is shut: open its state again.")

@@ -13,7 +13,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +191,7 @@ class Store(StateFile):
                 "asked": None if standing.asked is None else [_written_id(c) for c in standing.asked],
                 "memory": len(standing.memory),
                 "files": self._files,
-                "tally": asdict(standing.tally),
+                "tally": {**vars(standing.tally), "refused": dict(standing.tally.refused)},
             }
         )
         self._database.execute(

@@ -1,0 +1,97 @@
+"""What the page shows runs, and statements say what they must."""
+
+import ast
+import doctest
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anechoic import federated
+from tests.federated.small import run_round, small_server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    # bound to a few rounds, so that it is quick
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "federated.md").read_text("utf-8"), re.DOTALL)
+    assert len(code) == 1
+
+    def replies_to(asked):
+        for client in asked.clients[5:]:
+            yield client, {name: np.full_like(array, 0.01) for name, array in asked.model.items()}
+
+    names = {"folder": tmp_path, "who_is_there": lambda: range(1000), "replies_to": replies_to}
+    monkeypatch.setattr(federated.Server, "finished", property(lambda server: server.step >= 3))
+    exec(code[0], names)
+    server = names["server"]
+    assert server.step == 3 and server.report().replies == 3 * 45
+    text = capsys.readouterr().out
+    assert "150 were asked, 150 times in all, one at most 1 times; nobody in two rounds" in text
+    assert "3 of 40 rounds" in text
+    server.shut()
+
+
+@pytest.mark.parametrize("name", ["layout", "grid", "planning"])
+def test_docstring_examples_run(name):
+    found = doctest.testmod(importlib.import_module(f"anechoic.federated.{name}"))
+    assert found.attempted and not found.failed
+
+
+def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
+    server = small_server(federated.CoolDown(2, 3))
+    assert "nobody was asked yet" in server.statement()
+    for _ in range(4):
+        run_round(server, range(7))
+    text = server.statement()
+    seen = server.report().ledger
+    assert seen.most == 2 and seen.nearest == 2
+    assert "one at most 2 times; two of one at least 2 steps apart" in text
+    for words in (
+        "one client: all its updates",
+        "at least 2 steps apart, at most 3 times. Enforced by CoolDown",
+        "4 of 9 rounds",
+        "norm at most 0.5",
+        "divided by 3",
+        "before the server optimiser",
+        "with every update as it comes",
+        "Not protected",
+        "docs/proofs/federated.md",
+        server.mechanism.fingerprint,
+    ):
+        assert words in text, words
+    assert "only sums are checked" in server.statement(masked=True)
+    assert "Replies" not in text  # what clients sent is not for publication
+
+
+def test_a_report_says_what_happened():
+    server = small_server(min_replies=2)
+    run_round(server, range(3), silent=2)
+    asked = server.ask(range(2))
+    asked.add(asked.clients[0], None)
+    asked.add(asked.clients[1], np.zeros(5))
+    server.close(asked)
+    with pytest.raises(federated.Starved):
+        server.ask(range(3))
+    report = server.report()
+    assert (report.released, report.short, report.starved, report.smaller) == (1, 1, 1, 1)
+    assert report.replies == 3 and report.refused == {"no update on the grid": 2}
+    assert (report.ledger.clients, report.ledger.participations) == (3, 3)
+    assert 0 < report.epsilon <= server.mechanism.epsilon() and report.delta == 1e-6
+    assert "1 short, 1 smaller than planned, 1 x starved" in str(report)
+    assert "3; refused: 2 x no update on the grid" in str(report)
+
+
+def test_the_room_needs_no_framework():
+    allowed = {"numpy", "anechoic"}
+    for path in (ROOT / "src" / "anechoic" / "federated").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            tops = {name.partition(".")[0] for name in names} - allowed - {"cryptography"}
+            assert tops <= sys.stdlib_module_names, f"{path.name} imports {tops}"
+            assert not any(name.startswith(("anechoic.torch", "anechoic.flower")) for name in names)
