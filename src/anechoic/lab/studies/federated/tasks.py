@@ -116,7 +116,7 @@ class ChangelogAuthors:
     directory: str = DIRECTORY
     most: int = 64
     least: int = 32
-    rounds: Rounds = Rounds(720, 32, 48, 15, 4, 1.0, 0.4)
+    rounds: Rounds = Rounds(240, 32, 48, 5, 4, 1.0, 0.4)
 
     name = "changelogs"
     title = "the next character of changelogs, over authors"
