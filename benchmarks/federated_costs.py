@@ -26,7 +26,7 @@ from anechoic.mechanism.rows import NoiseRows
 PARAMETERS = (10**5, 10**6, 10**7, 10**8)
 CLIENTS = (10**2, 10**3, 10**4)
 #: Clients that are there when a round is begun.
-THERE = 10**6
+THERE = 10**5
 ROUNDS, SEPARATION, TIMES = 1000, 100, 10
 #: Replies by which one is timed where not all are made.
 FEW = 5

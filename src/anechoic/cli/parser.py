@@ -89,12 +89,12 @@ def _add_federate(commands: Any) -> None:
     federate.add_argument("--data-dir", metavar="DIR", help="folder of the data (changelogs: /usr/share/doc)")
     federate.add_argument("--clients", type=count, help="to spread the images over (default: 2000)")
     federate.add_argument("--epsilon", type=float, nargs="+", help="default: 1 2 4 8 16")
-    federate.add_argument("--rounds", type=count, help="default: 720")
+    federate.add_argument("--rounds", type=count, help="default: 720, of text 240")
     federate.add_argument("--clients-per-round", type=count, help="default: 32")
     federate.add_argument(
         "--separation", type=count, metavar="ROUNDS", help="that a client rests; default: 48"
     )
-    federate.add_argument("--max-participations", type=count, help="of a client (default: 15)")
+    federate.add_argument("--max-participations", type=count, help="of a client; default: 15, of text 5")
     federate.add_argument("--seeds", type=count, help="of the figures (default: 3)")
     _add_running(federate, Path("federate-report"))
     federate.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep the outcome of every run here")
