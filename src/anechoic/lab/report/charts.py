@@ -197,11 +197,12 @@ def _line_figure(
     ]
     _axis(axes, "x", x)
     _axis(axes, "y", y)
+    columns = 2 if len(handles) <= 4 else 3  # two rows
     if heading:
         axes.set_title(title, loc="left", pad=46, fontweight="bold", fontsize=12.5)
-        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2)
+        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns)
     else:
-        figure.legend(handles=handles, loc="outside upper left", ncols=2, borderaxespad=0)
+        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
     return figure
 
 
