@@ -37,7 +37,7 @@ test-all: $(READY) ## all tests, the slow ones too
 doctest: $(READY) ## the examples in docstrings
 	$(BIN)/python -m pytest -q --doctest-modules src/anechoic $(ARGS)
 
-check: $(DEV) ## lint, format and types
+check: $(DEV) doctest ## lint, format, types, and the examples in docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -21,7 +21,7 @@ import numpy as np
 
 from anechoic import federated
 from anechoic.federated.choice import chosen
-from anechoic.federated.ledger import Ledger
+from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.server import Server
 from anechoic.mechanism.rows import NoiseRows
 
@@ -147,7 +147,7 @@ def _checked(grids: Sequence[np.ndarray], count: int, dimension: int, bits: int)
 def choosing(clients: int, per_round: int) -> None:
     """Milliseconds to say who may be chosen, to choose, and to charge."""
     for discipline in (federated.CoolDown(50, 6), federated.Cohorts(50)):
-        ledger = Ledger(discipline, bytes(32))
+        ledger = ParticipationLedger(discipline, bytes(32))
         once: list[float] = []
         everybody = parts_of(once, lambda ledger=ledger: ledger.clients(range(clients)))
         times: dict[str, list[float]] = {"who may": [], "chosen": [], "charged": []}

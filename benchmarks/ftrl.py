@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from anechoic.theory.published import Curve, Exhibit, Panel
 from numpy.typing import NDArray
 
 import anechoic as an
 from anechoic import theory
 from anechoic.lab.data.flights import flights_design
+from anechoic.lab.published.exhibit import Curve, Exhibit, Panel
 
 Array = NDArray[np.float64]
 EPSILON, DELTA, RADIUS = 1.0, 1e-6, 5.0

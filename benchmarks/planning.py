@@ -17,10 +17,10 @@ import sys
 import time
 
 import numpy as np
-from anechoic.accounting.poisson_search import poisson_noise_multiplier_estimate
 
 from anechoic import plan
 from anechoic.accounting import gaussian_mu
+from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
 from anechoic.planning.room import BYTES, room
 from anechoic.workloads import prefix_sum

@@ -1,8 +1,9 @@
-"""All benchmarks, one after the other, each in a process of its own: `make bench`.
+"""The benchmarks of speed, one after the other, each in a process of its own: `make bench`.
 
     python benchmarks/run.py [--json DIR] [NAME ...]
 
-Each benchmark runs both sides of its comparison interleaved in one process and prints ratios.
+Each of them runs both sides of its comparison interleaved in one process and prints ratios. Studies take
+from minutes to an hour, and are run by name.
 """
 
 from __future__ import annotations
@@ -13,23 +14,40 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize", "streaming", "federated")
+NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower")
+STUDIES = (
+    "accounting",  # amplified accounting against references
+    "audit_faults",  # which faults the audit sees
+    "choosing",  # plan() against every number of bands
+    "figures",  # the monograph's figures
+    "ftrl",  # private FTRL on real data
+    "gradient_modes",  # a training step by grad_sample_mode
+    "optimizers",  # which optimiser gains, at which learning rates
+    "planning",  # plan() against its own subsets
+    "reach",  # how far each class of strategies goes
+    "tables",  # the published tables
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)} (default: all)")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"any of {', '.join(NAMES)} (default: these), or of the studies {', '.join(STUDIES)}",
+    )
     parser.add_argument("--json", type=Path, metavar="DIR", help="also write DIR/NAME.json")
     options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(NAMES)}")
+    if unknown := set(options.names) - {*NAMES, *STUDIES}:
+        parser.error(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(NAMES + STUDIES)}")
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
     failed = 0
     for name in options.names or NAMES:
         print(f"== {name} ==", flush=True)
         command = [sys.executable, str(HERE / f"{name}.py")]
-        if options.json:
+        if options.json and '"--json"' in Path(command[1]).read_text(encoding="utf-8"):
             command += ["--json", str(options.json / f"{name}.json")]
         failed += subprocess.run(command, check=False).returncode != 0
     return 1 if failed else 0

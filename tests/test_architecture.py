@@ -35,7 +35,7 @@ STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
 # The numerical core: everything up to and including planning.
 CORE = {room for room, level in STOREY.items() if level <= STOREY["planning"]}
-CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography"}
+CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolctl"}
 # Rows of a noise stream may be torch's arrays.
 ALSO = {"anechoic.noise.torch_arrays": {"torch"}, "anechoic.noise.rounding.rows": {"torch"}}
 
@@ -166,6 +166,20 @@ def test_one_noun_one_file():
     lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in FILES}
     long = {path: lines for path, lines in lengths.items() if lines > MAX_LINES}
     assert not long, f"aim for 400 lines: is it two nouns? {long}"
+
+
+#: Standard terms of two fields, each public in a namespace of its own.
+NAMESAKES = {"LinearRegression", "SlidingWindow"}
+
+
+def test_no_two_classes_of_one_name():
+    homes = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: found for name, found in homes.items() if len(found) > 1 and name not in NAMESAKES}
+    assert not twice, f"call one of them by what sets it apart: {twice}"
 
 
 # The checks above check something.

@@ -6,7 +6,7 @@ import pytest
 from anechoic import federated
 from anechoic.errors import GuaranteeError
 from anechoic.federated.discipline import NEVER
-from anechoic.federated.ledger import Ledger
+from anechoic.federated.ledger import ParticipationLedger as Ledger
 from anechoic.participation import Cyclic, MinSep
 
 KEY = bytes(32)
@@ -107,7 +107,10 @@ def test_what_names_no_clients_is_refused(available):
 
 
 def test_clients_of_another_ledger_are_refused():
-    one, other = Ledger(federated.CoolDown(2), KEY), Ledger(federated.CoolDown(2), KEY)
+    one, other = (
+        Ledger(federated.CoolDown(2), KEY),
+        Ledger(federated.CoolDown(2), KEY),
+    )
     strangers = other.clients(["b", "a"])
     for ask in (one.allowed, one.first_steps, one.charge):
         with pytest.raises(ValueError, match="another server"):

@@ -6,7 +6,7 @@ import pytest
 from anechoic import federated
 from anechoic.federated.discipline import CoolDown
 from anechoic.federated.server import Server
-from anechoic.federated.store import Store
+from anechoic.federated.store import RunStore
 from anechoic.federated.vectors import Vectors
 from anechoic.keys import derive
 from anechoic.noise.grid import spacing
@@ -56,7 +56,7 @@ def audit(folder, discipline):
 @pytest.fixture(autouse=True)
 def one_salt(monkeypatch):
     monkeypatch.setattr("anechoic.federated.store.new_salt", bytes)
-    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 2)
+    monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
 @pytest.mark.parametrize("discipline", [CoolDown(2, 3), CoolDown(3), federated.Cohorts(2)])
@@ -131,7 +131,7 @@ def one_time_too_often(patch):
 
 
 def ledger_lost(patch):
-    patch.setattr(Store, "entries", lambda _: ())
+    patch.setattr(RunStore, "entries", lambda _: ())
 
 
 def momentum_lost(patch):

@@ -22,7 +22,7 @@ CLIENTS = range(11)
 def one_salt(monkeypatch):
     """States with the same key have the same noise, as servers in memory have; snapshots are frequent."""
     monkeypatch.setattr("anechoic.federated.store.new_salt", bytes)
-    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 2)
+    monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
 def server_at(state, counter):

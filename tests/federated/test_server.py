@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_refused(options, kind, words):
 def test_amplification_is_refused():
     sampling = an.sampling.Poisson(examples=1000, batch_size=3, steps=ROUNDS)
     mechanism = an.calibrate(
-        an.strategies.Identity(ROUNDS), sampling=sampling, epsilon=1.0, delta=1e-6, unit="client"
+        an.strategies.Identity(ROUNDS), sampling=sampling, noise_multiplier=1.0, delta=1e-6, unit="client"
     )
     with pytest.raises(MismatchError, match="claims amplification"):
         federated.Server(

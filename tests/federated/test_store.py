@@ -17,7 +17,7 @@ from tests.federated.small import KEY, run_round, small_mechanism, small_model, 
 def one_salt(monkeypatch):
     """States with the same key have the same noise, as servers in memory have; snapshots are frequent."""
     monkeypatch.setattr("anechoic.federated.store.new_salt", bytes)
-    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 2)
+    monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
 OPTIMIZERS = [federated.SGD(0.5), federated.SGD(0.5, momentum=0.9), federated.FedAdam(federated.Cosine(1, 9))]
@@ -284,7 +284,7 @@ def test_after_a_failed_write_nothing_more_is_released(tmp_path, monkeypatch):
 
 def test_many_rows_are_made_again_between_snapshots(tmp_path, monkeypatch):
     """With snapshots far apart all rows since the first are made again, and are the same."""
-    monkeypatch.setattr("anechoic.federated.store.Store.rows_between", lambda *_: 4)
+    monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 4)
     through = small_server()
     for step in range(9):
         closed = run_round(through, range(20))[1]

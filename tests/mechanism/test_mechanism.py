@@ -112,7 +112,7 @@ def test_statement_names_everything_a_reviewer_asks_for(mech):
         "Sensitivity",
     ):
         assert word in text
-    assert repr(mech.noise_std) in text.replace("\n", "")
+    assert f"{mech.noise_std:.6g} x clip norm" in text.replace("\n", "")
     assert mech.fingerprint in text
     assert ("exact, by" in text) == mech.sensitivity.exact
     printed = float(text.split("(")[1].split(",")[0])

@@ -93,6 +93,16 @@ def test_bands_of_a_stream_widen_its_intervals_and_nothing_else():
         assert release.to_bytes() == same.to_bytes()
 
 
+def test_bands_of_quantiles_keep_their_standard_errors():
+    stream = streaming.Quantiles(range(9), [0.3, 0.6], epsilon=1.0, horizon=3)
+    stream.steps([np.linspace(0.0, 8.0, 60)] * 2)
+    wider = 0.0
+    for release, wide in zip(stream.releases(), stream.band(0.999), strict=True):
+        assert (wide.only.standard_error == release.only.standard_error).all()
+        wider += float((wide.only.high - wide.only.low - release.only.high + release.only.low).sum())
+    assert wider > 0
+
+
 def test_bands_for_ever_hold_at_every_step_together():
     stream = streaming.Count(epsilon=1.0)
     factors = Factors(stream.mechanism, stream.over, 0.9, 2)

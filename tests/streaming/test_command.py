@@ -126,7 +126,7 @@ def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
     code, text, _ = run(
         capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out, "--report", page
     )
-    assert code == 0 and "3 steps released, 3 in all" in text
+    assert code == 0 and "3 steps released, 3 in all" in text and "for all statistics together" in text
     assert "private: 1 records no time" in text and "private: 1 records of steps that are not over" in text
     assert "private: 1 records carrier: unknown category" in text
     with out.open() as file:
@@ -228,6 +228,7 @@ def test_standard_input(capsys, monkeypatch):
         (["--sum", "nosuch:1", "--epsilon", "1"], "no column 'nosuch'"),
         (["--count", "--epsilon", "1", "--min-sep", "3"], "need --unit"),
         (["--count", "--epsilon", "1", "--out", "x.doc"], "must end in"),
+        (["--quantiles", "carrier:0:10:1", "--epsilon", "1"], "column 'carrier' holds no number"),
         (["--histogram", "delay:1,2", "--mean", "delay:0:1", "--epsilon", "1"], "both as numbers"),
     ],
 )

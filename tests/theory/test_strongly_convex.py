@@ -7,7 +7,7 @@ import pytest
 
 from anechoic import theory
 from anechoic.strategies import endless
-from anechoic.theory.multipliers import Basis, Curvature, Form, basis, proven_room
+from anechoic.theory.multipliers import Basis, Curvature, MultiplierForm, basis, proven_room
 from tests.theory.noises import NOISES
 
 
@@ -102,7 +102,7 @@ def test_forms_are_those_of_the_sums_written_out():
     omega = 2 * np.pi * np.arange(period) / period
     spectra = np.conj(np.fft.fft([theta, z], axis=1))  # sum_t theta_t e^(i w t)
     spectra = np.conj(spectra)  # theta_{t+1} is e^(i w) Theta
-    form = Form(
+    form = MultiplierForm(
         curve, Basis(np.array([rho]), np.zeros(1), False), omega, np.ones((1, period), complex), np.zeros(1)
     )
     own, cross, room = form.own[0] @ h, form.cross[0] @ h, form.room @ h
@@ -115,7 +115,7 @@ def test_room_is_proven_below_what_any_grid_sees():
     curve, parts = Curvature(0.05, 1.0, 1.0), basis(0.05, 6, True)
     h = np.concatenate([[30.0], np.linspace(0.1, 2.0, parts.signed - 1)])
     grid = np.concatenate([[0.0], np.geomspace(1e-6, np.pi, 50_001)])
-    form = Form(
+    form = MultiplierForm(
         curve, Basis(parts.lags, parts.delays, False), grid, np.zeros((0, len(grid)), complex), np.zeros(0)
     )
     seen = (form.room @ h - 1).min()

@@ -16,7 +16,7 @@ from anechoic.errors import (
 )
 from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
-from anechoic.torch.release import Release
+from anechoic.torch.release import Releaser
 from anechoic.torch.sources.clipping import clipped_sums
 from tests.torch.setting import MODES, backward, data, mechanism, network, start, step, train, weights
 
@@ -483,7 +483,7 @@ def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
         step(run, next(iterator))
         batch = next(iterator)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Release, "add", _interrupt)
+            patch.setattr(Releaser, "add", _interrupt)
             step(run, batch)
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
             step(run, batch)

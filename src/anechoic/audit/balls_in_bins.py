@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from anechoic._validate import Array
 from anechoic.audit.counts import Counts, counts_of
 from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards, joined_before
-from anechoic.audit.ratios import Columns, log_ratio
+from anechoic.audit.ratios import StrategyColumns, log_ratio
 from anechoic.audit.sampler_power import Fault, sampler_faults
 from anechoic.sampling import BallsInBins
 
@@ -46,7 +46,7 @@ def _(sampling: BallsInBins, part: Mask, possible: Mask) -> Counts:
 
 
 @log_ratio.register
-def _(sampling: BallsInBins, columns: Columns, moved: Array) -> Array:
+def _(sampling: BallsInBins, columns: StrategyColumns, moved: Array) -> Array:
     n, bins = len(moved), sampling.bins
     steps_of = (np.arange(n)[:, None] % bins == np.arange(bins)).astype(np.float64)
     energy = np.square(columns.strategy.multiply(steps_of)).sum(axis=0)[:, None] / (2 * columns.variance)

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from anechoic._validate import Array
 from anechoic.audit.counts import Counts, counts_of, in_batches
 from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards
-from anechoic.audit.ratios import Columns, log_mix, log_ratio
+from anechoic.audit.ratios import StrategyColumns, log_mix, log_ratio
 from anechoic.audit.sampler_power import Fault, by_pairs, sampler_faults
 from anechoic.sampling import MinSepSampling
 
@@ -54,7 +54,7 @@ def _(sampling: MinSepSampling, part: Mask, possible: Mask) -> Counts:
 
 
 @log_ratio.register
-def _(sampling: MinSepSampling, columns: Columns, moved: Array) -> Array:
+def _(sampling: MinSepSampling, columns: StrategyColumns, moved: Array) -> Array:
     columns.refuse_overlap(sampling)
     return _chain(moved - columns.energy, sampling.rate, sampling.separation)
 

@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 from anechoic._validate import Array
 from anechoic.audit.counts import Counts, counts_of, in_batches
 from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards
-from anechoic.audit.ratios import Columns, log_mix, log_ratio, log_rest
+from anechoic.audit.ratios import StrategyColumns, log_mix, log_ratio, log_rest
 from anechoic.audit.sampler_power import Fault, by_pairs, sampler_faults
 from anechoic.sampling import CyclicPoisson, Poisson
 
@@ -54,7 +54,7 @@ def _(sampling: Poisson | CyclicPoisson, part: Mask, possible: Mask) -> Counts:
 
 @log_ratio.register(Poisson)
 @log_ratio.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson, columns: Columns, moved: Array) -> Array:
+def _(sampling: Poisson | CyclicPoisson, columns: StrategyColumns, moved: Array) -> Array:
     exponents, possible = moved - columns.energy, columns.possible
     if columns.overlap(sampling) is not None:
         return _overlapping(exponents, columns.gram / columns.variance, possible, sampling.rate)

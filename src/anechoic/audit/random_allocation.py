@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from anechoic._validate import Array
 from anechoic.audit.counts import Counts, counts_of, in_batches
 from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards, joined_before
-from anechoic.audit.ratios import Columns, log_ratio
+from anechoic.audit.ratios import StrategyColumns, log_ratio
 from anechoic.audit.sampler_power import Fault, by_pairs, sampler_faults
 from anechoic.sampling import RandomAllocation
 
@@ -56,7 +56,7 @@ def _(sampling: RandomAllocation, part: Mask, possible: Mask) -> Counts:
 
 
 @log_ratio.register
-def _(sampling: RandomAllocation, columns: Columns, moved: Array) -> Array:
+def _(sampling: RandomAllocation, columns: StrategyColumns, moved: Array) -> Array:
     columns.refuse_overlap(sampling)
     return _by_epoch(moved - columns.energy, sampling.period)
 

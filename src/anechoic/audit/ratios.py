@@ -25,7 +25,7 @@ from anechoic.strategies.base import warn_dense
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class StrategyColumns:
     """The strategy as likelihood ratios need it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Columns:
 
 
 @singledispatch
-def log_ratio(sampling: Sampling, columns: Columns, moved: Array) -> Array:
+def log_ratio(sampling: Sampling, columns: StrategyColumns, moved: Array) -> Array:
     """log of the mean over the patterns drawn of exp(sum of moved - ||C 1_pi||^2 / (2 variance)), shape (m,).
 
     Args:
@@ -117,7 +117,7 @@ def likelihood_ratios(
     dense = strategy.to_dense()
     energy = np.square(dense).sum(axis=0)[:, None] / (2 * variance)
     allowed = np.ones(y.shape, bool) if possible is None else np.asarray(possible, dtype=bool)
-    columns = Columns(strategy, dense.T @ dense, variance, energy, allowed)
+    columns = StrategyColumns(strategy, dense.T @ dense, variance, energy, allowed)
     products = dense.T @ y / variance
     ratio = log_ratio(sampling, columns, products)
     return ratio - log_ratio(sampling, columns, -products) if opposite else ratio

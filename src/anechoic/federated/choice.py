@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from anechoic.errors import AnechoicError
 from anechoic.federated.clients import Clients
 from anechoic.federated.discipline import NEVER, Discipline
-from anechoic.federated.ledger import Ledger
+from anechoic.federated.ledger import ParticipationLedger
 from anechoic.noise.integers import Integers as Drawn
 
 
@@ -41,7 +41,14 @@ class Starved(AnechoicError):
 
 
 def chosen(
-    ledger: Ledger, clients: Clients, step: int, attempt: int, *, most: int, fewest: int, key: bytes
+    ledger: ParticipationLedger,
+    clients: Clients,
+    step: int,
+    attempt: int,
+    *,
+    most: int,
+    fewest: int,
+    key: bytes,
 ) -> Clients:
     """Up to `most` of the clients that may take part in `step`.
 

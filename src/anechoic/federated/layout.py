@@ -14,7 +14,7 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayoutEntry:
     """One array: its name, shape, and dtype as NumPy writes it."""
 
     name: str
@@ -41,7 +41,7 @@ class Layout:
         array(7)
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LayoutEntry, ...]
     excluded: tuple[str, ...]
 
     @classmethod
@@ -78,7 +78,7 @@ class Layout:
                 )
             if not np.isfinite(array).all():
                 raise ValueError(f"array {name!r} has a number that is not finite.")
-            entries.append(Entry(name, array.shape, array.dtype.newbyteorder("=").str))
+            entries.append(LayoutEntry(name, array.shape, array.dtype.newbyteorder("=").str))
         layout = cls(tuple(entries), tuple(sorted(exclude)))
         if not layout.dimension:
             raise ValueError(f"no number is left to train: exclude={list(exclude)!r} takes all arrays.")

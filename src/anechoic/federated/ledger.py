@@ -19,7 +19,7 @@ _APART = 2**62
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClientEntry:
     """What one client has done so far.
 
     Attributes:
@@ -52,7 +52,7 @@ class Summary:
     nearest: int | None
 
 
-class Ledger:
+class ParticipationLedger:
     """Participations of all clients as arrays in memory, written to the state by whoever charges.
 
     Args:
@@ -61,7 +61,7 @@ class Ledger:
         entries: those of a state that goes on.
     """
 
-    def __init__(self, discipline: Discipline, key: bytes, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, discipline: Discipline, key: bytes, entries: Iterable[ClientEntry] = ()) -> None:
         self.discipline = discipline
         self._secret = secret_of(key)
         self._place: dict[bytes, int] = {}
@@ -106,7 +106,7 @@ class Ledger:
         places = clients.places
         return self.discipline.allows(step, self._last[places], self._count[places], clients.groups)
 
-    def charge(self, clients: Clients, step: int) -> list[Entry]:
+    def charge(self, clients: Clients, step: int) -> list[ClientEntry]:
         """Note that they take part in `step`; the entries that changed, for the state.
 
         Raises:
@@ -144,6 +144,6 @@ class Ledger:
             self._nearest = np.concatenate([self._nearest, np.full(place, _APART, np.int64)])
         return place
 
-    def _entry(self, digest: bytes) -> Entry:
+    def _entry(self, digest: bytes) -> ClientEntry:
         place = self._place[digest]
-        return Entry(digest, int(self._count[place]), int(self._last[place]), int(self._nearest[place]))
+        return ClientEntry(digest, int(self._count[place]), int(self._last[place]), int(self._nearest[place]))

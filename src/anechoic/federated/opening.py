@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from anechoic.federated.state import InMemory, State
-from anechoic.federated.store import Store
+from anechoic.federated.state import RunInMemory, RunState
+from anechoic.federated.store import RunStore
 from anechoic.keys import checked_key, new_key
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
@@ -20,16 +20,16 @@ def opened(
     key: bytes | None,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
-) -> tuple[State, bytes, bytes]:
+) -> tuple[RunState, bytes, bytes]:
     """(state, key, salt) of a run, in memory where no path is given.
 
     Raises:
         ValueError: for a counter without a state, or a key that is none.
-        CheckpointError, GuaranteeError: as `Store`.
+        CheckpointError, GuaranteeError: as `RunStore`.
     """
     if state is not None:
-        store = Store(state, identity=identity, key=key, counter=counter, adopt=adopt)
+        store = RunStore(state, identity=identity, key=key, counter=counter, adopt=adopt)
         return store, store.key, store.salt
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the directory that it counts for.")
-    return InMemory(), new_key() if key is None else checked_key(key), b""
+    return RunInMemory(), new_key() if key is None else checked_key(key), b""

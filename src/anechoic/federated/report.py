@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.ledger import Summary
-from anechoic.federated.state import Standing
+from anechoic.federated.state import RunStanding
 from anechoic.mechanism import Mechanism
 from anechoic.statement import round_up
 
@@ -51,7 +51,7 @@ class Report:
         ]
 
 
-def report_of(standing: Standing, mechanism: Mechanism, ledger: Summary) -> Report:
+def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> Report:
     """The report of a server that stands there."""
     tally = standing.tally
     # few different numbers of steps: each takes a sensitivity of its own

@@ -17,12 +17,12 @@ from anechoic.federated.clients import Clients
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.fitting import check_fits
 from anechoic.federated.layout import Layout
-from anechoic.federated.ledger import Ledger
+from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.opening import Key, opened
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
-from anechoic.federated.state import NoiseMemory, Standing, Tally
+from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
@@ -51,7 +51,7 @@ class Server:
         optimizer: of the server.
         min_replies: fewest clients that a round is begun with, and that must answer for a release.
         exclude: names of arrays that are sent but not trained.
-        state: a directory by which the run outlives this process; see `store.Store`.
+        state: a directory by which the run outlives this process; see `store.RunStore`.
         key: 32 secret bytes or a function that gives them, which are then not in the state. Without a state,
             use a key for one run only.
         counter: path of a file, kept elsewhere, by which an older state is recognised.
@@ -63,7 +63,7 @@ class Server:
     Raises:
         ValueError: for an argument out of range or of another kind.
         MismatchError: for a mechanism that is for something else than these rounds.
-        CheckpointError, GuaranteeError: as `store.Store`, for a state that cannot be continued.
+        CheckpointError, GuaranteeError: as `store.RunStore`, for a state that cannot be continued.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Server:
             self._noise = NoiseRows(
                 self.mechanism, self.layout.dimension, derive(self._key, address, size=32)
             )
-            self._ledger = Ledger(self.discipline, self._key, self._state.entries())
+            self._ledger = ParticipationLedger(self.discipline, self._key, self._state.entries())
             self._round: Asked | None = None
             self._standing = self._state.load() or self._first()
             self._remember()
@@ -125,10 +125,10 @@ class Server:
             self._state.close()
             raise
 
-    def _first(self) -> Standing:
+    def _first(self) -> RunStanding:
         vector = self.layout.flatten(self._like)
         fixed = {name: self._like[name] for name in self.layout.excluded}
-        return Standing(0, 0, None, vector, self.optimizer.start(len(vector)), fixed, Tally())
+        return RunStanding(0, 0, None, vector, self.optimizer.start(len(vector)), fixed, RunTally())
 
     def _remember(self) -> None:
         """The noise as it was: from the last snapshot of its memory, and the rows since then once more."""

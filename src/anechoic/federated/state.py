@@ -13,12 +13,12 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import Entry
+from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.optimizers import Memory
 
 
 @dataclass
-class Tally:
+class RunTally:
     """What happened so far, for the report.
 
     Attributes:
@@ -37,7 +37,7 @@ class Tally:
 
 
 @dataclass
-class Standing:
+class RunStanding:
     """Where a server stands between two instructions.
 
     Attributes:
@@ -56,7 +56,7 @@ class Standing:
     model: Array
     memory: Memory
     fixed: Mapping[str, np.ndarray[Any, Any]]
-    tally: Tally
+    tally: RunTally
 
 
 @dataclass(frozen=True)
@@ -69,28 +69,28 @@ class NoiseMemory:
     data: bytes
 
 
-class State(Protocol):
+class RunState(Protocol):
     """What `Server` writes to. Everything inside `transaction` is kept together or not at all."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
 
-    def load(self) -> Standing | None:
+    def load(self) -> RunStanding | None:
         """What was saved last, or None."""
 
     def noise(self) -> NoiseMemory | None:
         """The memory of the noise that was saved last, at or before the step of `load`."""
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[ClientEntry]:
         """The ledger."""
 
-    def charge(self, entries: Iterable[Entry]) -> None:
+    def charge(self, entries: Iterable[ClientEntry]) -> None:
         """Write entries of the ledger in the place of those before."""
 
-    def save(self, standing: Standing) -> None:
+    def save(self, standing: RunStanding) -> None:
         """All but the vectors and the ledger."""
 
-    def save_model(self, standing: Standing) -> None:
+    def save_model(self, standing: RunStanding) -> None:
         """All but the ledger."""
 
     def save_noise(self, noise: NoiseMemory) -> None:
@@ -103,28 +103,28 @@ class State(Protocol):
         """Give everything back."""
 
 
-class InMemory:
+class RunInMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
 
     def transaction(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def load(self) -> Standing | None:
+    def load(self) -> RunStanding | None:
         return None
 
     def noise(self) -> NoiseMemory | None:
         return None
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[ClientEntry]:
         return ()
 
-    def charge(self, entries: Iterable[Entry]) -> None:
+    def charge(self, entries: Iterable[ClientEntry]) -> None:
         """The ledger is its own memory."""
 
-    def save(self, standing: Standing) -> None:
+    def save(self, standing: RunStanding) -> None:
         """The server is its own snapshot."""
 
-    def save_model(self, standing: Standing) -> None:
+    def save_model(self, standing: RunStanding) -> None:
         """See `save`."""
 
     def save_noise(self, noise: NoiseMemory) -> None:

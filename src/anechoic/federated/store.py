@@ -20,8 +20,8 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import Entry
-from anechoic.federated.state import NoiseMemory, Standing, Tally
+from anechoic.federated.ledger import ClientEntry
+from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.state_file import StateFile, digest_of_parts, new_salt
@@ -31,8 +31,8 @@ from anechoic.units.ids import DIGEST
 _ROWS_BETWEEN = 16
 
 
-class Store(StateFile):
-    """A state directory, open for this process alone; see `StateFile`, and `federated.state.State`.
+class RunStore(StateFile):
+    """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunState`.
 
     The directory holds the noise of past rounds, the key unless one is given, and the ids of the clients of
     the open round: it is as secret as the data. Of clients that took part before it holds keyed digests.
@@ -92,7 +92,7 @@ class Store(StateFile):
 
     def _check_content(self, meta: dict[str, Any]) -> None:
         rows = self._database.execute("SELECT client, steps, last, nearest FROM clients")
-        self._entries = [Entry(bytes(client), *numbers) for client, *numbers in rows]
+        self._entries = [ClientEntry(bytes(client), *numbers) for client, *numbers in rows]
         self._sum = RowSum(map(_row, self._entries))
         known = {entry.digest for entry in self._entries}
         if self._sum.digest != meta["ledger"] or any(len(digest) != DIGEST for digest in known):
@@ -141,7 +141,7 @@ class Store(StateFile):
 
     # -- content -------------------------------------------------------------------------------
 
-    def load(self) -> Standing | None:
+    def load(self) -> RunStanding | None:
         head = self._head
         if head is None:
             return None
@@ -149,14 +149,14 @@ class Store(StateFile):
         memory = [arrays[f"memory {i}"] for i in range(head["memory"])]
         fixed = {name[6:]: array for name, array in arrays.items() if name.startswith("fixed ")}
         tally = dict(head["tally"])
-        return Standing(
+        return RunStanding(
             head["step"],
             head["attempt"],
             None if head["asked"] is None else tuple(map(_read_id, head["asked"])),
             arrays["model"],
             tuple(memory),
             fixed,
-            Tally(**{**tally, "refused": Counter(tally["refused"])}),
+            RunTally(**{**tally, "refused": Counter(tally["refused"])}),
         )
 
     def noise(self) -> NoiseMemory | None:
@@ -166,10 +166,10 @@ class Store(StateFile):
         step, rows = int(arrays["step"]), arrays["rows"]
         return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[ClientEntry]:
         return self._entries
 
-    def charge(self, entries: Iterable[Entry]) -> None:
+    def charge(self, entries: Iterable[ClientEntry]) -> None:
         changed = list(entries)
         for entry in changed:
             before = self._ledger.get(entry.digest)
@@ -179,7 +179,7 @@ class Store(StateFile):
             self._ledger[entry.digest] = entry
         self._database.executemany("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", map(_row, changed))
 
-    def save(self, standing: Standing) -> None:
+    def save(self, standing: RunStanding) -> None:
         if "model" not in self._files:
             self._write_model(standing)
         head = json.dumps(
@@ -198,7 +198,7 @@ class Store(StateFile):
             "INSERT OR REPLACE INTO standing VALUES (1, ?, ?)", (head, digest_of_parts(head))
         )
 
-    def save_model(self, standing: Standing) -> None:
+    def save_model(self, standing: RunStanding) -> None:
         self._write_model(standing)
         self.save(standing)
 
@@ -212,7 +212,7 @@ class Store(StateFile):
         # rows since the last one again
         return max(_ROWS_BETWEEN, rows)
 
-    def _write_model(self, standing: Standing) -> None:
+    def _write_model(self, standing: RunStanding) -> None:
         arrays = {
             "model": standing.model,
             **{f"memory {i}": part for i, part in enumerate(standing.memory)},
@@ -221,7 +221,7 @@ class Store(StateFile):
         self._files = {**self._files, "model": self._vectors.write("model", standing.step, arrays)}
 
 
-def _row(entry: Entry) -> tuple[bytes, int, int, int]:
+def _row(entry: ClientEntry) -> tuple[bytes, int, int, int]:
     return entry.digest, entry.count, entry.last, entry.nearest
 
 

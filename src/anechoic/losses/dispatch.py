@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import singledispatch
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from anechoic.strategies import (
     Tree,
 )
 from anechoic.strategies.banded import columns_of
-from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload, impulse
 from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
@@ -77,22 +78,48 @@ def error(workload: Workload, strategy: Strategy) -> StepErrors:
     """
     _same_steps(workload, strategy)
     n = strategy.n
-    if workload.is_prefix_sum and isinstance(strategy, Identity):
-        root = math.sqrt(n)
-        return StepErrors(n, root, math.sqrt((n + 1) / 2), lambda: np.arange(1.0, n + 1.0), root)
-    if isinstance(strategy, Output) and _same(workload, strategy.workload):
-        return StepErrors(n, 1.0, 1.0, lambda: np.ones(n), 1.0)
-    if workload.is_prefix_sum and isinstance(strategy, BLT):
-        decoder = prefix_decoder(np.asarray(strategy.scale), np.asarray(strategy.decay))
-        if decoder is not None:
-            largest, mean = decoder.squared_errors(n)
-            squares = lambda: np.cumsum(np.square(decoder.coefficients(n)))  # noqa: E731
-            return StepErrors(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
+    known = closed_error(strategy, workload)
+    if known is not None:
+        return known
     closed = toeplitz_error(workload, strategy)
     if closed is not None:
         largest, mean, squares = closed
         return StepErrors(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
     return _of_squares(_squared_errors(workload, strategy))
+
+
+@singledispatch
+def closed_error(strategy: Strategy, workload: Workload) -> StepErrors | None:
+    """`error` where a formula for this class and workload gives it at once, else None."""
+    return None
+
+
+@closed_error.register
+def _(strategy: Identity, workload: Workload) -> StepErrors | None:
+    if not workload.is_prefix_sum:
+        return None
+    n, root = strategy.n, math.sqrt(strategy.n)
+    return StepErrors(n, root, math.sqrt((n + 1) / 2), lambda: np.arange(1.0, n + 1.0), root)
+
+
+@closed_error.register
+def _(strategy: Output, workload: Workload) -> StepErrors | None:
+    if not _same(workload, strategy.workload):
+        return None
+    return StepErrors(strategy.n, 1.0, 1.0, lambda: np.ones(strategy.n), 1.0)
+
+
+@closed_error.register
+def _(strategy: BLT, workload: Workload) -> StepErrors | None:
+    if not workload.is_prefix_sum:
+        return None
+    decoder = prefix_decoder(np.asarray(strategy.scale), np.asarray(strategy.decay))
+    if decoder is None:
+        return None
+    n = strategy.n
+    largest, mean = decoder.squared_errors(n)
+    squares = lambda: np.cumsum(np.square(decoder.coefficients(n)))  # noqa: E731
+    return StepErrors(n, math.sqrt(largest), math.sqrt(mean), squares, math.sqrt(largest))
 
 
 def loss(
@@ -143,7 +170,7 @@ def _of_squares(squares: Array) -> StepErrors:
 
 def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
-    for way in (_of_tree, _of_restarted, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
+    for way in (_of_class, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
         squares = way(workload, strategy)
         if squares is not None and (way is _of_toeplitz or _kept_digits(squares)):
             return squares
@@ -160,17 +187,29 @@ def _kept_digits(squares: Array) -> bool:
         return bool((np.maximum.accumulate(squares) <= SHRUNK * squares).all())
 
 
-def _of_tree(workload: Workload, strategy: Strategy) -> Array | None:
-    """Trees for prefix sums: variances of nodes, weighted by the digits of the step."""
-    trees = (Tree, FullTree, IntervalStrategy, RecursiveTree)
-    if workload.is_prefix_sum and isinstance(strategy, trees):
-        return strategy.prefix_errors_squared()
+def _of_class(workload: Workload, strategy: Strategy) -> Array | None:
+    return own_squares(strategy, workload)
+
+
+@singledispatch
+def own_squares(strategy: Strategy, workload: Workload) -> Array | None:
+    """Squared row norms of B by a way of this class of strategies alone, shape (n,), or None."""
     return None
 
 
-def _of_restarted(workload: Workload, strategy: Strategy) -> Array | None:
+@own_squares.register(Tree)
+@own_squares.register(FullTree)
+@own_squares.register(IntervalStrategy)
+@own_squares.register(RecursiveTree)
+def _(strategy: Tree | FullTree | IntervalStrategy | RecursiveTree, workload: Workload) -> Array | None:
+    """Trees for prefix sums: variances of nodes, weighted by the digits of the step."""
+    return strategy.prefix_errors_squared() if workload.is_prefix_sum else None
+
+
+@own_squares.register
+def _(strategy: Restarted, workload: Workload) -> Array | None:
     """Restarts with a Toeplitz workload: B is block Toeplitz, so that its first block of columns is all."""
-    if not (isinstance(strategy, Restarted) and workload.is_toeplitz):
+    if not workload.is_toeplitz:
         return None
     length, times = strategy.base.n, strategy.times
     if workload.is_prefix_sum:
@@ -246,26 +285,38 @@ def _of_bands(workload: Workload, strategy: Strategy) -> Array | None:
 
 def _without_restarts(workload: Workload) -> tuple[Workload, int | None]:
     """The workload of which differences are taken, and their period; or the workload itself and None."""
-    if isinstance(workload, RestartDifferences):
-        return workload.base, workload.period
-    return workload, None
+    return (workload, None) if workload.restarts is None else workload.restarts
 
 
 def _toeplitz_inverse(strategy: Strategy) -> tuple[Array, Array | None] | None:
     """First column of T^-1 and diagonal of D for C = T D, or None where C is not of this form."""
     if strategy.structure.toeplitz and strategy.rows == strategy.n:
         return strategy.correlate(impulse(strategy.n)), None
-    if isinstance(strategy, Output) and strategy.workload is not None:
-        workload = strategy.workload
-        if workload.has_toeplitz_factor and workload.rates is not None:
-            return workload.solve(impulse(workload.n)) * workload.rates, workload.rates
-    if isinstance(strategy, ColumnScaled):
-        inner = _toeplitz_inverse(strategy.base)
-        if inner is not None:
-            inverse, scales = inner
-            own = np.asarray(strategy.scales)
-            return inverse, own if scales is None else own * scales
+    return _scaled_inverse(strategy)
+
+
+@singledispatch
+def _scaled_inverse(strategy: Strategy) -> tuple[Array, Array | None] | None:
+    """`_toeplitz_inverse` of C that is not Toeplitz itself."""
     return None
+
+
+@_scaled_inverse.register
+def _(strategy: Output) -> tuple[Array, Array | None] | None:
+    workload = strategy.workload
+    if workload is None or not workload.has_toeplitz_factor or workload.rates is None:
+        return None
+    return workload.solve(impulse(workload.n)) * workload.rates, workload.rates
+
+
+@_scaled_inverse.register
+def _(strategy: ColumnScaled) -> tuple[Array, Array | None] | None:
+    inner = _toeplitz_inverse(strategy.base)
+    if inner is None:
+        return None
+    inverse, scales = inner
+    own = np.asarray(strategy.scales)
+    return inverse, own if scales is None else own * scales
 
 
 def _by_columns(workload: Workload, strategy: Strategy, columns: int | None = None) -> Array:

@@ -9,6 +9,7 @@ recursions over the steps with constant coefficients and varying input: O(n K d)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import singledispatch
 
 import numpy as np
 import scipy
@@ -24,21 +25,35 @@ from anechoic.workloads.systems import workload_system
 LARGEST = 64
 
 
+@singledispatch
 def inverse_system(strategy: Strategy) -> System | None:
     """The system from z to the rows of C^-1 z for the classes known here, or None."""
-    if isinstance(strategy, BLT):
-        scale, decay = np.asarray(strategy.scale), np.asarray(strategy.decay)
-        if (scale >= 0).all():
-            residues, gaps = inverse_poles(scale, decay)
-            return System(-residues, np.diag(-gaps), np.ones(len(gaps)), 1.0)
-        return System(-scale, np.diag(decay - 1.0) - scale, np.ones(len(scale)), 1.0)
-    if isinstance(strategy, BandedInverse) and strategy.bands <= LARGEST:
-        return realisation(np.asarray(strategy.inverse_coefficients)[: strategy.bands], np.ones(1))
-    if isinstance(strategy, ConstantRecurrent) and len(np.asarray(strategy.readout)) <= LARGEST:
-        u, v, first = np.asarray(strategy.readout), np.asarray(strategy.input), strategy.first
-        excess = np.asarray(strategy.transition) - np.eye(len(u)) - np.outer(v, u) / first
-        return System(-u / first, excess, v / first, 1.0 / first)
     return None
+
+
+@inverse_system.register
+def _(strategy: BLT) -> System:
+    scale, decay = np.asarray(strategy.scale), np.asarray(strategy.decay)
+    if (scale >= 0).all():
+        residues, gaps = inverse_poles(scale, decay)
+        return System(-residues, np.diag(-gaps), np.ones(len(gaps)), 1.0)
+    return System(-scale, np.diag(decay - 1.0) - scale, np.ones(len(scale)), 1.0)
+
+
+@inverse_system.register
+def _(strategy: BandedInverse) -> System | None:
+    if strategy.bands > LARGEST:
+        return None
+    return realisation(np.asarray(strategy.inverse_coefficients)[: strategy.bands], np.ones(1))
+
+
+@inverse_system.register
+def _(strategy: ConstantRecurrent) -> System | None:
+    u, v, first = np.asarray(strategy.readout), np.asarray(strategy.input), strategy.first
+    if len(u) > LARGEST:
+        return None
+    excess = np.asarray(strategy.transition) - np.eye(len(u)) - np.outer(v, u) / first
+    return System(-u / first, excess, v / first, 1.0 / first)
 
 
 def squared_norms(system: System, n: int) -> tuple[float, float]:
@@ -133,17 +148,21 @@ def toeplitz_error(workload: Workload, strategy: Strategy) -> tuple[float, float
     if not workload.is_toeplitz:
         return None
     noise, sums = inverse_system(strategy), workload_system(workload, LARGEST)
-    if noise is None or sums is None:
-        return None
-    if isinstance(strategy, BandedInverse):
-        return _of_banded_inverse(sums, np.asarray(strategy.inverse_coefficients), strategy.n)
+    return None if noise is None or sums is None else _of_systems(strategy, noise, sums)
+
+
+@singledispatch
+def _of_systems(strategy: Strategy, noise: System, sums: System) -> tuple[float, float, Callable[[], Array]]:
+    """`toeplitz_error` from the systems of C^-1 and A."""
     system = chained(noise, sums)
     last, mean = squared_norms(system, strategy.n)
     return last, mean, lambda: np.cumsum(np.square(system.impulse_response(strategy.n)))
 
 
-def _of_banded_inverse(sums: System, inverse: Array, n: int) -> tuple[float, float, Callable[[], Array]]:
-    """`toeplitz_error` for C^-1 of few bands, whose sum may be tiny: after them the state of A runs free."""
+@_of_systems.register
+def _(strategy: BandedInverse, noise: System, sums: System) -> tuple[float, float, Callable[[], Array]]:
+    """Few bands of C^-1, whose sum may be tiny: after them the state of A runs free."""
+    inverse, n = np.asarray(strategy.inverse_coefficients), strategy.n
     head = []
     state = np.zeros(len(sums.entry))
     for value in inverse:
@@ -162,15 +181,24 @@ def _of_banded_inverse(sums: System, inverse: Array, n: int) -> tuple[float, flo
     return last, every / n, of_all_steps
 
 
+@singledispatch
+def unscaled(strategy: Strategy) -> tuple[Strategy, Array]:
+    """(base, gains) with C^-1 = diag(gains) base^-1 after all scalings of columns are taken off."""
+    return strategy, np.ones(strategy.n)
+
+
+@unscaled.register
+def _(strategy: ColumnScaled) -> tuple[Strategy, Array]:
+    base, gains = unscaled(strategy.base)
+    return base, gains / np.asarray(strategy.scales)
+
+
 def squares_with_gains(workload: Workload, strategy: Strategy) -> Array | None:
     """Squared row norms of A C^-1, shape (n,), for C of finite memory with scaled columns, or A with rates.
 
     None where A or C is of another kind, or nothing is scaled.
     """
-    base, gains = strategy, np.ones(strategy.n)  # A C^-1 = T diag(gains) base^-1
-    while isinstance(base, ColumnScaled):
-        gains = gains / np.asarray(base.scales)
-        base = base.base
+    base, gains = unscaled(strategy)  # A C^-1 = T diag(gains) base^-1
     noise, sums = inverse_system(base), workload_system(workload, LARGEST)
     if noise is None or sums is None or (base is strategy and workload.rates is None):
         return None

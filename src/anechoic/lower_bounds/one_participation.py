@@ -12,7 +12,8 @@ from anechoic.algebra.nuclear import MARGIN, circulant_value, dual_value, toepli
 from anechoic.losses import LossKind, row_weights, tail_weights
 from anechoic.lower_bounds.prefix_sums import prefix_sum_lower_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.workloads import RestartDifferences, Workload, prefix_sum
+from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads.general import restart_scales
 
 # Steps up to which the dual is improved, singular values are computed (where there is a Toeplitz factor,
 # whose FFT takes less, and where there is none), and the FFT is run over all steps.
@@ -61,8 +62,8 @@ def row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
         largest = np.abs(workload.to_dense()).max(axis=1)
     elif isinstance(kind, str) and kind == "max":
         rows = [n - 1]
-        if isinstance(workload, RestartDifferences) and workload.period <= n:
-            rows.append(n // workload.period * workload.period - 1)
+        if workload.restarts is not None and (period := workload.restarts[1]) <= n:
+            rows.append(n // period * period - 1)
         return [Bound(max(float(row_sizes(workload, t).max()) for t in rows) * (1 - MARGIN), theorem)]
     else:
         return []
@@ -86,11 +87,12 @@ def nuclear_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
         return []
     if even and (workload.is_prefix_sum and n > EXACT_TOEPLITZ):
         return [Bound(prefix_sum_lower_bound(n), "nuclear norm of A_pre over n")]
-    if isinstance(workload, RestartDifferences) and workload.base.is_prefix_sum and even:
-        if workload.period < n:
+    if workload.restarts is not None and workload.restarts[0].is_prefix_sum and even:
+        period = workload.restarts[1]
+        if period < n:
             return _block_bounds(workload, kind)  # of a block-diagonal matrix
         if n > EXACT:
-            return _weighted_prefix_bounds(workload, kind)
+            return _weighted_prefix_bounds(restart_scales(n, period), kind)
     if n <= REFINED:
         weights = None if even and kind == "max" else row_weights(kind, n)
         value = dual_value(workload.to_dense(), weights, steps=6)
@@ -128,12 +130,12 @@ def _circulant_bound(workload: Workload, kind: LossKind) -> Bound:
     return Bound(values[best], "trace of the weighted A with an orthogonal circulant, below its nuclear norm")
 
 
-def _weighted_prefix_bounds(workload: RestartDifferences, kind: LossKind) -> list[Bound]:
+def _weighted_prefix_bounds(scales: Array, kind: LossKind) -> list[Bound]:
     """Restart differences of prefix sums, of one period at most: A_pre with weighted rows."""
-    squares = np.square(workload.row_scales)
+    squares, sums = np.square(scales), prefix_sum(len(scales))
     if kind == "max":
-        return _scaled(nuclear_bounds(prefix_sum(workload.n), "max"), math.sqrt(squares.min()))
-    return _scaled(nuclear_bounds(prefix_sum(workload.n), squares), math.sqrt(squares.mean()))
+        return _scaled(nuclear_bounds(sums, "max"), math.sqrt(squares.min()))
+    return _scaled(nuclear_bounds(sums, squares), math.sqrt(squares.mean()))
 
 
 def _block_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
@@ -156,9 +158,9 @@ def _block_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
 
 def _block_size(workload: Workload) -> tuple[int, bool]:
     """Size of a leading block whose bound is cheap, and whether the diagonal blocks after it are the same."""
-    if isinstance(workload, RestartDifferences) and workload.base.is_toeplitz:
-        period = workload.period
-        if workload.base.is_prefix_sum and period < workload.n:
+    if workload.restarts is not None and workload.restarts[0].is_toeplitz:
+        base, period = workload.restarts
+        if base.is_prefix_sum and period < workload.n:
             return period, True
         if period <= EXACT:
             return EXACT // period * period, True

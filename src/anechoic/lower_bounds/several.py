@@ -63,6 +63,7 @@ def participation_bound(
 
     Example:
         >>> from anechoic import workloads
+        >>> from anechoic.participation import Cyclic
         >>> bound = participation_bound(workloads.prefix_sum(2), Cyclic(1), [[0, 1]], [np.eye(2)])
         >>> round(bound.value, 6)
         1.581139

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anechoic._validate import fraction, positive_float
+from anechoic._validate import fraction
 from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.covered import check_covered
+from anechoic.mechanism.goal import asked_for, shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism, adjacency_factor
 from anechoic.noise.rounding import before_drift
 from anechoic.sampling import Sampling
@@ -54,10 +55,7 @@ def calibrate(
             " Where somebody else forms them, or there is no training (docs/releases.md), promise how often"
             " one unit takes part: sampling.External(participation.Single(), batch_size=1, steps=n)."
         )
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError(
-            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
-        )
+    asked, by_epsilon = asked_for(epsilon, noise_multiplier)
     delta = fraction("delta", delta)
     how: Accounting = Verified.within(delta) if accounting == "verified" else accounting
     check_covered(strategy, sampling, adjacency, unit, how)
@@ -65,33 +63,27 @@ def calibrate(
     def with_std(std: float) -> Mechanism:
         return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how, grid_bits)
 
-    if noise_multiplier is not None:
-        unscaled = with_std(1.0)
-        std = positive_float("noise_multiplier", noise_multiplier) * unscaled.reference_sensitivity
-        return with_std(std)
+    if not by_epsilon:
+        return with_std(asked * with_std(1.0).reference_sensitivity)
 
-    epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     accountant = accountant_of(sampling, strategy, adjacency, how)
     if accountant is not None:
         inner, excess = before_drift(delta, with_std(1.0).drift)
-        std = accountant.noise_std(epsilon - excess, inner)
+        std = accountant.noise_std(asked - excess, inner)
     else:
         std = (
             adjacency_factor(adjacency)
             * sensitivity(strategy, sampling.participation).value
-            / gaussian_mu(epsilon, delta)
+            / gaussian_mu(asked, delta)
         )
     if isinstance(how, Verified):
         for growth in GROWTH:  # each may fail with its own part of how.failure
             mechanism = with_std(std * growth)
-            if mechanism.epsilon() <= epsilon:
+            if mechanism.epsilon() <= asked:
                 return mechanism
         raise ValueError(
-            f"samples={how.samples} did not show epsilon={epsilon} at delta={delta} with up to"
+            f"samples={how.samples} did not show epsilon={asked} at delta={delta} with up to"
             f" {GROWTH[-1]:g} times the estimated noise: give accounting=Verified(samples={4 * how.samples},"
             f" failure={how.failure:g})."
         )
-    mechanism, excess = with_std(std), 1e-15
-    while mechanism.epsilon() > epsilon:  # products of rounded numbers
-        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
-    return mechanism
+    return shown(with_std, std, asked)

@@ -18,6 +18,7 @@ from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.mechanism.goal import asked_for, shown
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
@@ -239,21 +240,12 @@ def calibrate_endless(
         >>> mechanism.at(1000).epsilon() <= mechanism.epsilon() <= 1
         True
     """
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError(
-            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
-        )
+    asked, by_epsilon = asked_for(epsilon, noise_multiplier)
 
     def with_std(std: float) -> EndlessMechanism:
         return EndlessMechanism(strategy, std, batch_size, clip_norm, adjacency, unit, delta)
 
     unscaled = with_std(1.0)
-    if noise_multiplier is not None:
-        multiplier = positive_float("noise_multiplier", noise_multiplier)
-        return with_std(multiplier * unscaled.sensitivity.value)
-    epsilon = positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-    std = unscaled.gdp() / gaussian_mu(epsilon, delta)
-    mechanism, excess = with_std(std), 1e-15
-    while mechanism.epsilon() > epsilon:  # products of rounded numbers
-        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
-    return mechanism
+    if not by_epsilon:
+        return with_std(asked * unscaled.sensitivity.value)
+    return shown(with_std, unscaled.gdp() / gaussian_mu(asked, delta), asked)

@@ -76,7 +76,7 @@ def _(mechanism: Mechanism) -> Statement:
         ("Strategy", m.strategy.describe()),
         ("Sensitivity", _sensitivity(m)),
         ("Clip norm", f"each {unit}'s contribution to one step has 2-norm at most {m.clip_norm!r}"),
-        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
+        ("Noise std", f"{m.noise_std:.6g} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
         ("Divisor", f"every noisy sum is divided by the constant {_counted(m.expected_batch_size)}"),
         ("Arithmetic", _arithmetic(m.grid_bits, m.expected_batch_size, m.drift)),
@@ -125,10 +125,10 @@ def _(mechanism: EndlessMechanism) -> Statement:
         ("Also", f"{round_up(m.gdp())}-GDP (mu), {round_up(m.rho())}-zCDP (rho)"),
         ("Participation", participation),
         ("Strategy", m.strategy.describe()),
-        ("Sensitivity", f"at most {m.sensitivity.value:.10g}, {m.sensitivity.method}"),
+        ("Sensitivity", f"at most {m.sensitivity.value:.6g}, {m.sensitivity.method}"),
         ("Clip norm", f"each {unit}'s contribution has 2-norm at most {m.clip_norm!r}"),
-        ("Noise std", f"{m.noise_std!r} x clip norm per coordinate of Z; the release adds C^-1 Z"),
-        ("Noise multiplier", f"{m.noise_multiplier!r} = noise std / limiting sensitivity"),
+        ("Noise std", f"{m.noise_std:.6g} x clip norm per coordinate of Z; the release adds C^-1 Z"),
+        ("Noise multiplier", f"{m.noise_multiplier:.6g} = noise std / limiting sensitivity"),
         ("Divisor", f"every noisy sum is divided by the constant {_counted(m.batch_size)}"),
         ("Arithmetic", _arithmetic(None, m.batch_size, 0.0)),
     )
@@ -289,9 +289,9 @@ def _too_large(m: Mechanism) -> list[tuple[str, str]]:
 def _sensitivity(m: Mechanism) -> str:
     s = m.sensitivity
     kind = "exact" if s.exact else "an upper bound"
-    text = f"{s.value:.10g}, {kind}, by {s.method}; holds in every dimension"
+    text = f"{s.value:.6g}, {kind}, by {s.method}; holds in every dimension"
     if m.amplified:
-        return f"largest column norm of C {m.reference_sensitivity:.10g}; unamplified {text}"
+        return f"largest column norm of C {m.reference_sensitivity:.6g}; unamplified {text}"
     return text
 
 
@@ -300,7 +300,7 @@ def _reference(m: Mechanism) -> str:
 
 
 def _noise_multiplier(m: Mechanism) -> str:
-    return f"{m.noise_multiplier!r} = noise std / {_reference(m)} ({m.reference_sensitivity:.10g})"
+    return f"{m.noise_multiplier:.6g} = noise std / {_reference(m)} ({m.reference_sensitivity:.6g})"
 
 
 _LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"

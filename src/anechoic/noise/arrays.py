@@ -17,14 +17,14 @@ from anechoic._validate import Array
 PRECISIONS = ("float32", "float64")
 
 
-class Fresh(Protocol):
-    """The fresh rows up to one step, by coordinate."""
+class FreshSums(Protocol):
+    """Weighted sums of the fresh rows up to one step, by coordinate."""
 
     def fill(self, out: Any, start: int, weights: Array) -> None:
         """out = sum_j weights[j] z_{t-j}, entries from `start` on; for a NumPy array and weights[0] != 0."""
 
 
-class Columns(Protocol):
+class MemoryColumns(Protocol):
     """Some columns of the memory, shape (rows, k), and of the row being made, shape (k,)."""
 
     memory: Any
@@ -63,7 +63,7 @@ class Columns(Protocol):
 
 
 #: One step's work, as it is done for some of the columns.
-Plan = Callable[[Columns], None]
+Plan = Callable[[MemoryColumns], None]
 
 
 class Arrays(Protocol):
@@ -78,7 +78,7 @@ class Arrays(Protocol):
     def check_row(self, row: Any, dimension: int) -> Any:
         """`row` if a stream may write into it; ValueError otherwise."""
 
-    def run(self, plan: Plan, memory: Any, row: Any, fresh: Fresh) -> None:
+    def run(self, plan: Plan, memory: Any, row: Any, fresh: FreshSums) -> None:
         """Do the plan for all columns, on the threads that there are."""
 
     def export(self, rows: Any, *, copy: bool) -> Any:

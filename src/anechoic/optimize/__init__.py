@@ -1,7 +1,4 @@
-"""Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum.
-
-The files carry an underscore because a function of the same name would hide the module.
-"""
+"""Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum."""
 
 from anechoic.optimize.bins.balls_in_bins import balls_in_bins
 from anechoic.optimize.columns.banded import banded

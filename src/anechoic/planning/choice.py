@@ -9,7 +9,7 @@ from anechoic.planning.calibrated import calibrated, may_do_with, row_of
 from anechoic.planning.families import family, label
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.room import Room
+from anechoic.planning.room import BYTES, Room
 from anechoic.planning.setting import Setting
 from anechoic.planning.table import size
 
@@ -133,7 +133,7 @@ def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Pla
     reason = [
         f"Chosen: {best.name} with {described}; it has the least"
         f" {'noise in a single step' if quiet else what}.",
-        _memory(best),
+        noise_state(best),
         *([_for_adam(best, known[0])] if quiet else [_against_independent(best, known)]),
         "" if quiet else _against_other_schemes(best, known),
         *notes,
@@ -148,11 +148,12 @@ def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Pla
     return Plan(final, best.mechanism, " ".join(note for note in reason if note))
 
 
-def _memory(best: PlanRow) -> str:
-    """How much noise state the choice holds, against the model."""
+def noise_state(best: PlanRow) -> str:
+    """How much noise state the choice holds, against the model in float32."""
     if best.memory is None or best.history == 0:
         return ""
-    return f"Its noise state is {size(best.memory)}, {best.history} times the model (float32)."
+    models = best.history * best.number_bytes // BYTES
+    return f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
 
 
 #: Gains in predicted error above which Adam's users are not sent to other noise.

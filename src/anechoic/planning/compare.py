@@ -8,12 +8,13 @@ from itertools import product
 from typing import get_args
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism import Adjacency, calibrate
 from anechoic.participation import Participation
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.calibrated import calibrated, row_of
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
-from anechoic.planning.estimated import Drawn
+from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.records import AccountingChoice, Candidate, Goal, OptimizerKind, PlanRow
@@ -31,6 +32,7 @@ STRATEGIES = tuple(CHOICES)
 UNAMPLIFIED = ("output", "dense")
 
 
+@on_one_thread
 def plan(
     *,
     examples: int,
@@ -112,7 +114,7 @@ def plan(
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
     space, families = room(dimension, memory_budget), CHOICES[strategy]
     rows: list[PlanRow] = []
-    drawn: list[tuple[Drawn, Goal]] = []
+    drawn: list[tuple[NoiseEstimates, Goal]] = []
     found: list[Scored] = []
     notes: list[str] = []
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
@@ -133,7 +135,7 @@ def plan(
         found += here
         rows += rows_of(here, goal, space)
         if accounting == "verified" and setting.sampled and "banded_toeplitz" in families:
-            drawn.append((Drawn(setting, goal, space), goal))
+            drawn.append((NoiseEstimates(setting, goal, space), goal))
     rows += _verified(drawn, rows, space)
     if not rows:
         raise ValueError(
@@ -194,7 +196,7 @@ def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
     return replace(asked, epsilon=epsilon), note
 
 
-def _verified(drawn: list[tuple[Drawn, Goal]], rows: list[PlanRow], space: Room) -> list[PlanRow]:
+def _verified(drawn: list[tuple[NoiseEstimates, Goal]], rows: list[PlanRow], space: Room) -> list[PlanRow]:
     """Rows of the schemes that Monte Carlo accounts for; the best is verified if it can win."""
     found = [
         (one, goal, row_of(calibrated(candidate, goal), one.rms(candidate), space, estimated=True))

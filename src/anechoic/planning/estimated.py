@@ -29,7 +29,7 @@ _OPTIMISED = 1
 MARGIN = 1.01
 
 
-class Drawn:
+class NoiseEstimates:
     """Candidates of one setting under a goal, their noise estimated."""
 
     def __init__(self, setting: Setting, goal: Goal, room: Room) -> None:

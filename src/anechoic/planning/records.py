@@ -81,7 +81,7 @@ class PlanRow:
             in clip norms, per coordinate.
         step_noise: std of the noise in the mean gradient of one step, RMS over the steps, in clip norms, per
             coordinate: the noise-to-batch ratio. It is what an adaptive optimiser divides by.
-        memory: bytes of noise state for float32, None where the dimension is unknown.
+        memory: bytes of noise state, None where the dimension is unknown.
         seconds: about the time of one core for the noise of one step, None where the dimension is unknown.
         history: rows of noise state.
         batch_size: B, the expected one where batches are drawn.
@@ -91,6 +91,7 @@ class PlanRow:
         estimated: whether the noise is a Monte Carlo estimate that nothing guarantees; `mechanism.epsilon()`
             then verifies what this noise gives, which takes minutes and may exceed what was asked for.
         frontier: whether no row has both less noise state and a smaller predicted error.
+        number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
     """
 
     name: str
@@ -108,6 +109,7 @@ class PlanRow:
     chosen: bool = False
     estimated: bool = False
     frontier: bool = False
+    number_bytes: int = 4
 
     @property
     def epsilon(self) -> float:

@@ -36,7 +36,7 @@ def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
 
 
 @contextlib.contextmanager
-def reading(source: Path, magic: bytes) -> Iterator[Window]:
+def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
     """What follows the head of a file of this format, its digest checked.
 
     Raises:
@@ -59,7 +59,7 @@ def reading(source: Path, magic: bytes) -> Iterator[Window]:
                 f"{source} is corrupt or truncated (its SHA-256 digest differs): resume from an older"
                 " checkpoint."
             )
-        window = Window(file, start)
+        window = FileTail(file, start)
         window.seek(0)
         yield window
 
@@ -117,7 +117,7 @@ class HashingWriter:
         self._file.flush()
 
 
-class Window(io.RawIOBase):
+class FileTail(io.RawIOBase):
     """A file from `start` on."""
 
     def __init__(self, file: IO[bytes], start: int) -> None:

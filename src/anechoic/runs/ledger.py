@@ -18,7 +18,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
 from anechoic.noise import derive
-from anechoic.runs.uncopyable import Single
+from anechoic.runs.uncopyable import Uncopyable
 from anechoic.units.batch import UnitBatch
 
 logger = logging.getLogger("anechoic")
@@ -54,7 +54,7 @@ class Delivery:
         return self.chunk + 1 == self.chunks
 
 
-class ReleaseLedger(Single):
+class ReleaseLedger(Uncopyable):
     """Keeps batches and releases together.
 
     Args:

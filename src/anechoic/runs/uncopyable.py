@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 
-class Single:
+class Uncopyable:
     """Mixin that refuses copy.copy, copy.deepcopy and pickle.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, singledispatch
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -297,19 +297,29 @@ def rational(buffers: int, accurate_to: int) -> EndlessBLT:
     return EndlessBLT(*root_fractions(accurate_to, buffers))
 
 
+@singledispatch
 def without_horizon(strategy: Strategy) -> HorizonFree:
     """A BLT, banded Toeplitz or banded inverse strategy without its number of steps.
 
     Raises:
         ValueError: for any other strategy: its n coefficients do not say how C goes on.
     """
-    if isinstance(strategy, BLT):
-        return EndlessBLT(strategy.scale, strategy.decay)
-    if isinstance(strategy, BandedToeplitz):
-        return EndlessBands(strategy.band)
-    if isinstance(strategy, BandedInverse):
-        return EndlessInverse(strategy.inverse_coefficients)
     raise ValueError(
         f"strategy={strategy!r} does not say how C goes on after its last step: pass a BLT, BandedToeplitz or"
         " BandedInverse, or make one with n=None (Toeplitz.damped, Toeplitz.from_generating_function)."
     )
+
+
+@without_horizon.register
+def _(strategy: BLT) -> HorizonFree:
+    return EndlessBLT(strategy.scale, strategy.decay)
+
+
+@without_horizon.register
+def _(strategy: BandedToeplitz) -> HorizonFree:
+    return EndlessBands(strategy.band)
+
+
+@without_horizon.register
+def _(strategy: BandedInverse) -> HorizonFree:
+    return EndlessInverse(strategy.inverse_coefficients)

@@ -260,6 +260,11 @@ def _values(texts: list[str], column: str, statistics: Mapping[str, Statistic]) 
             found[i] = float(text)
         except ValueError:
             continue
+    if texts and any(texts) and np.isnan(found).all():
+        raise ValueError(
+            f"column {column!r} holds no number: --sum, --mean, --quantiles and --distribution need one that"
+            " does. Categories go to --histogram."
+        )
     return found
 
 
@@ -289,9 +294,18 @@ def _moment(text: str, zone: str) -> float:
 
 def _report(options: Any, stream: Estimator, tally: Tally) -> None:
     last = stream.get()
+    saved = []
+    if options.out is not None:  # before anything is printed: who reads that may close the pipe
+        write_releases(options.out, stream.releases())
+        saved.append(options.out)
+    if options.report is not None:
+        write_page(options.report, stream, title=f"Releases of {Path(options.input).name}")
+        saved.append(options.report)
+    shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
         f"{tally.released} steps released, {stream.step} in all;"
-        f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta {stream.mechanism.delta:g}."
+        f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
+        f" {stream.mechanism.delta:g}{shared}."
     )
     for reason, count in {**tally.left_out, **stream.diagnostics()}.items():
         print(f"  private: {count} records {reason}")
@@ -299,12 +313,8 @@ def _report(options: Any, stream: Estimator, tally: Tally) -> None:
         for name, estimate in last.estimates.items():
             if estimate.value.ndim == 0:
                 print(f"  {name}: {estimate.value:.6g} ({estimate.low:.6g} to {estimate.high:.6g})")
-    if options.out is not None:
-        write_releases(options.out, stream.releases())
-        print(f"Saved: {options.out}")
-    if options.report is not None:
-        write_page(options.report, stream, title=f"Releases of {Path(options.input).name}")
-        print(f"Saved: {options.report}")
+    for path in saved:
+        print(f"Saved: {path}")
 
 
 def _progress(done: int, steps: int) -> None:

@@ -328,7 +328,11 @@ class Estimator:
         shared, found = self.shared.fresh(), []
         for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
             widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
-            estimates = shared.decode(total, self._deviations, step, widths)
+            wide = shared.decode(total, self._deviations, step, widths)
+            estimates = {
+                name: replace(wide[name], standard_error=published.standard_error)
+                for name, published in made.estimates.items()
+            }
             found.append(replace(made, estimates=estimates))
             shared.learn(total, self._deviations, step)
         return found

@@ -89,7 +89,7 @@ def basis(gap: float, terms: int, causal: bool) -> Basis:
     return Basis(shares, shares, causal)
 
 
-class Form:
+class MultiplierForm:
     """The form at frequencies `omega`, with rows B_c of `gains`, b_c in `fresh`: linear in x."""
 
     def __init__(self, curve: Curvature, basis: Basis, omega: Array, gains: Complex, fresh: Array) -> None:
@@ -149,7 +149,7 @@ def feasible(curve: Curvature, basis: Basis, channels: int) -> Array:
     return x / (curve.convexity * curve.smoothness)
 
 
-def least(form: Form, weights: Array, x: Array, signed: int) -> tuple[Array, float]:
+def least(form: MultiplierForm, weights: Array, x: Array, signed: int) -> tuple[Array, float]:
     """The x of least sum_c weights_c @ psi_c with x[:signed] >= 0, by a logarithmic barrier.
 
     psi is a square over a linear function, hence convex in x.
@@ -216,7 +216,10 @@ def proven_room(curve: Curvature, basis: Basis, h: Array) -> float:
     octaves = math.ceil(math.log2(math.pi / finest))
     edges = np.concatenate([[0.0], math.pi * 2.0 ** np.linspace(-octaves, 0.0, CELLS * octaves)])
     nothing = np.zeros((0, len(edges)), dtype=np.complex128)
-    room = Form(curve, Basis(basis.lags, basis.delays, False), edges, nothing, np.zeros(0)).room @ h - 1.0
+    room = (
+        MultiplierForm(curve, Basis(basis.lags, basis.delays, False), edges, nothing, np.zeros(0)).room @ h
+        - 1.0
+    )
     low, width = edges[:-1], np.diff(edges)
     near = np.sqrt(gap_power((1.0 - basis.lags), np.square(np.sin(low / 2))[:, None]))
     # f = y / (1 - rho e), y = 1 - e: f' = -i e (1 - rho) / (1 - rho e)^2

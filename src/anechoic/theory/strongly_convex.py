@@ -19,7 +19,16 @@ from scipy.optimize import minimize
 from anechoic._validate import Array, positive_float, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.strategies import BLT, HorizonFree, without_horizon
-from anechoic.theory.multipliers import Basis, Complex, Curvature, Form, basis, feasible, least, proven_room
+from anechoic.theory.multipliers import (
+    Basis,
+    Complex,
+    Curvature,
+    MultiplierForm,
+    basis,
+    feasible,
+    least,
+    proven_room,
+)
 from anechoic.theory.optimal import best_blt
 from anechoic.theory.spectra import spectrum
 
@@ -210,7 +219,9 @@ def _improved(
     points = circle(lambda omega: _reach(gap, omega)[None, :], gap / 16)
     away = away_from_one(points.angles)
     ones = np.ones((1, len(away)), dtype=np.complex128)
-    form = Form(problem.curvature, Basis(parts.lags, parts.delays, False), points.angles, ones, np.zeros(1))
+    form = MultiplierForm(
+        problem.curvature, Basis(parts.lags, parts.delays, False), points.angles, ones, np.zeros(1)
+    )
     h, tau = x[: parts.signed], x[parts.signed : parts.signed + parts.free]
     room, own, through = form.room @ h - 1.0, form.own[0] @ h, form.cross[0] @ h
     wave = parts.waves(points.angles) @ tau
@@ -269,7 +280,7 @@ def _bound(
     points: Circle = circle(rows, shrink / 16)
     at = gains(points.angles)
     brought = np.array([fresh, sigma])
-    form = Form(curve, parts, points.angles, at, brought)
+    form = MultiplierForm(curve, parts, points.angles, at, brought)
     weights = np.tile(points.weights, (len(at), 1))
     x, gap = least(form, weights, feasible(curve, parts, len(at)), parts.signed)
     # a little more of everything leaves room that can be proven, for that much in the bound
@@ -285,7 +296,9 @@ def _bound(
         )
 
     def integrand(omega: Array) -> Array:
-        return np.asarray(Form(curve, parts, omega, gains(omega), brought).psi(x).sum(axis=0)[None, :])
+        return np.asarray(
+            MultiplierForm(curve, parts, omega, gains(omega), brought).psi(x).sum(axis=0)[None, :]
+        )
 
     finer = circle(integrand, shrink / 16)
     half = problem.smoothness / 2.0

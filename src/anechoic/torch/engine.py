@@ -14,11 +14,11 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import Plan
-from anechoic.runs.uncopyable import Single
+from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
-from anechoic.torch.run import Run
+from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.sources.automatic import AUTO
@@ -29,7 +29,7 @@ class NoAttributeError(UnsupportedError, AttributeError):
     """An attribute of Opacus's engine that has no counterpart here."""
 
 
-class PrivacyEngine(Resumable, Single):
+class PrivacyEngine(Resumable, Uncopyable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
@@ -93,7 +93,7 @@ class PrivacyEngine(Resumable, Single):
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
-        self._run: Run | None = None
+        self._run: PrivateRun | None = None
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class PrivacyEngine(Resumable, Single):
         """Releases (steps) made so far."""
         return self._current().ledger.releases
 
-    def _current(self) -> Run:
+    def _current(self) -> PrivateRun:
         if self._run is None:
             raise ValueError(
                 "this engine has no run yet: call make_private or make_private_with_epsilon first."

@@ -13,19 +13,19 @@ from torch.optim import Optimizer
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
-from anechoic.runs.uncopyable import Single
+from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
-from anechoic.torch.release import Release
+from anechoic.torch.release import Releaser
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
-from anechoic.torch.watching.members import Members
-from anechoic.torch.watching.parameters import BeforeCall, Watch
+from anechoic.torch.watching.members import ModelMembers
+from anechoic.torch.watching.parameters import BeforeCall, ParameterWatch
 
 
-class CorrelatedOptimizer(Single, Optimizer):
+class CorrelatedOptimizer(Uncopyable, Optimizer):
     """A gradient source, a release and an update behind the face of a torch optimizer.
 
     Learning rates, their schedulers, hooks on steps and state are those of the user's optimizer, which it
@@ -52,7 +52,7 @@ class CorrelatedOptimizer(Single, Optimizer):
     def __init__(
         self,
         source: GradientSource,
-        release: Release,
+        release: Releaser,
         optimizer: Optimizer,
         *,
         mechanism: Mechanism,
@@ -74,7 +74,7 @@ class CorrelatedOptimizer(Single, Optimizer):
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
         self._settings = self._read_settings()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
-        self._unchanged, self._members = Watch(self._bound, watched), Members(module)
+        self._unchanged, self._members = ParameterWatch(self._bound, watched), ModelMembers(module)
         called = module if source.by_layers else source.module  # else the module runs row by row
         self._before_call = called.register_forward_pre_hook(
             BeforeCall(

@@ -13,11 +13,11 @@ from anechoic.mechanism import Mechanism
 from anechoic.noise import NoiseState, NoiseStream
 from anechoic.noise.grid import spacing
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.runs.uncopyable import Single
+from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.watching.parameters import bits
 
 
-class Journal(Protocol):
+class ReleaseLog(Protocol):
     """Where releases are written down before anybody sees them."""
 
     def digest(self, parts: Iterable[Any]) -> str:
@@ -27,7 +27,7 @@ class Journal(Protocol):
         """Note that release `step` has this digest, or refuse it: nothing of it is used then."""
 
 
-class Release(Single):
+class Releaser(Uncopyable):
     """Adds the noise row of release t to its sums, and divides; knows no optimizer and no model.
 
     Args:
@@ -45,7 +45,7 @@ class Release(Single):
     ) -> None:
         self.ledger = ledger
         self.divisor = divisor
-        self.journal: Journal | None = None
+        self.journal: ReleaseLog | None = None
         self._mechanism = mechanism
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
@@ -142,6 +142,6 @@ class Release(Single):
         return noisy.double().mul_(spacing(self._mechanism.clip_norm, bits) / self.divisor).to(dtype)
 
 
-def digest(released: list[Tensor], journal: Journal) -> str:
+def digest(released: list[Tensor], journal: ReleaseLog) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)

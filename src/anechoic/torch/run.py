@@ -12,19 +12,19 @@ from anechoic.batches.base import Batches
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import identity_of
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.runs.uncopyable import Single
+from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.release import Release
+from anechoic.torch.release import Releaser
 from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.sources import GradientSource
 
 
 @dataclass
-class Run(Single):
+class PrivateRun(Uncopyable):
     """Objects of one private training run.
 
     Attributes:
@@ -45,7 +45,7 @@ class Run(Single):
     ledger: ReleaseLedger
     plain: nn.Module
     source: GradientSource
-    release: Release
+    release: Releaser
     optimizer: CorrelatedOptimizer
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]

@@ -65,6 +65,16 @@ class Workload:
         """Whether A is the all-ones lower triangle A_pre."""
         return False
 
+    @property
+    def restarts(self) -> tuple[Workload, int] | None:
+        """(workload, period) where A takes differences of its rows between restarts, else None."""
+        return None
+
+    @property
+    def scheduled(self) -> tuple[Workload, Array] | None:
+        """(workload, diagonal) where A is that workload times D and neither is Toeplitz, else None."""
+        return None
+
     def multiply(self, x: ArrayLike) -> Array:
         """A x along axis 0; x has shape (n, ...)."""
         x = rows_of(self.n, x)

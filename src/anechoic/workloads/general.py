@@ -125,11 +125,13 @@ class RestartDifferences(GeneralWorkload):
         object.__setattr__(self, "period", positive_int("period", period))
 
     @property
+    def restarts(self) -> tuple[Workload, int]:
+        return self.base, self.period
+
+    @property
     def row_scales(self) -> Array:
         """Factor of every difference, 1 / sqrt(period) or 1; shape (n,)."""
-        scales = np.full(self.n, 1.0 / np.sqrt(self.period))
-        scales[self.period - 1 :: self.period] = 1.0
-        return scales
+        return restart_scales(self.n, self.period)
 
     def multiply(self, x: ArrayLike) -> Array:
         x = rows_of(self.n, x)
@@ -183,6 +185,13 @@ class RestartDifferences(GeneralWorkload):
 
     def _flat(self, blocks: Array) -> Array:
         return blocks.reshape(-1, *blocks.shape[2:])[: self.n].copy()
+
+
+def restart_scales(n: int, period: int) -> Array:
+    """Factors of the differences of n rows: 1 at the end of a period, 1 / sqrt(period) elsewhere."""
+    scales = np.full(n, 1.0 / np.sqrt(period))
+    scales[period - 1 :: period] = 1.0
+    return scales
 
 
 def restart_differences(workload: Workload, *, period: int) -> Workload:

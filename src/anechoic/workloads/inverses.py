@@ -7,8 +7,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.workloads.base import Workload
-from anechoic.workloads.general import RestartDifferences
-from anechoic.workloads.optimizers import Scheduled
+from anechoic.workloads.general import restart_scales
 
 MOST = 64  # bands from which dense products are as fast
 UNEVEN = 20.0  # ratio of rates from which products with an inverse are avoided
@@ -20,13 +19,15 @@ def inverse_columns(workload: Workload) -> Array | None:
     Prefix sums and decaying ones have 2, momentum 3; learning rates do not add any.
     """
     n = workload.n
-    if isinstance(workload, Scheduled) and not workload.has_toeplitz_factor:
-        inner = inverse_columns(workload.base)
-        return None if inner is None else _with_rates(inner, np.asarray(workload.learning_rates))
-    if isinstance(workload, RestartDifferences) and workload.base.is_prefix_sum:
-        gains = 1.0 / workload.row_scales
+    if workload.scheduled is not None:
+        base, rates = workload.scheduled
+        inner = inverse_columns(base)
+        return None if inner is None else _with_rates(inner, rates)
+    if workload.restarts is not None and workload.restarts[0].is_prefix_sum:
+        period = workload.restarts[1]
+        gains = 1.0 / restart_scales(n, period)
         below = -gains
-        below[workload.period - 1 :: workload.period] = 0.0
+        below[period - 1 :: period] = 0.0
         below[-1] = 0.0
         return np.stack([gains, below], axis=1)[:, :n]
     if not workload.has_toeplitz_factor:
@@ -44,8 +45,8 @@ def uneven_inverse(workload: Workload) -> tuple[Array, Array] | None:
     Then the entries of A^-1 = D^-1 F differ widely too, and products with them lose digits: some
     (ratio of rates)^2 units in the last place.
     """
-    if isinstance(workload, Scheduled) and not workload.has_toeplitz_factor:
-        plain, rates = workload.base, np.asarray(workload.learning_rates)
+    if workload.scheduled is not None:
+        plain, rates = workload.scheduled
         filtered = inverse_columns(plain)
     elif workload.has_toeplitz_factor and workload.rates is not None:
         rates = workload.rates

@@ -203,6 +203,10 @@ class Scheduled(Workload):
             return None
         return self._d if self.base.rates is None else self.base.rates * self._d
 
+    @property
+    def scheduled(self) -> tuple[Workload, Array] | None:
+        return None if self.has_toeplitz_factor else (self.base, self._d)
+
     def multiply(self, x: ArrayLike) -> Array:
         return self.base.multiply(scale_rows(self._d, rows_of(self.n, x)))
 

@@ -11,8 +11,8 @@ from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.chains import (
     COARSE,
     FINE,
-    Chain,
-    Grid,
+    BinChain,
+    Fineness,
     _rounded_normal,
     chains,
     largest_at_lags,
@@ -27,7 +27,9 @@ def covariance(chain):
     return chain.shared + chain.variance * chain.correlation**lags
 
 
-@pytest.mark.parametrize("chain", [Chain(2, 0.0, 1.0, 0.6), Chain(2, 0.3, 0.5, 0.0), Chain(3, 0.0, 1.0, 0.9)])
+@pytest.mark.parametrize(
+    "chain", [BinChain(2, 0.0, 1.0, 0.6), BinChain(2, 0.3, 0.5, 0.0), BinChain(3, 0.0, 1.0, 0.9)]
+)
 @pytest.mark.parametrize("std", [0.6, 1.5])
 def test_the_law_lies_above_the_integral_and_close(chain, std):
     epsilons = (0.2, 1.0, 2.0)
@@ -40,7 +42,7 @@ def test_the_law_lies_above_the_integral_and_close(chain, std):
 
 
 def test_more_bins_by_monte_carlo():
-    chain, std = Chain(40, 0.1, 1.0, 0.8), 1.3
+    chain, std = BinChain(40, 0.1, 1.0, 0.8), 1.3
     law, mixture = chain.law(std, 2.0, 1e-6), Mixture(covariance(chain))
     for epsilon in (0.3, 1.0):
         estimate = mixture.verify(epsilon, std, samples=200_000, failure=1e-3)
@@ -48,8 +50,8 @@ def test_more_bins_by_monte_carlo():
 
 
 def test_refining_lowers_both_directions_to_a_limit():
-    chain = Chain(15, 0.05, 1.0, 0.8)
-    grids = (Grid(0.08, 300), COARSE, FINE, Grid(0.002, 3000))
+    chain = BinChain(15, 0.05, 1.0, 0.8)
+    grids = (Fineness(0.08, 300), COARSE, FINE, Fineness(0.002, 3000))
     found = [(law.remove(1.0), law.add(1.0)) for law in (chain.law(1.2, 2.0, 1e-6, grid) for grid in grids)]
     for coarse, fine in pairwise(found):
         assert fine[0] < coarse[0]
@@ -60,7 +62,7 @@ def test_refining_lowers_both_directions_to_a_limit():
 
 def test_shared_part_alone_is_nearly_a_gaussian():
     """With v next to nothing the pair is one Gaussian of mu = sqrt(a) / s."""
-    law = Chain(5, 1.0, 1e-6, 0.5).law(1.0, 4.0, 1e-7)
+    law = BinChain(5, 1.0, 1e-6, 0.5).law(1.0, 4.0, 1e-7)
     for epsilon in (0.2, 1.0, 3.0):
         exact = gaussian_delta(epsilon, 1.0)
         assert exact * (1 - 1e-6) <= law.remove(epsilon) <= 1.002 * exact
@@ -69,7 +71,7 @@ def test_shared_part_alone_is_nearly_a_gaussian():
 
 def test_what_lies_above_the_grid_counts():
     """Asked far beyond the epsilon that the grid was made for, the law is still a bound."""
-    chain = Chain(2, 0.0, 1.0, 0.5)
+    chain = BinChain(2, 0.0, 1.0, 0.5)
     exact = exact_deltas(covariance(chain), 0.6, (1.5, 3.0))
     law = chain.law(0.6, 0.5, 1e-7)
     for epsilon, (remove, add) in zip((1.5, 3.0), exact, strict=True):
@@ -78,7 +80,7 @@ def test_what_lies_above_the_grid_counts():
 
 
 def test_masses_and_means_are_kept():
-    law = Chain(25, 0.0, 0.8, 0.7).law(1.0, 1.0, 1e-6)
+    law = BinChain(25, 0.0, 0.8, 0.7).law(1.0, 1.0, 1e-6)
     assert law.masses.sum() + law.above == pytest.approx(1.0, abs=1e-11)
     mean = law.masses @ law.values + law.above_mean
     assert 1.0 <= mean <= math.exp(law.inflation)

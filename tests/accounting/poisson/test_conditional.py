@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from anechoic.accounting import gaussian_delta, poisson_epsilon
 from anechoic.accounting.poisson import conditional as conditional_module
-from anechoic.accounting.poisson.conditional import DIRECTIONS, Chain, dense_chain, toeplitz_chain
+from anechoic.accounting.poisson.conditional import DIRECTIONS, HistoryChain, dense_chain, toeplitz_chain
 from anechoic.accounting.poisson.rows import bernoulli_row
 from anechoic.accounting.poisson.tails import Tails
 
@@ -83,7 +83,7 @@ def test_conditioning_on_the_noise_alone_would_be_too_little():
     ((truth, error),) = true_deltas(matrix, rate, std, [epsilon], "remove")
     chain = dense_chain(matrix, rate)
 
-    class Faulty(Chain):
+    class Faulty(HistoryChain):
         def probabilities(self, std, failure, direction):
             return super().probabilities(std, failure, "add")
 
@@ -252,7 +252,7 @@ def test_pairs_are_all_counted():
 def test_all_pairs_share_the_probability_of_exceeding_a_threshold():
     chain, asked = dense_chain(random_matrix(6, 0), 0.1), []
 
-    class Recording(Chain):
+    class Recording(HistoryChain):
         def probabilities(self, std, failure, direction):
             asked.append(failure)
             return super().probabilities(std, failure, direction)

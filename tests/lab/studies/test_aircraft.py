@@ -13,9 +13,9 @@ from rich.console import Console  # noqa: E402 - needs the extras
 
 from anechoic.lab.studies import keeping, training  # noqa: E402
 from anechoic.lab.studies.aircraft import aircraft_study, group_delta, sampled_study  # noqa: E402
-from anechoic.lab.studies.bounding import Bound, participation_of  # noqa: E402
+from anechoic.lab.studies.bounding import ContributionBound, participation_of  # noqa: E402
 from anechoic.lab.studies.runner import run_study  # noqa: E402
-from anechoic.lab.studies.study import Arm, Run  # noqa: E402
+from anechoic.lab.studies.study import Arm, TrainingRun  # noqa: E402
 from anechoic.lab.studies.tasks import Flights, SampledFlights, load, used  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import External  # noqa: E402
@@ -48,12 +48,12 @@ def test_mechanisms_say_what_they_protect_and_promise_what_the_batches_keep(stud
 
 def test_bounds_can_be_given():
     found, _, facts = aircraft_study(**SMALL, separation=4, limit=3, strategy="blt")
-    assert found.task.bound == Bound(4, 3) and facts["compared"] == []
+    assert found.task.bound == ContributionBound(4, 3) and facts["compared"] == []
     assert aircraft_study(**SMALL, limit=2)[2]["bound"] == {"separation": 1, "limit": 2}
 
 
 def test_the_flights_of_one_aircraft_are_averaged_and_clipped_together(monkeypatch):
-    task = Flights(examples=2_560, batch_size=128, bound=Bound(3, 4))
+    task = Flights(examples=2_560, batch_size=128, bound=ContributionBound(3, 4))
     data = load(task)
     rows, batches = used(task, data)
     owners = data.owners[rows]
@@ -75,7 +75,7 @@ def test_the_flights_of_one_aircraft_are_averaged_and_clipped_together(monkeypat
         "score",
         lambda self, model, data, logits, labels: seen.update(model=model, logits=logits) or 0.5,
     )
-    outcome = training.execute(Run(task, Arm("clipped", "fixed", 1.0, unit="aircraft"), 0.5, 7, 20))
+    outcome = training.execute(TrainingRun(task, Arm("clipped", "fixed", 1.0, unit="aircraft"), 0.5, 7, 20))
     assert outcome.epsilon is None
     torch.testing.assert_close(next(seen["model"].parameters()).detach(), weights, atol=2e-5, rtol=1e-4)
     # every flight is scored, before the step that trains on some of its window
@@ -109,7 +109,7 @@ def test_a_study_runs_is_written_and_says_what_a_flight_is_worth(study, tmp_path
 def test_a_private_run_over_aircraft_resumes_bit_for_bit(study, tmp_path):
     found, _, _ = study
     arm = next(a for a in found.arms if a.kind == "planned" and a.unit == "aircraft")
-    whole = training.execute(Run(found.task, arm, 0.5, 21, 20))
+    whole = training.execute(TrainingRun(found.task, arm, 0.5, 21, 20))
     from anechoic.runs import ledger
 
     ledger._MADE.clear()  # the runs stand for processes of their own
@@ -120,7 +120,7 @@ def test_a_private_run_over_aircraft_resumes_bit_for_bit(study, tmp_path):
     def stop(steps):
         raise Stop
 
-    run = Run(found.task, arm, 0.5, 21, 20, str(tmp_path), checkpoint_every=7, resume=True)
+    run = TrainingRun(found.task, arm, 0.5, 21, 20, str(tmp_path), checkpoint_every=7, resume=True)
     made = training.REPORT_EVERY
     training.REPORT_EVERY = 15
     with pytest.raises(Stop):
@@ -135,11 +135,11 @@ def test_a_private_run_over_aircraft_resumes_bit_for_bit(study, tmp_path):
 def test_identity_of_an_outcome_knows_bound_and_local_steps():
     arm = Arm("clipped", "fixed", 1.0, unit="aircraft")
     runs = [
-        Run(Flights(examples=2_560, bound=bound), a, 0.5, 0, 10)
+        TrainingRun(Flights(examples=2_560, bound=bound), a, 0.5, 0, 10)
         for bound, a in (
-            (Bound(3, 4), arm),
-            (Bound(3, 5), arm),
-            (Bound(3, 4), Arm("clipped", "fixed", 1.0, unit="aircraft", local_steps=2)),
+            (ContributionBound(3, 4), arm),
+            (ContributionBound(3, 5), arm),
+            (ContributionBound(3, 4), Arm("clipped", "fixed", 1.0, unit="aircraft", local_steps=2)),
         )
     ]
     assert len({training.identity(run) for run in runs}) == 3
@@ -160,7 +160,7 @@ def test_sampled_aircraft_with_local_steps():
     assert mechanism.amplified and mechanism.unit == "aircraft"
     assert mechanism.sampling.examples == facts["count"] == len(np.unique(data.owners))
     for name in ("planned-poisson-eps2", "planned-poisson-aircraft-eps2", "clipped-fixed-aircraft"):
-        outcome = training.execute(Run(found.task, arms[name], 0.5, 3, found.steps))
+        outcome = training.execute(TrainingRun(found.task, arms[name], 0.5, 3, found.steps))
         assert 0.3 < outcome.metric < 0.9
         assert outcome.epsilon is None if "clipped" in name else outcome.epsilon <= 2.0
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.lab.studies.bounding import (
-    Bound,
+    ContributionBound,
     batches_in_order,
     choose,
     counts_in_order,
@@ -43,7 +43,7 @@ def by_hand(owners, batch_size, steps, separation, limit):
 @given(owners_of_examples, st.integers(1, 7), st.integers(1, 5), st.integers(1, 4))
 def test_bounding_keeps_what_each_owner_alone_would(owners, batch_size, separation, limit):
     steps = max(1, len(owners) // batch_size)
-    kept = Bound(separation, limit).kept(owners, batch_size, steps)
+    kept = ContributionBound(separation, limit).kept(owners, batch_size, steps)
     np.testing.assert_array_equal(kept, by_hand(owners, batch_size, steps, separation, limit))
     promise = participation_of(batches_in_order(kept, batch_size, steps), owners)
     assert promise.max_participations <= limit and promise.separation >= min(separation, steps)
@@ -65,7 +65,7 @@ def test_participation_is_found_as_by_brute_force(owners, batch_size):
 def test_what_others_do_changes_nothing_for_an_owner():
     rng = np.random.default_rng(0)
     owners = rng.integers(0, 6, 200)
-    bound = Bound(3, 4)
+    bound = ContributionBound(3, 4)
     mine = owners == 2
     other = np.where(mine, 2, rng.permutation(6)[owners] + 10)  # the others are somebody else
     np.testing.assert_array_equal(bound.kept(owners, 9, 22)[mine], bound.kept(other, 9, 22)[mine])
@@ -77,7 +77,7 @@ def test_empty_batches_and_nobody():
         participation_of([[], []], np.array([0]))
     for change in ({"separation": 0}, {"limit": 0}):
         with pytest.raises(ValueError, match=next(iter(change))):
-            Bound(**{"separation": 1, "limit": 1} | change)
+            ContributionBound(**{"separation": 1, "limit": 1} | change)
 
 
 def test_choice_keeps_most_among_those_close_to_the_least_error():
@@ -91,7 +91,7 @@ def test_choice_keeps_most_among_those_close_to_the_least_error():
     bound, rows = choose(owners, 40, 64, predicted)
     assert {(row["separation"], row["limit"]) for row in rows} == {(16, 4), (16, 2), (32, 2), (32, 1)}
     near = [row for row in rows if row["predicted"] < 1.05]
-    assert bound == Bound(
+    assert bound == ContributionBound(
         *next((r["separation"], r["limit"]) for r in rows if r["kept"] == max(x["kept"] for x in near))
     )
     assert sizes == [max(1, round(row["owners_a_batch"])) for row in rows]

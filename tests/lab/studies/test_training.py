@@ -10,8 +10,8 @@ from anechoic.errors import AnechoicError, CheckpointError  # noqa: E402 - needs
 from anechoic.lab.studies import keeping, training  # noqa: E402
 from anechoic.lab.studies.pool import execute_all  # noqa: E402
 from anechoic.lab.studies.runner import plain_arms, private_arms  # noqa: E402
-from anechoic.lab.studies.study import Arm, Run, Study  # noqa: E402
-from anechoic.lab.studies.tasks import Flights, InMemory, as_fetched, load, loader  # noqa: E402
+from anechoic.lab.studies.study import Arm, Study, TrainingRun  # noqa: E402
+from anechoic.lab.studies.tasks import BatchedTensors, Flights, as_fetched, load, loader  # noqa: E402
 from anechoic.mechanism.calibrate import calibrate  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import CyclicPoisson  # noqa: E402
@@ -61,7 +61,7 @@ def weights_after(arm, monkeypatch, seed=0):
     """Weights of the model after a run."""
     models = []
     monkeypatch.setattr(Flights, "score", lambda self, model, *rest: models.append(model) or 0.5)
-    training.execute(Run(TASK, arm, 0.5, seed, STEPS))
+    training.execute(TrainingRun(TASK, arm, 0.5, seed, STEPS))
     return next(models[0].parameters()).detach().clone()
 
 
@@ -92,7 +92,7 @@ def test_score_is_of_predictions_made_before_training():
     task = Flights(examples=2_560, batch_size=128)
     data = load(task)
     # zero weights predict nothing: a run that never moves scores one half, whatever it is trained on
-    outcome = training.execute(Run(task, plain_arms(task)[1], 1e-30, 0, STEPS))
+    outcome = training.execute(TrainingRun(task, plain_arms(task)[1], 1e-30, 0, STEPS))
     assert outcome.metric == pytest.approx(0.5, abs=0.02) or outcome.metric < 1
     logits = [torch.zeros(128, 2) for _ in range(STEPS)]
     late = list(data.labels.split(128))
@@ -106,7 +106,7 @@ def test_score_is_of_predictions_made_before_training():
 
 def test_keys_differ_by_run_and_domain_and_do_not_change():
     arm = arms_of()[0]
-    runs = [Run(TASK, arm, rate, seed, STEPS) for rate in (0.5, 1.0) for seed in (0, 1)]
+    runs = [TrainingRun(TASK, arm, rate, seed, STEPS) for rate in (0.5, 1.0) for seed in (0, 1)]
     keys = {training.key(domain, run) for run in runs for domain in ("noise", "sampling")}
     assert len(keys) == 8 and all(len(key) == 32 for key in keys)
     assert training.key("noise", runs[0]) == training.key("noise", dataclasses.replace(runs[0]))
@@ -117,7 +117,7 @@ def test_batches_are_fetched_whole():
     for (x, y), start in zip(loader(TASK, data, 0), range(0, 2_560, 128), strict=True):
         assert torch.equal(x, data.features[start : start + 128])
         assert torch.equal(y, data.labels[start : start + 128])
-    rows = InMemory(data.features, data.labels)
+    rows = BatchedTensors(data.features, data.labels)
     one, label = rows[3]
     assert torch.equal(rows.__getitems__([3])[0][0], one) and rows.__getitems__([3])[1][0] == label
     assert len(rows) == 2_560 and as_fetched(rows) is rows
@@ -138,10 +138,10 @@ def fresh(monkeypatch):
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
     monkeypatch.setattr(training, "REPORT_EVERY", 1)
     arm = arms_of()[1]
-    whole = training.execute(Run(TASK, arm, 1.0, 103, STEPS))
+    whole = training.execute(TrainingRun(TASK, arm, 1.0, 103, STEPS))
 
     fresh()
-    run = Run(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
+    run = TrainingRun(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
     steps = []
 
     def stop_after(count):
@@ -167,7 +167,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
 
 
 def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
-    run = Run(
+    run = TrainingRun(
         TASK, plain_arms(TASK)[0], 1.0, 0, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True
     )
     training.execute(run)
@@ -179,7 +179,7 @@ def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
 
 
 def test_diverging_runs_have_a_metric():
-    outcome = training.execute(Run(TASK, plain_arms(TASK)[1], 1e38, 0, STEPS))
+    outcome = training.execute(TrainingRun(TASK, plain_arms(TASK)[1], 1e38, 0, STEPS))
     assert math.isfinite(outcome.metric)
 
 
@@ -203,4 +203,4 @@ def test_an_error_in_a_worker_reaches_the_caller():
     (arm,) = [arm for arm in arms_of() if arm.kind == "planned"]
     broken = dataclasses.replace(arm, mechanism="{}")
     with pytest.raises(AnechoicError, match="not a mechanism file"):
-        execute_all([Run(TASK, broken, 1.0, 0, STEPS)], jobs=1)
+        execute_all([TrainingRun(TASK, broken, 1.0, 0, STEPS)], jobs=1)

@@ -13,7 +13,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses import error, loss
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.optimize.full.windows import Windows, WindowsObjective, windows_strategy
+from anechoic.optimize.full.windows import WindowsObjective, windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Dense, Identity
@@ -302,7 +302,7 @@ def test_a_free_diagonal_improves_on_problem_4_8():
     best = checked(workloads.prefix_sum(n), MinSep(separation))
 
     # Problem 4.8 by L-BFGS with columns of norm 1: an independent objective, gradients by differences
-    windows = Windows(MinSep(separation), n)
+    windows = windows_of(MinSep(separation), n)
     objective = WindowsObjective(a, windows, np.full(n, 1 / n))
     windows.diagonal = lambda shares: np.full(n, 1 / 5)
     windows.gradient = lambda shares, by_d: np.zeros(n)
@@ -320,7 +320,7 @@ def test_diagonals_of_windows_have_sensitivity_one(n, schema):
     """The dual of the schedule: no d = z + windows exceeds 1 on a pattern; the vertices reach it."""
     if schema.max_participations_in(n) == 1:
         return
-    windows = Windows(schema, n)
+    windows = windows_of(schema, n)
     rng = np.random.default_rng(3)
     for _ in range(20):
         shares = windows.shares(3 * rng.standard_normal(len(windows.begin())))
@@ -348,7 +348,7 @@ def test_gradient_of_windows(schema, weights):
     n = 8
     rng = np.random.default_rng(1)
     p = {None: None, "rms": np.full(n, 1 / n), "random": rng.random(n)}[weights]
-    windows = Windows(schema, n)
+    windows = windows_of(schema, n)
     objective = WindowsObjective(random_workload(rng, n).to_dense(), windows, p)
     objective.power = 3.0
     x = np.concatenate([np.eye(n)[windows.mask], windows.begin() * 0.1])
@@ -362,8 +362,8 @@ def test_gradient_of_windows(schema, weights):
 
 def test_windows_stop_early_when_good_enough():
     a = np.tril(np.ones((12, 12)))
-    _, many = windows_strategy(a, MinSep(4), np.full(12, 1 / 12), 0.0, None)
-    c, few = windows_strategy(a, MinSep(4), np.full(12, 1 / 12), 3.2, None)
+    _, many = windows_strategy(a, windows_of(MinSep(4), 12), np.full(12, 1 / 12), 0.0, None)
+    c, few = windows_strategy(a, windows_of(MinSep(4), 12), np.full(12, 1 / 12), 3.2, None)
     assert few < many
     assert error(workloads.prefix_sum(12), Dense(c)).rms <= 3.2
 

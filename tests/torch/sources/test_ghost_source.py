@@ -16,7 +16,7 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.ghost import gradients, module, rows
 from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
-from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, Scattered, excess, norms
+from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, Scattered, excess, norms
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
 
 B = 8
@@ -28,7 +28,7 @@ def normal(*shape, seed=1):
 
 def outer(x, a):
     """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
-    factors = Factors(
+    factors = LayerFactors(
         lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
         rows=len(x),
         groups=1,

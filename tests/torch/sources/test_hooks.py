@@ -510,7 +510,7 @@ def test_layers_of_an_earlier_run_are_taken_over(mode):
 def test_a_make_private_that_fails_half_way_can_be_repeated(monkeypatch):
     model, x = nn.Linear(4, 3), inputs(4)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("anechoic.torch.run.Run.start", interrupt)
+        patch.setattr("anechoic.torch.run.PrivateRun.start", interrupt)
         private(model, x)
     assert not model._forward_hooks
     assert not model.weight._backward_hooks

@@ -42,7 +42,7 @@ def test_the_first_delivery_and_secret_rows_are_compared(mode, monkeypatch):
 
 
 def test_secret_rows_follow_from_the_key_and_are_few(monkeypatch):
-    monkeypatch.setattr(single_rows.Snapshot, "layer", lambda self, layer, skipped=(): {})
+    monkeypatch.setattr(single_rows.AttributeSnapshot, "layer", lambda self, layer, skipped=(): {})
     run, rows = long_run("vmap", steps=2), []
     delivery = next(iter(run.loader)) and run.optimizer.ledger.in_hand
     for key in (b"a" * 32, b"b" * 32):
@@ -207,7 +207,7 @@ def test_a_refusal_holds_until_rows_agree(mode, how, monkeypatch):
 
 def test_a_refused_secret_row_makes_the_comparison_due(monkeypatch):
     monkeypatch.setattr(single_rows, "RATE", 0.0)
-    monkeypatch.setattr(single_rows.Snapshot, "layer", lambda self, layer, skipped=(): {})
+    monkeypatch.setattr(single_rows.AttributeSnapshot, "layer", lambda self, layer, skipped=(): {})
     run = long_run("hooks", model=Mixing(0.0, True))
     run.model.share = 0.0
     batches = iter(run.loader)

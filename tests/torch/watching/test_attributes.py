@@ -15,7 +15,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch.sources import single_rows
 from anechoic.torch.watching import attributes
-from anechoic.torch.watching.attributes import Snapshot
+from anechoic.torch.watching.attributes import AttributeSnapshot
 from tests.torch.setting import FEATURES, start, step
 
 
@@ -123,11 +123,11 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_seen_and_only_that(change):
-    made, one, other = layer(), Snapshot(), Snapshot()
+    made, one, other = layer(), AttributeSnapshot(), AttributeSnapshot()
     before = one.layer(made)
     assert other.layer(made) == before
     CHANGES[change](made)
-    after = Snapshot().layer(made)
+    after = AttributeSnapshot().layer(made)
     assert sum(before.get(name, "-") != after.get(name, "-") for name in before.keys() | after.keys()) == 1
 
 
@@ -138,10 +138,10 @@ def test_the_work_is_bounded():
     made.tree = [[[list(range(100))] * 100] * 100 for _ in range(100)]
     made.mix = 0
     start = time.process_time()
-    before = Snapshot().layer(made)
+    before = AttributeSnapshot().layer(made)
     assert time.process_time() - start < 0.05
     made.mix = 1
-    assert Snapshot().layer(made)["mix"] != before["mix"]
+    assert AttributeSnapshot().layer(made)["mix"] != before["mix"]
     assert attributes.VALUES < 10**4
 
 

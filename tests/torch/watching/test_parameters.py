@@ -8,7 +8,7 @@ from torch import nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.watching import parameters as watch
-from anechoic.torch.watching.parameters import Watch, checksum
+from anechoic.torch.watching.parameters import ParameterWatch, checksum
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 
@@ -127,7 +127,7 @@ def test_views_of_one_memory_are_read_where_they_are():
     one, other = memory[1:501], memory[501:]
     assert torch.equal(checksum(one), checksum(one.clone()))
     assert not torch.equal(checksum(one), checksum(other))
-    watched = Watch([nn.Parameter(one)], dict)
+    watched = ParameterWatch([nn.Parameter(one)], dict)
     watched.check()
 
 

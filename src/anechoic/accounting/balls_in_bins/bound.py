@@ -19,7 +19,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
-from anechoic.accounting.balls_in_bins.chains import COARSE, LARGEST, LEAST_DELTA, Chain, chains
+from anechoic.accounting.balls_in_bins.chains import COARSE, LARGEST, LEAST_DELTA, BinChain, chains
 from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
@@ -101,7 +101,7 @@ class BinsBound:
 
     gram: Array
     classes: tuple[Domination, ...] | None = None
-    chains: tuple[Chain, ...] | None = None
+    chains: tuple[BinChain, ...] | None = None
     renyi: bool = True
 
     @cached_property
@@ -114,7 +114,7 @@ class BinsBound:
         return dominations(self.gram) if self.classes is None else list(self.classes)
 
     @cached_property
-    def _chains(self) -> list[Chain]:
+    def _chains(self) -> list[BinChain]:
         return chains(self.gram) if self.chains is None else list(self.chains)
 
     def epsilon(self, delta: float, std: float) -> float:
@@ -202,7 +202,7 @@ class BinsBound:
                 least, best = smallest_epsilon(delta_at, delta, least), candidate
         return least, best
 
-    def _chain(self, delta: float, std: float, least: float) -> tuple[float, Chain | None]:
+    def _chain(self, delta: float, std: float, least: float) -> tuple[float, BinChain | None]:
         """An epsilon of at most `least` by a Gauss-Markov chain, and which; None where none gives less."""
         best = None
         if least > LARGEST or delta < LEAST_DELTA:

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix
 from scipy.special import ndtr
 
 from anechoic._validate import Array
@@ -39,18 +39,18 @@ _LONGEST = 0.9999  # correlation above which the chain is one Gaussian
 
 
 @dataclass(frozen=True)
-class Grid:
+class Fineness:
     """How finely a chain is computed: `variance` is the relative excess of v, `points` those of the sum."""
 
     variance: float
     points: int
 
 
-COARSE, FINE = Grid(0.02, 800), Grid(0.005, 2000)
+COARSE, FINE = Fineness(0.02, 800), Fineness(0.005, 2000)
 
 
 @dataclass(frozen=True)
-class Chain:
+class BinChain:
     """The covariance shared + variance * correlation^|i - j| of `count` bins, in squared lengths.
 
     Attributes:
@@ -73,7 +73,7 @@ class Chain:
         weights[0] = self.count
         return float(weights @ np.exp(np.minimum(_TILT * entries / std**2, 600.0))) / self.count**2
 
-    def law(self, std: float, epsilon: float, delta: float, grid: Grid = FINE) -> ChainLaw:
+    def law(self, std: float, epsilon: float, delta: float, grid: Fineness = FINE) -> ChainLaw:
         """The law of R', for questions about epsilons up to `epsilon` and deltas from `delta` on."""
         variance, mu = self.variance / std**2, math.sqrt(self.shared) / std
         rate = 1.0 - self.correlation**2
@@ -145,7 +145,7 @@ def largest_at_lags(gram: Array) -> Array:
     return np.asarray([gram[bins, (bins + lag) % len(gram)].max() for lag in range(len(gram))])
 
 
-def chains(gram: Array) -> list[Chain]:
+def chains(gram: Array) -> list[BinChain]:
     """Chains of which each dominates the mixture with this Gram matrix of entries >= 0."""
     at_lags, found = largest_at_lags(gram), []
     bins = len(gram)
@@ -156,7 +156,7 @@ def chains(gram: Array) -> list[Chain]:
     return found
 
 
-def _above(profile: Array) -> list[Chain]:
+def _above(profile: Array) -> list[BinChain]:
     """Chains whose covariances lie above `profile` at every lag."""
     found, count, top = [], len(profile), float(profile[0])
     lags = np.arange(1, count)
@@ -168,11 +168,11 @@ def _above(profile: Array) -> list[Chain]:
         ratios = np.maximum(profile[1:] - shared, 0.0) / variance
         correlation = float((ratios ** (1.0 / lags)).max()) * (1 + 1e-12)
         if correlation < _LONGEST:
-            found.append(Chain(count, shared * (1 + 1e-12), variance, correlation))
+            found.append(BinChain(count, shared * (1 + 1e-12), variance, correlation))
     return found
 
 
-def _propagate(chain: Chain, variance: float, points: Array, values: Array) -> tuple[Array, float, float]:
+def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -> tuple[Array, float, float]:
     """The law of the sum, step by step from the joint law with x_i: (masses, mass above, mean above)."""
     rho, count, size = chain.correlation, chain.count, len(values)
     first = _rounded_normal(np.zeros(1), math.sqrt(variance), points)[0]
@@ -185,12 +185,14 @@ def _propagate(chain: Chain, variance: float, points: Array, values: Array) -> t
     reached = (values[None, :] + terms[:, None]).ravel()
     rows = np.repeat(np.arange(len(points)), size)
     beyond = np.flatnonzero(reached > values[-1])
-    stays = np.flatnonzero(reached <= values[-1])
-    below = np.minimum(np.searchsorted(values, reached[stays], side="right") - 1, size - 2)
-    shares = (reached[stays] - values[below]) / (values[below + 1] - values[below])
-    targets = rows[stays] * size + below
-    adding = csr_matrix(
-        (np.append(1.0 - shares, shares), (np.append(targets, targets + 1), np.append(stays, stays))),
+    below = np.minimum(np.searchsorted(values, reached, side="right") - 1, size - 2)
+    shares = (reached - values[below]) / (values[below + 1] - values[below])
+    weights = np.stack([1.0 - shares, shares], axis=1)
+    weights[beyond] = 0.0  # counted below
+    targets = np.stack([rows * size + below, rows * size + below + 1], axis=1)
+    # a column is where one sum goes: two entries each, so that nothing needs sorting
+    adding = csc_matrix(
+        (weights.ravel(), targets.ravel(), np.arange(0, weights.size + 1, 2)),
         shape=(len(reached), len(reached)),
     )
     joint = np.zeros((len(points), size))

@@ -46,7 +46,7 @@ _RANGE = 1.4  # times the least range is allowed where a larger tilt lowers the 
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DeltaEstimate:
     """A Monte Carlo estimate of delta at one epsilon, in the worse direction.
 
     Attributes:
@@ -127,7 +127,9 @@ class TiltedPair(ABC):
         # any number above the range is one too: this one stays clear of what a float64 cannot hold
         return Tilt(direction, epsilon, float(t[place]), math.exp(max(float(logs[place]), -500.0)))
 
-    def verify(self, epsilon: float, std: float, *, samples: int, failure: float, seed: int = 0) -> Estimate:
+    def verify(
+        self, epsilon: float, std: float, *, samples: int, failure: float, seed: int = 0
+    ) -> DeltaEstimate:
         """delta(epsilon) by sampling, with its confidence bound.
 
         Args:
@@ -142,7 +144,7 @@ class TiltedPair(ABC):
 
     def epsilon(
         self, delta: float, std: float, *, samples: int, failure: float, seed: int = 0
-    ) -> Estimate | None:
+    ) -> DeltaEstimate | None:
         """About the least epsilon whose bound is at most `delta`; None where so few samples show none.
 
         The bound of `verify` falls in epsilon on all samples at once, so that searching does not weaken it:
@@ -339,12 +341,12 @@ class _Profile:
 
     parts: tuple[_Part, ...]
 
-    def at(self, epsilon: float, failure: float) -> Estimate:
+    def at(self, epsilon: float, failure: float) -> DeltaEstimate:
         """delta at an epsilon from that of the tilts on."""
         found = []
         for part in self.parts:
             mean, upper = part.at(epsilon, failure / len(self.parts))
-            found.append(Estimate(epsilon, mean, upper, failure, part.samples, part.tilt.direction))
+            found.append(DeltaEstimate(epsilon, mean, upper, failure, part.samples, part.tilt.direction))
         return max(found, key=lambda estimate: estimate.upper)
 
 

@@ -61,7 +61,7 @@ class _Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class HistoryChain:
     """E, as kinds of rows; where rows or lags are grouped, by a matrix and histories that dominate.
 
     Attributes:
@@ -154,7 +154,7 @@ def worse_epsilon(
     return worst
 
 
-def toeplitz_chain(coefficients: Array, steps: int, rate: float) -> Chain:
+def toeplitz_chain(coefficients: Array, steps: int, rate: float) -> HistoryChain:
     """E[i, j] = coefficients[i - j], `steps` x `steps`.
 
     Args:
@@ -200,7 +200,7 @@ def toeplitz_chain(coefficients: Array, steps: int, rate: float) -> Chain:
         )
         previous = end
     lags = np.minimum(np.arange(steps), b - 1)
-    return Chain(
+    return HistoryChain(
         tuple(rows),
         np.array(overlaps).reshape(len(least), 2 * b),
         np.array(least),
@@ -210,7 +210,7 @@ def toeplitz_chain(coefficients: Array, steps: int, rate: float) -> Chain:
     )
 
 
-def dense_chain(matrix: Array, rate: float) -> Chain:
+def dense_chain(matrix: Array, rate: float) -> HistoryChain:
     """Any lower-triangular E >= 0, row by row.
 
     Args:
@@ -232,7 +232,7 @@ def dense_chain(matrix: Array, rate: float) -> Chain:
     for k, overlap in enumerate(overlaps):
         padded[k, : len(overlap)] = overlap
     squared = np.array(least)
-    return Chain(tuple(rows), padded, squared, squared, len(least), rate)
+    return HistoryChain(tuple(rows), padded, squared, squared, len(least), rate)
 
 
 def _terms(row: _Row, rate: float, found: Array) -> tuple[Array, Array]:

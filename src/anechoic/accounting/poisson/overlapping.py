@@ -14,7 +14,7 @@ from anechoic.accounting.accountant import (
 )
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson.common_row import SHARE, CommonRow, common_row
-from anechoic.accounting.poisson.conditional import SHARES, Chain
+from anechoic.accounting.poisson.conditional import SHARES, HistoryChain
 from anechoic.accounting.poisson.counted import Counted, counted_of
 from anechoic.accounting.poisson.epsilon import poisson_epsilon
 from anechoic.accounting.poisson.reduction import chain_of, spectral_bound
@@ -74,7 +74,7 @@ class OverlappingAccountant(Accountant):
         return spectral_bound(self.strategy, self.sampling.groups)
 
     @cached_property
-    def _chain(self) -> Chain | None:
+    def _chain(self) -> HistoryChain | None:
         return chain_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
     @cached_property
@@ -124,7 +124,7 @@ class OverlappingAccountant(Accountant):
         )
 
 
-def _less_noise(rows: Chain | CommonRow, epsilon: float, delta: float, std: float) -> float:
+def _less_noise(rows: HistoryChain | CommonRow, epsilon: float, delta: float, std: float) -> float:
     """About the least noise std, at most `std`, at which conditional composition shows `epsilon`."""
     asked = epsilon * (1 - 1e-6)  # what a search for epsilon at this noise may add
     found = rows.epsilon(delta, std, epsilon)

@@ -23,7 +23,7 @@ from anechoic._validate import Array
 from anechoic.accounting.poisson.conditional import (
     MOST_COEFFICIENTS,
     MOST_STEPS,
-    Chain,
+    HistoryChain,
     dense_chain,
     toeplitz_chain,
 )
@@ -61,7 +61,7 @@ def spectral_bound(strategy: Strategy, groups: int) -> float:
     return max(norms) * (1 + _ROUNDING)
 
 
-def chain_of(strategy: Strategy, groups: int, rate: float) -> Chain | None:
+def chain_of(strategy: Strategy, groups: int, rate: float) -> HistoryChain | None:
     """Independent draws that dominate every group; None where their matrix would be too large.
 
     Args:

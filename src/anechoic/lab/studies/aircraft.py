@@ -20,7 +20,7 @@ import numpy as np
 
 from anechoic.accounting import gaussian_epsilon
 from anechoic.lab.studies.bounding import (
-    Bound,
+    ContributionBound,
     Owners,
     batches_in_order,
     choose,
@@ -106,7 +106,7 @@ def aircraft_study(
         bound, compared = choose(owners, size, steps, predicted)
     else:
         gap = separation or 1
-        bound, compared = Bound(gap, limit or -(-steps // gap)), []
+        bound, compared = ContributionBound(gap, limit or -(-steps // gap)), []
     task = Flights(examples=examples, bound=bound)
     batches = batches_in_order(bound.kept(owners, size, steps), size, steps)
     promise, units = participation_of(batches, owners), max(1, round(owners_in(batches, owners)))

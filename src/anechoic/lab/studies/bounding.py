@@ -26,7 +26,7 @@ TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
-class Bound:
+class ContributionBound:
     """Contribution bounding: what is used of an owner's examples.
 
     An owner takes part in a batch with all its examples there, or with none: with none where it took part
@@ -105,7 +105,7 @@ def choose(
     batch_size: int,
     steps: int,
     predicted: Callable[[MinSep, int], float],
-) -> tuple[Bound, list[dict[str, Any]]]:
+) -> tuple[ContributionBound, list[dict[str, Any]]]:
     """The bound to take, and what was compared.
 
     Args:
@@ -121,7 +121,7 @@ def choose(
     for separation in [s for s in SEPARATIONS if s < steps] or [1]:
         fits = -(-steps // separation)
         for limit in sorted({fits, -(-fits // 2)}, reverse=True):
-            kept = Bound(separation, limit).kept(owners, batch_size, steps)
+            kept = ContributionBound(separation, limit).kept(owners, batch_size, steps)
             batches = batches_in_order(kept, batch_size, steps)
             size = owners_in(batches, owners)
             promise = participation_of(batches, owners)
@@ -138,7 +138,7 @@ def choose(
     least = min(row["predicted"] for row in rows)
     near = [row for row in rows if row["predicted"] <= least * (1 + TOLERANCE)]
     best = max(near, key=lambda row: row["kept"])
-    return Bound(best["separation"], best["limit"]), rows
+    return ContributionBound(best["separation"], best["limit"]), rows
 
 
 def counts_in_order(owners: Owners, batch_size: int, steps: int) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from anechoic.lab.report import words
-from anechoic.lab.studies.study import Arm, Outcome, Run, best
+from anechoic.lab.studies.study import Arm, Outcome, TrainingRun, best
 
 
 class Shown(Protocol):
@@ -26,7 +26,7 @@ class Shown(Protocol):
     @property
     def steps(self) -> int: ...
 
-    def runs(self) -> Sequence[Run]: ...
+    def runs(self) -> Sequence[TrainingRun]: ...
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class Bars:
         }
         self.expect(study.runs())
 
-    def expect(self, runs: Sequence[Run]) -> None:
+    def expect(self, runs: Sequence[TrainingRun]) -> None:
         """These runs are to come too."""
         for run in runs:
             self._left[run.arm.name] += 1

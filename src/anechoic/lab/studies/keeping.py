@@ -8,15 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from anechoic.errors import CheckpointError
-from anechoic.lab.studies.study import Outcome, Run
+from anechoic.lab.studies.study import Outcome, TrainingRun
 
 
-def checkpoint(run: Run) -> Path:
+def checkpoint(run: TrainingRun) -> Path:
     """File of an unfinished private run. It is secret: it holds the keys and the past noise."""
     return Path(run.checkpoint or ".") / f"{run.name}.pt"
 
 
-def begun(run: Run) -> bool:
+def begun(run: TrainingRun) -> bool:
     """Whether there is a checkpoint to go on from."""
     return run.checkpoint is not None and checkpoint(run).is_file()
 
@@ -37,7 +37,7 @@ def check_empty(folder: Path | None) -> None:
         )
 
 
-def keep(run: Run, identity: str, outcome: Outcome) -> None:
+def keep(run: TrainingRun, identity: str, outcome: Outcome) -> None:
     """Write the outcome of a finished run, and drop its checkpoint."""
     path = _finished(run)
     draft = path.with_suffix(".part")
@@ -46,7 +46,7 @@ def keep(run: Run, identity: str, outcome: Outcome) -> None:
     checkpoint(run).unlink(missing_ok=True)
 
 
-def finished(run: Run, identity: str) -> Outcome | None:
+def finished(run: TrainingRun, identity: str) -> Outcome | None:
     """The outcome of this very run, where it is on disk.
 
     Raises:
@@ -70,5 +70,5 @@ def finished(run: Run, identity: str) -> Outcome | None:
     return outcome
 
 
-def _finished(run: Run) -> Path:
+def _finished(run: TrainingRun) -> Path:
     return Path(run.checkpoint or ".") / f"{run.name}.json"

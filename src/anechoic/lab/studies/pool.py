@@ -11,13 +11,13 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import AnechoicError
-from anechoic.lab.studies.study import Outcome, Run
+from anechoic.lab.studies.study import Outcome, TrainingRun
 from anechoic.lab.studies.training import execute
 
 #: Called with the arm's name, the steps made since the last call, and the outcome of a run that ended.
 Listener = Callable[[str, int, Outcome | None], None]
 #: Makes a run, and says of every so many steps that they are made.
-Executor = Callable[[Run, Callable[[int], None]], Outcome]
+Executor = Callable[[TrainingRun, Callable[[int], None]], Outcome]
 
 _STEPS: Any = None  # in a worker: the queue that carries progress to the parent
 
@@ -27,7 +27,7 @@ class WorkerError(AnechoicError):
 
 
 def execute_all(
-    runs: Sequence[Run],
+    runs: Sequence[TrainingRun],
     *,
     jobs: int,
     listen: Listener = lambda *_: None,
@@ -52,7 +52,7 @@ def execute_all(
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(jobs, len(runs)), context, initializer=_enter, initargs=(steps,))
     try:
-        waiting: dict[Future[Outcome], Run] = {pool.submit(_there, execute, run): run for run in runs}
+        waiting: dict[Future[Outcome], TrainingRun] = {pool.submit(_there, execute, run): run for run in runs}
         order = list(waiting)
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -74,7 +74,7 @@ def execute_all(
         steps.close()
 
 
-def _here(runs: Sequence[Run], listen: Listener, execute: Executor) -> list[Outcome]:
+def _here(runs: Sequence[TrainingRun], listen: Listener, execute: Executor) -> list[Outcome]:
     outcomes = []
     for run in runs:
         outcomes.append(execute(run, lambda count, name=run.arm.name: listen(name, count, None)))  # type: ignore[misc]
@@ -94,7 +94,7 @@ def _enter(steps: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _there(execute: Executor, run: Run) -> Outcome:
+def _there(execute: Executor, run: TrainingRun) -> Outcome:
     return execute(run, lambda count: _STEPS.put((run.arm.name, count)))
 
 

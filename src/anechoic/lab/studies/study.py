@@ -72,7 +72,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training run: a task, an arm, a learning rate, a seed.
 
     Args:
@@ -132,15 +132,15 @@ class Study:
             positive_float("learning rate", rate)
         positive_int("steps", self.steps)
 
-    def runs(self, **options: Any) -> list[Run]:
-        """All runs, arm by arm; `options` go to every `Run`.
+    def runs(self, **options: Any) -> list[TrainingRun]:
+        """All runs, arm by arm; `options` go to every `TrainingRun`.
 
         Where nothing random is left without noise, an arm without it runs with the first seed only.
         """
         pairs = [(arm, rate) for arm in self.arms for rate in self.rates]
         return self._runs(pairs, options)
 
-    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[Run]:
+    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
         """The runs at the next learning rate of every arm that does best at an end of its grid so far.
 
         A grid grows by the ratio of its two outer rates, at most `MOST_WIDER` times beyond each of its first
@@ -156,9 +156,9 @@ class Study:
                 pairs.append((arm, rate))
         return self._runs(pairs, options)
 
-    def _runs(self, pairs: Sequence[tuple[Arm, float]], options: Mapping[str, Any]) -> list[Run]:
+    def _runs(self, pairs: Sequence[tuple[Arm, float]], options: Mapping[str, Any]) -> list[TrainingRun]:
         return [
-            Run(self.task, arm, rate, seed, self.steps, **options)
+            TrainingRun(self.task, arm, rate, seed, self.steps, **options)
             for arm, rate in pairs
             for seed in (self.seeds if arm.private or self.task.random else self.seeds[:1])
         ]

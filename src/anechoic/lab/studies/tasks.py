@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from anechoic._validate import one_of, positive_int
 from anechoic.lab.data import fashion_mnist, flights, flights_design
-from anechoic.lab.studies.bounding import Bound
+from anechoic.lab.studies.bounding import ContributionBound
 from anechoic.lab.studies.metrics import accuracy, auc
 
 
@@ -45,7 +45,9 @@ class Flights:
 
     examples: int | None = None
     batch_size: int = 256
-    bound: Bound | None = field(default=None, repr=False)  # the keys of the other arms do not depend on it
+    bound: ContributionBound | None = field(
+        default=None, repr=False
+    )  # the keys of the other arms do not depend on it
 
     title = "late flights, logistic model"
     example = "flight"
@@ -245,7 +247,7 @@ class FashionMNIST:
 Task = Flights | SampledFlights | FashionMNIST
 
 
-class InMemory(Dataset[Any]):
+class BatchedTensors(Dataset[Any]):
     """Rows of two tensors, fetched a whole batch at a time: collating 256 tensors costs more than a step."""
 
     def __init__(self, features: Tensor, labels: Tensor) -> None:
@@ -263,7 +265,7 @@ class InMemory(Dataset[Any]):
 
 
 def as_fetched(batch: Any) -> Any:
-    """Collate function for `InMemory`, whose batches are tensors already."""
+    """Collate function for `BatchedTensors`, whose batches are tensors already."""
     return batch
 
 
@@ -279,11 +281,13 @@ def loader(task: Task, data: Data, seed: int, *, unit: str = "example") -> DataL
     if unit != "example" and not isinstance(task, SampledFlights):
         rows, batches = used(task, data)
         return DataLoader(
-            InMemory(data.features[rows], data.labels[rows]), batch_sampler=batches, collate_fn=as_fetched
+            BatchedTensors(data.features[rows], data.labels[rows]),
+            batch_sampler=batches,
+            collate_fn=as_fetched,
         )
     owners = unit != "example" and isinstance(task, SampledFlights)
     return DataLoader(
-        InMemory(data.features, data.labels),
+        BatchedTensors(data.features, data.labels),
         batch_size=task.owners_a_batch if owners else task.batch_size,  # type: ignore[union-attr]
         shuffle=task.shuffle,
         drop_last=task.drop_last,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anechoic.lab.studies import keeping
 from anechoic.lab.studies.bounding import owners_in, participation_of
-from anechoic.lab.studies.study import Arm, Outcome, Run
+from anechoic.lab.studies.study import Arm, Outcome, TrainingRun
 from anechoic.lab.studies.tasks import Data, SampledFlights, load, loader, used
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import External, Poisson
@@ -29,7 +29,7 @@ REPORT_EVERY = 32
 LOCAL_RATE = 1.0
 
 
-def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Outcome:
+def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
     """Train and score, or go on with what was begun, where the run says so.
 
     Args:
@@ -42,7 +42,7 @@ def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Out
         return _execute(run, report)
 
 
-def _execute(run: Run, report: Callable[[int], None]) -> Outcome:
+def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
     if run.resume and (known := keeping.finished(run, identity(run))) is not None:
         report(run.steps)
         return known
@@ -96,7 +96,7 @@ def _execute(run: Run, report: Callable[[int], None]) -> Outcome:
     return outcome
 
 
-def prepare(run: Run, data: Data) -> tuple[nn.Module, Any, Any, Any]:
+def prepare(run: TrainingRun, data: Data) -> tuple[nn.Module, Any, Any, Any]:
     """Model, optimizer, batches and engine (None without privacy) of a run."""
     model = run.task.build(run.seed)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=run.learning_rate)
@@ -133,14 +133,14 @@ def prepare(run: Run, data: Data) -> tuple[nn.Module, Any, Any, Any]:
     return model, optimizer, batches, None
 
 
-def key(domain: str, run: Run) -> bytes:
+def key(domain: str, run: TrainingRun) -> bytes:
     """32 bytes fixed by a run's name and task: for figures that can be reproduced, never for a guarantee."""
     return hashlib.sha256(
         f"anechoic experiment: {domain}; {run.task!r}; {run.steps}; {run.name}".encode()
     ).digest()
 
 
-def owned(run: Run, data: Data) -> Units | None:
+def owned(run: TrainingRun, data: Data) -> Units | None:
     """Who owns what an arm trains on; None where examples are units."""
     if run.arm.unit == "example":
         return None
@@ -160,7 +160,7 @@ def silent(task: Any, data: Data, arm: Arm, steps: int) -> Mechanism:
     return Mechanism(Identity(steps), sampling, 1e-12, task.clip_norm, unit=arm.unit)
 
 
-def identity(run: Run) -> str:
+def identity(run: TrainingRun) -> str:
     """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and steps."""
     bound = repr(getattr(run.task, "bound", None)) if run.arm.unit != "example" else ""
     text = bound + (f"{run.arm.local_steps} local steps" if run.arm.local_steps > 1 else "")

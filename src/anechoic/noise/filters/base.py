@@ -9,7 +9,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.recurrence import (
     Autoregressive,
     MovingAverage,
@@ -38,13 +38,13 @@ class Filter(Protocol):
 def only_fresh(*weights: float) -> Plan:
     """Rows that need no memory."""
 
-    def plan(columns: Columns) -> None:
+    def plan(columns: MemoryColumns) -> None:
         columns.draw(columns.row, *weights)
 
     return plan
 
 
-def nothing(columns: Columns) -> None:
+def nothing(columns: MemoryColumns) -> None:
     """No work."""
 
 

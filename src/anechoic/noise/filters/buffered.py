@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import checked_scale, digest_of, horizon
 from anechoic.noise.recurrence import (
     Buffered,
@@ -31,7 +31,7 @@ class BufferedFilter:
         ratio = 1.0 if first else gain / self._recurrence.gain(t - 1)
         weights, decays = -ratio * self._recurrence.scale, ratio * self._recurrence.decay
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             columns.draw(columns.row, lead)
             if not first:
                 columns.feed_back(weights, decays)

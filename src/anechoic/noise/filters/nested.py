@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import checked_scale, digest_of, horizon, only_fresh
 from anechoic.noise.recurrence import Nested
 
@@ -44,7 +44,7 @@ class NestedFilter:
         # of the sums on the stack these are carried, and the one that the carry is added to, if there is one
         carried = finished + (finished in open_heights)
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             memory, out = columns.memory, columns.row
             columns.draw(memory[top], float(row[0]))
             if finished == height:  # the whole tree: nothing of it is needed again

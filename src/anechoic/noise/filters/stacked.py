@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import checked_scale, digest_of
 from anechoic.noise.recurrence import Stacked
 
@@ -31,7 +31,7 @@ class StackedFilter:
         first, readout, entry = top - len(step.readout), gain * step.readout, step.entry / gain
         read, slots = list(range(first, top)), list(range(first, first + len(entry)))
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             memory, out = columns.memory, columns.row
             columns.draw(out, lead)
             row = out[None]

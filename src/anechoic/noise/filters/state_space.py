@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import checked_scale, digest_of, horizon
 from anechoic.noise.recurrence import StateSpace
 
@@ -30,7 +30,7 @@ class StateSpaceFilter:
         ratio = 0.0 if first else gain / system.gain(t - 1)
         weights, transition = -ratio / system.first * system.readout, ratio * system.transition
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             columns.draw(columns.row, lead)
             if first and self.rows:
                 columns.assign(columns.memory, columns.row)  # before what was there is multiplied by zero

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.noise.arrays import Columns, Plan
+from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import (
     all_rows,
     checked_scale,
@@ -106,7 +106,7 @@ class AutoregressiveFilter(_Ring):
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(self.lagged(t), local, self.rows)
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             memory, out = columns.memory, columns.row
             sums(columns)
             columns.draw(out, lead)
@@ -143,7 +143,7 @@ class MovingAverageFilter(_Ring):
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(lagged, local, self.rows)
 
-        def plan(columns: Columns) -> None:
+        def plan(columns: MemoryColumns) -> None:
             memory, out = columns.memory, columns.row
             sums(columns)
             if older:

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from math import lcm
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +22,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
-from anechoic.noise.rounding.exact import nearest_of
+from anechoic.noise.rounding.exact import nearest_between, nearest_of
+from anechoic.noise.rounding.weights import Weights, combined, enclosed
 
 #: Columns behind the last of each row of memory; the first holds the largest size of the row's entries. Of a
 #: sum made ahead they hold the step that it is for, and the first step that is not in it.
@@ -97,12 +96,12 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """How row t is made.
 
     Attributes:
         lead: factor of z_t.
-        weights: factor of each row of memory, by its index; zero ones left out.
+        weights: factors of rows of memory.
         past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the
             float64 value alone.
         remember: called with each block, to write into its memory; returns {index: largest size} of rows
@@ -111,25 +110,10 @@ class Plan:
     """
 
     lead: Fraction
-    weights: dict[int, Fraction]
+    weights: Weights
     remember: Callable[[Block], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
     ahead: Ahead | None = None
-
-    @cached_property
-    def _common(self) -> tuple[list[tuple[int, int]], int]:
-        """(row of memory, numerator) of the weights over one denominator."""
-        below = lcm(*(w.denominator for w in self.weights.values()))
-        return [(i, int(w * below)) for i, w in self.weights.items()], below
-
-    def known(self, memory: Array) -> Fraction:
-        """The linear combination of one column of the memory, exactly: float64 numbers are rational ones."""
-        numerators, below = self._common
-        total: int | Fraction = 0
-        for i, numerator in numerators:
-            value = float(memory[i])
-            total += numerator * (int(value) if value.is_integer() else Fraction(value))
-        return Fraction(total) / below
 
 
 #: Makes the rows of a slice; returns what changed about the sizes of rows of memory.
@@ -148,7 +132,7 @@ class RoundedFilter(Protocol):
     def used(self, t: int) -> int:
         """The leading rows of the memory that hold the past of step t."""
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         """How row t is made."""
 
     def drift(self, dimension: int) -> float:
@@ -159,7 +143,7 @@ class RoundedFilter(Protocol):
 
 
 def advance(
-    plan: Plan,
+    plan: RowPlan,
     t: int,
     memory: Array,
     fresh: Fresh,
@@ -178,15 +162,14 @@ def advance(
     Raises:
         GuaranteeError: if an entry is too large, or the grid too fine for float64.
     """
-    used = sorted(plan.weights)
-    weights = np.array([float(plan.weights[i]) for i in used])
+    used, weights = plan.weights.slots, plan.weights.floats
     lead, width = float(plan.lead), len(out)
-    peaks = memory[used, width] if used else np.empty(0)
+    peaks = memory[used, width]
     # of each row as a whole, so that slices of a row need no common maximum
     carried = float(np.abs(weights) @ peaks)
     # what is read as a float64 variate is off by so much at most
     inexact = fresh.error * (abs(lead) + (float(np.abs(weights).sum()) if plan.past is not None else 0.0))
-    combine = _Combination(plan, t, memory, used, weights)
+    combine = _Combination(plan, t, memory)
     counts: list[int] = []
 
     def work(part: slice) -> list[dict[int, float]]:
@@ -234,7 +217,7 @@ def advance(
 class _Combination:
     """Adds the linear combination of the memory, in float64."""
 
-    def __init__(self, plan: Plan, t: int, memory: Array, used: list[int], weights: Array) -> None:
+    def __init__(self, plan: RowPlan, t: int, memory: Array) -> None:
         ahead, self._t, self._width = plan.ahead, t, memory.shape[1] - PAD
         self._sum: int | None = None
         self._made: Array | None = None
@@ -247,10 +230,11 @@ class _Combination:
                 self._runs = ahead.since(int(memory[self._sum, self._width + 1]))
             else:
                 self._made = ahead.weights()
-        elif used:
-            spread = np.zeros(used[-1] + 1 - used[0])  # what lies between is finite
-            spread[np.array(used) - used[0]] = weights
-            self._runs = [(used[0], spread)]
+        elif len(used := plan.weights.slots):
+            begin = int(used[0])
+            spread = np.zeros(int(used[-1]) + 1 - begin)  # what lies between is finite
+            spread[used - begin] = plan.weights.floats
+            self._runs = [(begin, spread)]
 
     def __call__(self, here: Array, value: Array, term: Array) -> None:
         """value += weights @ memory, for a part of the memory; `term` is room for as many entries."""
@@ -281,10 +265,10 @@ def _error(terms: int, total: float, inexact: float) -> float:
     """Bound on |float64 value - v|, and on the rounding of value + 1/2.
 
     A sum of k products in any order, fused or not, is off by at most k u / (1 - k u) times the sum of sizes
-    (Higham, Section 3.1); each factor is rounded once before, pairs leave out a low part, and one addition of
-    1/2 follows: 4 u more.
+    (Higham, Section 3.1); each factor is rounded three times before at most, pairs leave out a low part, and
+    one addition of 1/2 follows: 6 u more.
     """
-    error = 1.001 * ((terms + 5) * UNIT * total + inexact) + UNIT
+    error = 1.001 * ((terms + 7) * UNIT * total + inexact) + UNIT
     if not error <= LARGEST_ERROR:
         raise GuaranteeError(
             f"float64 gives this noise to {error:.2g} grid cells only, and {LARGEST_ERROR} are needed: use"
@@ -293,10 +277,15 @@ def _error(terms: int, total: float, inexact: float) -> float:
     return error
 
 
-def _exactly(plan: Plan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
+def _exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)
-    return nearest_of(plan.known(memory), ((t, plan.lead),), coordinate, fresh.enclosure)
+    terms = ((t, plan.lead),)
+    around = enclosed(plan.weights, memory)
+    found = None if around is None else nearest_between(*around, terms, coordinate, fresh.enclosure)
+    if found is not None:
+        return found
+    return nearest_of(combined(plan.weights, memory), terms, coordinate, fresh.enclosure)
 
 
 def size(values: Array) -> float:

@@ -21,6 +21,23 @@ def nearest(value: Fraction) -> int:
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
+def nearest_between(
+    low: Fraction,
+    high: Fraction,
+    terms: Iterable[tuple[int, Fraction]],
+    coordinate: int,
+    enclosure: Enclosure,
+    *,
+    bits: int = FIRST_BITS,
+) -> int | None:
+    """`nearest_of` for all that is known between low and high, if it is one number, else None."""
+    for step, factor in terms:
+        left, exponent = enclosure(step, coordinate, bits)
+        ends = (factor * Fraction(left, 2**exponent), factor * Fraction(left + 1, 2**exponent))
+        low, high = low + min(ends), high + max(ends)
+    return nearest(low) if nearest(low) == nearest(high) else None
+
+
 def nearest_of(
     known: Fraction, terms: Iterable[tuple[int, Fraction]], coordinate: int, enclosure: Enclosure
 ) -> int:
@@ -34,13 +51,9 @@ def nearest_of(
     """
     terms, bits = list(terms), FIRST_BITS
     while bits <= MOST_BITS:
-        low = high = known
-        for step, factor in terms:
-            left, exponent = enclosure(step, coordinate, bits)
-            ends = (factor * Fraction(left, 2**exponent), factor * Fraction(left + 1, 2**exponent))
-            low, high = low + min(ends), high + max(ends)
-        if nearest(low) == nearest(high):
-            return nearest(low)
+        found = nearest_between(known, known, terms, coordinate, enclosure, bits=bits)
+        if found is not None:
+            return found
         bits *= 2
     raise GuaranteeError(
         f"coordinate {coordinate} cannot be rounded: enclosures of its fresh noise by {MOST_BITS} bits still"

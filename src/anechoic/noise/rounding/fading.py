@@ -16,7 +16,8 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Buffered, StateSpace
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Block, Plan, size
+from anechoic.noise.rounding.base import Block, RowPlan, size
+from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
@@ -83,7 +84,7 @@ class RoundedBuffered:
     def used(self, t: int) -> int:
         return self.rows if self._recurrence.local(t) else 0
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system, d = self._recurrence, self._buffers
         here = gain(system, t)
         lead = Fraction(self._std) * here
@@ -94,7 +95,7 @@ class RoundedBuffered:
                 block.memory[d:] = 0.0
                 return dict.fromkeys(range(d), block.largest) | dict.fromkeys(range(d, 2 * d), 0.0)
 
-            return Plan(lead, {}, begin)
+            return RowPlan(lead, Listed({}), begin)
         ratio = here / gain(system, t - 1)
         scales = [Fraction(float(value)) * ratio for value in system.scale]
         decays = [doubled.constant(Fraction(float(value)) * ratio) for value in system.decay]
@@ -112,7 +113,7 @@ class RoundedBuffered:
                 check_memory(sizes[i], std)
             return sizes
 
-        return Plan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def drift(self, dimension: int) -> float:
         system, steps = self._recurrence, horizon(self._recurrence)
@@ -143,7 +144,7 @@ class RoundedStateSpace:
     def used(self, t: int) -> int:
         return self.rows if self._recurrence.local(t) else 0
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system, d = self._recurrence, self._order
         first, here = Fraction(system.first), gain(system, t)
         lead = Fraction(self._std) * here / first
@@ -174,7 +175,7 @@ class RoundedStateSpace:
                 check_memory(sizes[i], std)
             return sizes
 
-        return Plan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def drift(self, dimension: int) -> float:
         system, steps = self._recurrence, horizon(self._recurrence)

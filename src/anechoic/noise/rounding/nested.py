@@ -10,8 +10,9 @@ import numpy as np
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Nested
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Block, Plan, size
+from anechoic.noise.rounding.base import Block, RowPlan, size
 from anechoic.noise.rounding.fading import check_memory, checked_drift
+from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
 
@@ -35,14 +36,14 @@ class RoundedNested:
         tree = self._recurrence
         return self._parts * len(tree.open_heights(tree.local(t))) if self.rows else 0
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         tree, parts = self._recurrence, self._parts
         s, k = tree.local(t), tree.branching
         row, height, opened = tree.row(s), tree.height(s), tree.open_heights(s)
         here = gain(tree, t)
         lead = Fraction(self._std) * here * Fraction(float(row[0]))
         if self.rows == 0 or height == 0:
-            return Plan(lead, {}, _nothing)
+            return RowPlan(lead, Listed({}), _nothing)
         weights: dict[int, Fraction] = {}
         for place, g in enumerate(opened):
             if row[1 + g]:
@@ -51,11 +52,11 @@ class RoundedNested:
         while finished < height and (s + 1) % k ** (finished + 1) == 0:
             finished += 1
         if finished == height:  # the whole tree: nothing of it is needed again
-            return Plan(lead, weights, _nothing)
+            return RowPlan(lead, Listed(weights), _nothing)
         # of the sums on the stack these are carried, and the one that the carry is added to, if there is one
         carried = finished + (finished in opened)
         places = range(len(opened) - carried, len(opened))
-        return Plan(lead, weights, self._adder(len(opened) - carried, places, here))
+        return RowPlan(lead, Listed(weights), self._adder(len(opened) - carried, places, here))
 
     def _adder(self, target: int, places: range, here: Fraction) -> Callable[[Block], dict[int, float]]:
         inverse, std = doubled.constant(1 / here), self._std

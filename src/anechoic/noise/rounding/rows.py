@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
-from anechoic.noise.rounding.base import PAD, Plan, Work, advance
+from anechoic.noise.rounding.base import PAD, RowPlan, Work, advance
 
 
 class Addressed(Protocol):
@@ -70,7 +70,7 @@ class IntegerArrays:
             raise ValueError("out must be contiguous, writeable, and on the device of the stream.")
         return row
 
-    def run(self, plan: Plan, memory: Array, row: Any, fresh: Addressed) -> None:
+    def run(self, plan: RowPlan, memory: Array, row: Any, fresh: Addressed) -> None:
         """Make one row, on the threads that there are."""
         if self.backend == "numpy":
             self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), row, self._each)

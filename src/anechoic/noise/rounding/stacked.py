@@ -11,8 +11,9 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Stacked, StackStep
 from anechoic.noise.rounding import doubled
-from anechoic.noise.rounding.base import Block, Plan, size
+from anechoic.noise.rounding.base import Block, RowPlan, size
 from anechoic.noise.rounding.fading import MOST_STEPS, check_memory, checked_drift
+from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
 Remember = Callable[[Block], dict[int, float]]
@@ -37,7 +38,7 @@ class RoundedStacked:
     def used(self, t: int) -> int:
         return self._parts * self._recurrence.depth(self._recurrence.local(t))
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system, parts = self._recurrence, self._parts
         s, here = system.local(t), gain(system, t)
         step, top = system.step(s), system.depth(s)
@@ -50,7 +51,7 @@ class RoundedStacked:
         }
         lead = Fraction(self._std) * here * Fraction(step.lead)
         remember = self._integers(step, first, top) if self.exact else self._pairs(step, first, here)
-        return Plan(lead, weights, remember)
+        return RowPlan(lead, Listed(weights), remember)
 
     def _integers(self, step: StackStep, first: int, top: int) -> Remember:
         for factors in (step.readout, step.mix, step.entry):

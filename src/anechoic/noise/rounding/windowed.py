@@ -5,19 +5,53 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.noise.filters.base import all_rows, digest_of, horizon
 from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
-from anechoic.noise.rounding.base import Ahead, Block, Plan
+from anechoic.noise.rounding.base import Ahead, Block, RowPlan
+from anechoic.noise.rounding.weights import DIGITS
 
 
 def gain(recurrence: Recurrence, t: int) -> Fraction:
     """The gain of row t as a rational number."""
     return Fraction(recurrence.gain(t))
+
+
+class Lagged:
+    """Weights of a window at one step; the long forms are made where an entry asks for them.
+
+    Args:
+        window: that they are of.
+        t, local: the step, and as counted since the last restart.
+        slots: of the ring.
+        floats: by lag, from 1 on.
+
+    Attributes:
+        lags: in the order of the slots.
+    """
+
+    def __init__(self, window: _Window, t: int, local: int, slots: int, floats: Array) -> None:
+        self._window, self._t = window, t
+        lags = np.flatnonzero(floats) + 1
+        places = (local - lags) % slots if slots else lags
+        order = np.argsort(places, kind="stable")
+        self.slots: NDArray[np.intp] = places[order]
+        self.floats: Array = floats[lags[order] - 1]
+        self.lags: list[int] = lags[order].tolist()
+
+    @cached_property
+    def digits(self) -> list[int]:
+        numerators, denominators = self._window.ratios(self._t, self.lags)
+        return [(a << DIGITS) // b for a, b in zip(numerators, denominators, strict=True)]
+
+    @cached_property
+    def exact(self) -> list[Fraction]:
+        return list(map(Fraction, *self._window.ratios(self._t, self.lags)))
 
 
 class _Window(ABC):
@@ -39,19 +73,22 @@ class _Window(ABC):
         self.ahead = 1 if window < 8 else min(8, math.isqrt(window))
         self.rows = self._window + (self.ahead if self.ahead > 1 else 0)
         # a step's weights are wanted by those before it, too
-        self._weights = lru_cache(maxsize=self.ahead + 1)(self.lagged)
+        self._floats = lru_cache(maxsize=self.ahead + 1)(self.floats)
 
     def used(self, t: int) -> int:
         return min(self._recurrence.local(t), self._window)
 
     @abstractmethod
-    def lagged(self, t: int) -> dict[int, Fraction]:
-        """Weights of the row in memory of step t - j, by lag j > 0; zero ones left out."""
+    def floats(self, t: int) -> Array:
+        """Weights of the rows in memory of steps t - 1, t - 2, …, each within 3 u, relatively."""
 
-    def by_slot(self, t: int) -> dict[int, Fraction]:
-        """The same by slot."""
-        local = self._recurrence.local(t)
-        return {(local - j) % self._window: weight for j, weight in self._weights(t).items()}
+    @abstractmethod
+    def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
+        """Numerators and denominators > 0 of these weights, at lags > 0."""
+
+    def by_slot(self, t: int) -> Lagged:
+        """The weights of step t."""
+        return Lagged(self, t, self._recurrence.local(t), self._window, self._floats(t))
 
     def sums_ahead(self, t: int) -> Ahead | None:
         """What steps t, t + 1, … have in common."""
@@ -64,14 +101,15 @@ class _Window(ABC):
             count = min(self.ahead, horizon(system) - local, system.n - t)
             found = np.zeros((count, filled))
             for k in range(count):
-                for j, weight in self._weights(t + k).items():
-                    if k < j <= k + filled:
-                        found[k, (local + k - j) % window] = float(weight)
+                known = self._floats(t + k)[k : k + filled]  # lags k + 1, k + 2, …
+                found[k, (local - 1 - np.arange(len(known))) % window] = known
             return found
 
         def since(step: int) -> list[tuple[int, Array]]:
             lags, begin = t - step, (local - (t - step)) % window
-            recent = np.array([float(self._weights(t).get(j, 0)) for j in range(lags, 0, -1)])
+            recent = np.zeros(lags)
+            known = self._floats(t)[:lags]
+            recent[lags - len(known) :] = known[::-1]
             straight = min(lags, window - begin)
             return [(begin, recent[:straight]), (0, recent[straight:])][: 1 + (straight < lags)]
 
@@ -92,15 +130,25 @@ class RoundedAutoregressive(_Window):
 
     kind = "Autoregressive, rounded"
 
-    def lagged(self, t: int) -> dict[int, Fraction]:
+    def floats(self, t: int) -> Array:
+        system = self._recurrence
+        row = np.asarray(system.row(system.local(t)), dtype=np.float64)
+        weights = -row[1:] / row[0]
+        if system.gains is not None:
+            weights = weights * system.gains[t] / system.gains[t - len(weights) : t][::-1]
+        return np.asarray(weights)
+
+    def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
         system = self._recurrence
         row = system.row(system.local(t))
-        scale = gain(system, t) / Fraction(float(row[0]))
-        return {
-            j: -Fraction(float(row[j])) * scale / gain(system, t - j) for j in range(1, len(row)) if row[j]
-        }
+        first, own = Fraction(float(row[0])), gain(system, t)
+        before = [gain(system, t - j) for j in lags]
+        entries = [Fraction(float(row[j])) for j in lags]
+        above, below = own.numerator * first.denominator, own.denominator * first.numerator
+        numerators = [-c.numerator * g.denominator * above for c, g in zip(entries, before, strict=True)]
+        return numerators, [c.denominator * g.numerator * below for c, g in zip(entries, before, strict=True)]
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system = self._recurrence
         local = system.local(t)
         lead = Fraction(self._std) * gain(system, t) / Fraction(float(system.row(local)[0]))
@@ -112,7 +160,7 @@ class RoundedAutoregressive(_Window):
             block.memory[slot] = block.rounded
             return {slot: block.largest}
 
-        return Plan(lead, self.by_slot(t), remember, ahead=self.sums_ahead(t))
+        return RowPlan(lead, self.by_slot(t), remember, ahead=self.sums_ahead(t))
 
 
 class RoundedMovingAverage(_Window):
@@ -120,12 +168,17 @@ class RoundedMovingAverage(_Window):
 
     kind = "MovingAverage, rounded"
 
-    def lagged(self, t: int) -> dict[int, Fraction]:
+    def floats(self, t: int) -> Array:
+        row = np.asarray(self._recurrence.row(self._recurrence.local(t)), dtype=np.float64)
+        return np.asarray(row[1:] * self._std * self._recurrence.gain(t))
+
+    def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
         row = self._recurrence.row(self._recurrence.local(t))
         scale = Fraction(self._std) * gain(self._recurrence, t)
-        return {j: Fraction(float(row[j])) * scale for j in range(1, len(row)) if row[j]}
+        weights = [Fraction(float(row[j])) * scale for j in lags]
+        return [w.numerator for w in weights], [w.denominator for w in weights]
 
-    def plan(self, t: int) -> Plan:
+    def plan(self, t: int) -> RowPlan:
         system = self._recurrence
         local = system.local(t)
         lead = Fraction(float(system.row(local)[0])) * Fraction(self._std) * gain(system, t)
@@ -137,5 +190,6 @@ class RoundedMovingAverage(_Window):
             block.memory[slot] = block.own
             return {slot: block.largest_own}
 
-        past = tuple((t - j, weight) for j, weight in self._weights(t).items())
-        return Plan(lead, self.by_slot(t), remember, past, self.sums_ahead(t))
+        weights = self.by_slot(t)
+        past = tuple((t - j, weight) for j, weight in zip(weights.lags, weights.exact, strict=True))
+        return RowPlan(lead, weights, remember, past, self.sums_ahead(t))

@@ -12,6 +12,7 @@ from anechoic._validate import Array, fraction, one_of, positive_float, positive
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.gaussian import gaussian_mu
+from anechoic.algebra.threads import on_one_thread
 from anechoic.losses import LossKind, error
 from anechoic.optimize.bins.families import BandedFamily, BandedInverseFamily, BLTFamily, Family
 from anechoic.optimize.bins.objective import BinsNoise
@@ -32,6 +33,7 @@ _LESS = 0.8  # of the noise, where no sample counts
 _OPTIONS = {"maxiter": 25, "maxfun": 40, "ftol": 1e-6, "gtol": 1e-5}
 
 
+@on_one_thread
 def balls_in_bins(
     workload: Workload,
     *,

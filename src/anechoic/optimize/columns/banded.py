@@ -9,6 +9,7 @@ import numpy as np
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra import banded as algebra
 from anechoic.algebra import toeplitz
+from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
@@ -29,6 +30,7 @@ NEGLIGIBLE = 1e-7
 FAR = 1e-3
 
 
+@on_one_thread
 def banded(
     workload: Workload,
     *,

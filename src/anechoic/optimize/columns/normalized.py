@@ -10,6 +10,7 @@ import scipy
 
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra import banded as algebra
+from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.losses import loss as loss_of
@@ -34,6 +35,7 @@ BUFFERS_UP_TO = 4096  # steps of a BLT: every loss takes O(n^2)
 DIFFERENCE = 1e-6  # of the logarithms of a BLT's numbers
 
 
+@on_one_thread
 def column_normalized(
     workload: Workload,
     *,

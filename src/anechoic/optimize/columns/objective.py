@@ -90,7 +90,7 @@ class DenseObjective:
         return np.asarray(solve_triangular(banded.dense(columns), self._a.T, lower=True, trans="T").T)
 
 
-class State(NamedTuple):
+class RestOfRun(NamedTuple):
     """What the rest of the run is to a window: covariances of the blocks before, costs of those after."""
 
     covariance: Array
@@ -148,14 +148,14 @@ class BlockObjective:
         image[offset:length] = banded.join(derivatives, length - offset, image.shape[1])
         return banded.product_adjoint(image, self.inverse[low : low + total], self.bands)
 
-    def state(self, columns: Array, weights: Array) -> State:
+    def state(self, columns: Array, weights: Array) -> RestOfRun:
         """Covariances and costs of all blocks."""
         forward = self.forward(columns)
-        return State(forward.covariance, costs(forward.transfer, self.in_blocks(weights)))
+        return RestOfRun(forward.covariance, costs(forward.transfer, self.in_blocks(weights)))
 
-    def window(self, columns: Array, weights: Array, state: State, blocks: range) -> Window:
+    def window(self, columns: Array, weights: Array, state: RestOfRun, blocks: range) -> ColumnsWindow:
         """The same objective as a function of the columns of some blocks, all others fixed."""
-        return Window(self, columns, self.in_blocks(weights), state, blocks)
+        return ColumnsWindow(self, columns, self.in_blocks(weights), state, blocks)
 
     def multipliers(self, columns: Array, weights: Array) -> Array:
         # Z = M^-1 A^T W A M^-1 fulfils C Z = B^T W B C^-T, whose blocks near the diagonal are known: they are
@@ -235,14 +235,14 @@ class SumsObjective(BlockObjective):
         return np.concatenate([np.zeros_like(steps), steps], axis=1)
 
 
-class Window:
+class ColumnsWindow:
     """The objective as a function of the columns `free`: those of all its blocks but the first and the last.
 
     At an end of the run, the outermost block is free too. The value leaves out the errors of other blocks.
     """
 
     def __init__(
-        self, whole: BlockObjective, columns: Array, weights: Array, state: State, blocks: range
+        self, whole: BlockObjective, columns: Array, weights: Array, state: RestOfRun, blocks: range
     ) -> None:
         first, last = blocks.start, blocks.stop
         size, n = whole.size, whole.n

@@ -11,7 +11,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.columns.objective import BlockObjective, Mean, Objective, Window
+from anechoic.optimize.columns.objective import BlockObjective, ColumnsWindow, Mean, Objective
 from anechoic.optimize.columns.rows import bound_by_rows, level
 from anechoic.optimize.columns.scales import Scales
 from anechoic.workloads import Workload
@@ -150,7 +150,7 @@ class Search:
 
         return scales.columns(self._run(by_variables, variables, iterations, tolerance, scales.bounded))
 
-    def _window(self, columns: Array, window: Window, total: float, tolerance: float) -> Array:
+    def _window(self, columns: Array, window: ColumnsWindow, total: float, tolerance: float) -> Array:
         """The free columns of a window, each as long as it is; `total` is the mean over the whole run."""
         free = columns[window.free]
         lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]

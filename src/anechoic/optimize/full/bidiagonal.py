@@ -25,7 +25,8 @@ from anechoic._validate import Array
 from anechoic.optimize.full.modulus import Diagonals, MatrixModulus
 from anechoic.optimize.full.newton import Singular
 from anechoic.optimize.full.quadrature import InverseRoot, inverse_root
-from anechoic.workloads import RestartDifferences, Scheduled, Workload
+from anechoic.workloads import Workload
+from anechoic.workloads.general import restart_scales
 
 # Entries of a work array: poles are taken in groups, so that memory stays at some of these whatever n is.
 CHUNK = 2**21
@@ -38,18 +39,19 @@ ROUNDING = 64.0
 def bidiagonal_inverse(workload: Workload) -> tuple[Array, Array] | None:
     """Diagonal and subdiagonal of A^-1, each shape (n,), the latter with 0 first; None if A^-1 has more."""
     n = workload.n
-    if isinstance(workload, Scheduled) and not workload.has_toeplitz_factor:
-        found = bidiagonal_inverse(workload.base)
+    if workload.scheduled is not None:
+        base, rates = workload.scheduled
+        found = bidiagonal_inverse(base)
         if found is None:
             return None
-        rates = np.asarray(workload.learning_rates)
         return found[0] / rates, found[1] / rates
-    if isinstance(workload, RestartDifferences):
-        if not workload.base.is_prefix_sum:
+    if workload.restarts is not None:
+        base, period = workload.restarts
+        if not base.is_prefix_sum:
             return None
-        diagonal = 1.0 / workload.row_scales
+        diagonal = 1.0 / restart_scales(n, period)
         below = np.append(0.0, -diagonal[:-1])
-        below[:: workload.period] = 0.0
+        below[::period] = 0.0
         return diagonal, below
     if not workload.has_toeplitz_factor:
         return None

@@ -11,7 +11,7 @@ from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
 from anechoic.losses import row_weights
 from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.participation import Cyclic, Participation
 from anechoic.workloads import Workload
 
 LARGEST = 16  # steps up to which the patterns of an overlapping schema are listed
@@ -56,14 +56,9 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
         Monograph, Conjecture 4.7.
     """
     n = workload.n
-    if not isinstance(participation, (Single, Cyclic, FullBatch, MinSep, OncePerEpoch)):
-        raise UnsupportedError(
-            f"participation={participation!r}: Problem 4.6 is not solved for this schema here."
-        )
-    if isinstance(participation, (Single, Cyclic, FullBatch)) or participation.max_participations_in(n) in (
-        1,
-        n,
-    ):
+    # whole cycles are allowed, so where no other pair of steps is, they are all patterns, and disjoint
+    cycles = Cyclic(participation.contained_period(n))
+    if np.array_equal(participation.together(n), cycles.together(n)):
         multipliers = _multipliers(workload, participation)
         smallest = float(multipliers.min() / multipliers.mean())
         return Conjecture(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import singledispatch
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
@@ -27,7 +28,7 @@ from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz import toeplitz
 from anechoic.optimize.series.toeplitz_search import root_of
 from anechoic.participation import MinSep, OncePerEpoch, Participation
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Strategy, Toeplitz
+from anechoic.strategies import ColumnNormalized, Dense, Identity, Strategy, Toeplitz
 from anechoic.workloads import Workload, prefix_sum
 
 BANDS, INVERSE = 8, 4  # of the banded strategies and the banded inverses that are tried
@@ -92,14 +93,11 @@ def for_one_step(workload: Workload, loss: LossKind) -> Dense | None:
 def _contained(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[Strategy]:
     """Strategies of the smaller classes, each as good as its optimiser makes it."""
     n = workload.n
-    separation = 1
-    if isinstance(participation, MinSep):
-        separation = participation.separation
     yield Identity(n)
     one = for_one_step(workload, loss)
     if one is not None:
         yield one
-    if isinstance(participation, (MinSep, OncePerEpoch)) and n <= SOLVED_UP_TO:
+    if n <= SOLVED_UP_TO:
         weights = None if isinstance(loss, str) and loss == "max" else row_weights(loss, n)
         solved = generated_strategy(workload.to_dense(), weights, participation, SHARE)
         if solved is not None:
@@ -108,25 +106,38 @@ def _contained(workload: Workload, participation: Participation, loss: LossKind)
     if root is not None:
         yield root
         yield ColumnNormalized(root)
-    designs: list[Participation] = [participation]
-    if isinstance(participation, OncePerEpoch):
-        # two participations may be one step apart; cycles of the same period are among the patterns
-        designs = [MinSep(1, participation.max_participations_in(n)), MinSep(participation.period)]
-    for schema in designs:
+    for schema in _designs(participation, n):
         yield from _made(lambda schema=schema: toeplitz(workload, participation=schema, loss=loss))  # type: ignore[misc]
         yield from _made(
             lambda schema=schema: banded_inverse(  # type: ignore[misc]
                 workload, bands=min(INVERSE, n), participation=schema, loss=loss
             )
         )
-    bands = min(separation, BANDS, n)
+    bands = min(_least_lag(participation, n), BANDS)
     if bands > 1:
         for strategy in _made(lambda: banded_toeplitz(workload, bands=bands, loss=loss)):
             yield strategy
-            if isinstance(strategy, BandedToeplitz):
-                yield ColumnNormalized(strategy)
+            yield ColumnNormalized(strategy)
     if n * bands**2 <= FREE_UP_TO and not (isinstance(loss, str) and loss == "max"):
         yield from _made(lambda: banded(workload, bands=bands, participation=participation, loss=loss))
+
+
+@singledispatch
+def _designs(participation: Participation, n: int) -> list[Participation]:
+    """Schemas that Toeplitz optimisers know, to design for in the place of this one."""
+    return [participation]
+
+
+@_designs.register
+def _(participation: OncePerEpoch, n: int) -> list[Participation]:
+    # two participations may be one step apart; cycles of the same period are among the patterns
+    return [MinSep(1, participation.max_participations_in(n)), MinSep(participation.period)]
+
+
+def _least_lag(participation: Participation, n: int) -> int:
+    """Steps between the two nearest ones that a unit may touch both of; n where there are none."""
+    together = participation.together(n)
+    return next((lag for lag in range(1, n) if together.diagonal(lag).any()), n)
 
 
 def _made(optimise: Callable[[], Optimized]) -> Iterator[Strategy]:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array, one_of, positive_float
+from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
@@ -23,8 +24,9 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation
+from anechoic.optimize.full.windows import windows_of
 from anechoic.optimize.result import Optimized, finish
-from anechoic.participation import MinSep, OncePerEpoch, Participation
+from anechoic.participation import Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
@@ -36,6 +38,7 @@ SHARE = 1e-3
 NEGLIGIBLE = 1e-15
 
 
+@on_one_thread_if_small
 def dense(
     workload: Workload,
     *,
@@ -94,7 +97,8 @@ def dense(
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
     if several:
-        if isinstance(participation, (MinSep, OncePerEpoch)):
+        overlapping = windows_of(participation, n) is not None
+        if overlapping:
             alone = for_one_step(workload, loss)
             if alone is not None:
                 found = finish(alone, workload, participation, loss, evaluations=1, started=started)
@@ -103,7 +107,7 @@ def dense(
         found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
         if found.gap is not None and found.gap <= gap:
             return found
-        if not isinstance(participation, (MinSep, OncePerEpoch)):
+        if not overlapping:
             return found
         better = or_contained(found, workload, participation, loss)
         return replace(better, seconds=time.perf_counter() - started)
@@ -125,6 +129,7 @@ def dense(
         )
 
 
+@on_one_thread_if_small
 def dense_bound(
     workload: Workload, *, loss: LossKind = "rms", gap: float = GAP, progress: Progress | None = None
 ) -> Bound:

@@ -15,7 +15,7 @@ from anechoic.lower_bounds.dual import DualPoint, ParticipationDual, nuclear_bou
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import EVERY, NUCLEAR, contained_patterns
 from anechoic.optimize.full.search import optimum
-from anechoic.participation import MinSep, OncePerEpoch
+from anechoic.participation import Participation
 
 GENERATED_UP_TO = 64  # steps
 # Steps, and numbers in the factors, up to which the optimum for the patterns found is computed.
@@ -26,7 +26,7 @@ STILL = 1e-5  # relative growth in ten rounds below which an ascent ends
 
 
 def generated_bound(
-    a: Array, weights: Array | None, participation: MinSep | OncePerEpoch
+    a: Array, weights: Array | None, participation: Participation
 ) -> tuple[Bound, NDArray[np.intp]]:
     """The highest bound, for every factorisation, and the patterns of the last ascent, (count, longest).
 
@@ -52,7 +52,7 @@ def generated_bound(
 
 
 def generated_strategy(
-    a: Array, weights: Array | None, participation: MinSep | OncePerEpoch, gap: float
+    a: Array, weights: Array | None, participation: Participation, gap: float
 ) -> Array | None:
     """C, (n, n), the optimum for the patterns found, which may be good for all; None where it is slow."""
     if len(a) > SOLVED_UP_TO:
@@ -63,7 +63,7 @@ def generated_strategy(
     return optimum(a, patterns, weights, gap, None)[0]
 
 
-def heavy_patterns(gram: Array, participation: MinSep | OncePerEpoch) -> set[tuple[int, ...]]:
+def heavy_patterns(gram: Array, participation: Participation) -> set[tuple[int, ...]]:
     """For each step an allowed pattern that holds it, of large sum of |M|: the heaviest joins in turn."""
     n = len(gram)
     sizes = np.abs(gram)

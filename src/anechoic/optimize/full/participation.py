@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import singledispatch
 
 import numpy as np
 import scipy
@@ -19,7 +20,7 @@ from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
-from anechoic.optimize.full.windows import windows_strategy
+from anechoic.optimize.full.windows import windows_of, windows_strategy
 from anechoic.optimize.result import Optimized, finish
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.strategies import Dense
@@ -63,57 +64,126 @@ def dense_with_participation(
         Monograph, Problems 4.6 and 4.8, Propositions 3.11 and 4.9.
     """
     gap = positive_float("gap", gap)
-    n = workload.n
-    weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, n)
-    count = participation.max_participations_in(n)
+    weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     started = time.perf_counter()
-    match participation:
-        case Cyclic() | FullBatch() | MinSep() | OncePerEpoch() if count == n:
-            c, bound, evaluations = _full_batch(workload, weights, gap)
-        case Patterns():
-            c, bound, evaluations = listed_strategy(workload, participation, weights, gap, progress)
-        case _ if count == 1:
-            c, bound, evaluations = _disjoint(workload, n, weights, gap, progress)
-        case Cyclic(period=period):
-            c, bound, evaluations = _disjoint(workload, period, weights, gap, progress)
-        case MinSep() | OncePerEpoch():
-            a = workload.to_dense()
-            begin = start(a, weights, contained_patterns(participation, n))
-            bound = ascended(a, weights, begin, DIRECT)
-            if n <= GENERATED_UP_TO:
-                further = generated_bound(a, weights, participation)[0]
-                bound = max(bound, further, key=lambda found: found.value)
-            shared = weights
-            if weights is not None and weights.min() < SMALL * weights.max():
-                shared = spread(weights, 1e-2 * gap)
-            enough = bound.value * (1 + gap)
-            if isinstance(participation, MinSep) and n > SMALL_BANDS:
-                c, evaluations = _by_columns(workload, participation, shared, progress)
-            else:
-                c, evaluations = windows_strategy(a, participation, shared, enough, progress)
-        case _:
-            raise UnsupportedError(
-                f"participation={participation!r}: dense optimisation knows Single, Cyclic, MinSep,"
-                " OncePerEpoch, FullBatch and Patterns. Optimise for one of these that allows all of its"
-                " patterns."
-            )
+    c, bound, evaluations = found_under(participation, workload, weights, gap, progress)
     return finish(
         Dense(c), workload, participation, kind, evaluations=evaluations, started=started, bound=bound
     )
 
 
-def _by_columns(
-    workload: Workload, participation: MinSep, weights: Array | None, progress: Progress | None
+#: C, shape (n, n), what no factorisation can beat, and the evaluations that it took.
+Found = tuple[Array, Bound, int]
+
+
+@singledispatch
+def found_under(
+    participation: Participation,
+    workload: Workload,
+    weights: Array | None,
+    gap: float,
+    progress: Progress | None,
+) -> Found:
+    """What is found for a schema, for the given weights of the squared errors, or None for the largest.
+
+    Raises:
+        UnsupportedError: for a schema that it does not know.
+    """
+    if participation.max_participations_in(workload.n) == 1:
+        return _disjoint(workload, workload.n, weights, gap, progress)
+    raise UnsupportedError(
+        f"participation={participation!r}: dense optimisation knows Single, Cyclic, MinSep, OncePerEpoch,"
+        " FullBatch and Patterns. Optimise for one of these that allows all of its patterns."
+    )
+
+
+@found_under.register
+def _(
+    participation: FullBatch, workload: Workload, weights: Array | None, gap: float, progress: Progress | None
+) -> Found:
+    return _full_batch(workload, weights, gap)
+
+
+@found_under.register
+def _(
+    participation: Patterns, workload: Workload, weights: Array | None, gap: float, progress: Progress | None
+) -> Found:
+    return listed_strategy(workload, participation, weights, gap, progress)
+
+
+@found_under.register
+def _(
+    participation: Cyclic, workload: Workload, weights: Array | None, gap: float, progress: Progress | None
+) -> Found:
+    if participation.max_participations_in(workload.n) == workload.n:
+        return _full_batch(workload, weights, gap)
+    return _disjoint(workload, min(participation.period, workload.n), weights, gap, progress)
+
+
+@found_under.register(MinSep)
+@found_under.register(OncePerEpoch)
+def _(
+    participation: MinSep | OncePerEpoch,
+    workload: Workload,
+    weights: Array | None,
+    gap: float,
+    progress: Progress | None,
+) -> Found:
+    n, count = workload.n, participation.max_participations_in(workload.n)
+    if count == n:
+        return _full_batch(workload, weights, gap)
+    if count == 1:
+        return _disjoint(workload, n, weights, gap, progress)
+    a = workload.to_dense()
+    begin = start(a, weights, contained_patterns(participation, n))
+    bound = ascended(a, weights, begin, DIRECT)
+    if n <= GENERATED_UP_TO:
+        further = generated_bound(a, weights, participation)[0]
+        bound = max(bound, further, key=lambda found: found.value)
+    shared = weights
+    if weights is not None and weights.min() < SMALL * weights.max():
+        shared = spread(weights, 1e-2 * gap)
+    enough = bound.value * (1 + gap)
+    c, evaluations = _over_windows(participation, workload, a, shared, enough, progress)
+    return c, bound, evaluations
+
+
+@singledispatch
+def _over_windows(
+    participation: Participation,
+    workload: Workload,
+    a: Array,
+    weights: Array | None,
+    enough: float,
+    progress: Progress | None,
 ) -> tuple[Array, int]:
-    """C, shape (n, n), with as many bands as the separation: the class of `windows_strategy`, for many steps.
+    """C whose Gram matrix vanishes on the patterns, and the evaluations it took."""
+    windows = windows_of(participation, workload.n)
+    if windows is None:
+        raise UnsupportedError(f"participation={participation!r} is not described by windows of steps.")
+    return windows_strategy(a, windows, weights, enough, progress)
+
+
+@_over_windows.register
+def _(
+    participation: MinSep,
+    workload: Workload,
+    a: Array,
+    weights: Array | None,
+    enough: float,
+    progress: Progress | None,
+) -> tuple[Array, int]:
+    """For many steps as many bands as the separation, the same class, by columns.
 
     Where the inverse of the workload has few bands, an evaluation takes O(n separation^2).
     """
     n = workload.n
+    if n <= SMALL_BANDS:
+        return _over_windows.dispatch(Participation)(participation, workload, a, weights, enough, progress)
     bands = min(participation.separation, n)
     objective = objective_of(workload, bands)
     if objective is None:
-        objective = DenseObjective(workload.to_dense())
+        objective = DenseObjective(a)
     even = np.full(n, 1.0 / n)
     search, columns = begun(
         objective, workload, even if weights is None else weights, bands, participation, progress

@@ -15,39 +15,42 @@ constraints. One step an epoch is the same with one window for each epoch. Probl
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, singledispatch
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.participation import MinSep, OncePerEpoch
+from anechoic.participation import MinSep, OncePerEpoch, Participation
 
 LEAST = 25.0  # logarithm of the largest ratio of two weights: sums of windows keep some digits of each
 STAGES = (4.0, 16.0, 64.0, 256.0, 1024.0)  # powers of the errors whose mean stands for the maximum
 
 
 class Windows:
-    """The column norms allowed by a schema, sens^2 <= 1, in free parameters."""
+    """The column norms allowed by a schema, sens^2 <= 1, in free parameters.
 
-    def __init__(self, participation: MinSep | OncePerEpoch, n: int) -> None:
-        self.n = n
-        steps = np.arange(n)
-        if isinstance(participation, OncePerEpoch):
-            self.width, self.count = participation.period, None  # as many as there are epochs
-            first = steps // self.width * self.width  # the windows that hold t: its epoch's
-            self._from, self._to = first, first + 1
-            self.mask = (steps[:, None] >= steps) & (first[:, None] == first)
-            self._other = -LEAST  # these are no windows
-        else:
-            self.width = participation.separation
-            count = participation.max_participations_in(n)
-            self.count = count if count < -(-n // self.width) else None
-            self._from, self._to = np.maximum(steps - self.width + 1, 0), steps + 1
-            self._other = -6.0 if self.count is None else -9.0
-            lag = steps[:, None] - steps
-            self.mask = (lag >= 0) & (lag < self.width)
+    Args:
+        width: steps of a window.
+        count: participations in all, where they are fewer than the windows allow, else None.
+        first, last: of the windows that hold each step, named by where they begin, shape (n,).
+        other: logarithm of the weight at which windows begin that do not follow one another.
+    """
+
+    def __init__(
+        self, width: int, count: int | None, first: NDArray[np.int64], last: NDArray[np.int64], other: float
+    ) -> None:
+        self.n, self.width, self.count = len(first), width, count
+        self._from, self._to, self._other = first, last + 1, other
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """Entries that C may have, shape (n, n): on and below the diagonal, of two steps in one window."""
+        steps = np.arange(self.n)
+        return np.asarray((steps[:, None] >= steps) & (self._from[:, None] < self._to))
 
     def begin(self) -> Array:
         """Equal weights on windows that follow one another; nearly all on z where k restricts."""
@@ -73,6 +76,27 @@ class Windows:
         if self.count is not None:
             by_share = np.append(by_share, by_d.sum() / self.count)
         return np.asarray(shares * (by_share - shares @ by_share))
+
+
+@singledispatch
+def windows_of(participation: Participation, n: int) -> Windows | None:
+    """The windows of a schema that is described by such, else None."""
+    return None
+
+
+@windows_of.register
+def _(participation: OncePerEpoch, n: int) -> Windows:
+    first = np.arange(n) // participation.period * participation.period
+    return Windows(participation.period, None, first, first, -LEAST)  # all others are no windows
+
+
+@windows_of.register
+def _(participation: MinSep, n: int) -> Windows:
+    steps, width = np.arange(n), participation.separation
+    count = participation.max_participations_in(n)
+    fewer = count < -(-n // width)
+    first = np.maximum(steps - width + 1, 0)
+    return Windows(width, count if fewer else None, first, steps, -9.0 if fewer else -6.0)
 
 
 class WindowsObjective:
@@ -138,7 +162,7 @@ class WindowsObjective:
 
 def windows_strategy(
     workload: Array,
-    participation: MinSep | OncePerEpoch,
+    windows: Windows,
     weights: Array | None,
     enough: float,
     progress: Callable[[int, float], None] | None,
@@ -150,7 +174,6 @@ def windows_strategy(
     Of the strategies whose Gram matrix vanishes on the patterns; `rounds` of L-BFGS, the best one is kept.
     """
     n = len(workload)
-    windows = Windows(participation, n)
     objective = WindowsObjective(workload, windows, weights)
     root = toeplitz.dense(toeplitz.power(np.ones(n), 0.5, n), n)
     x = np.concatenate([root[windows.mask], windows.begin()])

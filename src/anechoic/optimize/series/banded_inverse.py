@@ -10,6 +10,7 @@ import scipy
 from scipy.linalg import cholesky, solve_triangular
 
 from anechoic._validate import Array, one_of, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind
 from anechoic.losses import loss as loss_of
@@ -31,6 +32,7 @@ LARGEST_LOG = 50.0
 RIDGE = 1e-13
 
 
+@on_one_thread
 def banded_inverse(
     workload: Workload,
     *,

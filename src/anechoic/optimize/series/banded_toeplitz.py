@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from anechoic._validate import Array, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.losses import LossKind, tail_weights
 from anechoic.losses import loss as loss_of
 from anechoic.lower_bounds.result import Bound
@@ -17,9 +18,10 @@ from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObject
 from anechoic.optimize.series.toeplitz_search import free_column, root_of, several_columns
 from anechoic.participation import Participation
 from anechoic.strategies import BandedToeplitz
-from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads import Workload
 
 
+@on_one_thread
 def banded_toeplitz(
     workload: Workload,
     *,
@@ -117,6 +119,6 @@ def class_bound(
 ) -> Bound | None:
     """The dual bound at `column` of at most `separation` bands; None where it would take too long."""
     columns = objective.column_weights(len(column))
-    if isinstance(workload, RestartDifferences):
+    if workload.restarts is not None:
         return form_bound(objective.a, column, columns, objective.form)
     return toeplitz_bound(objective.a, column, columns, tail_weights(loss, workload.n))

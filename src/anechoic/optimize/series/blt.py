@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 
 from anechoic._validate import Array, fraction, one_of, positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, tail_weights
 from anechoic.optimize.comb import SINGLE, comb_of
@@ -38,6 +39,7 @@ MOST = 16
 SHORT, MATERIALISED = 9, 2 * 10**6
 
 
+@on_one_thread
 def blt(
     workload: Workload,
     *,

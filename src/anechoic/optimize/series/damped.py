@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from anechoic._validate import positive_int
+from anechoic.algebra.threads import on_one_thread
 from anechoic.losses import LossKind
 from anechoic.losses import error as error_of
 from anechoic.losses import loss as loss_of
@@ -25,6 +26,7 @@ from anechoic.workloads.base import checked_workload
 GRID, LEAST, FINE = 17, 0.01, 1e-5
 
 
+@on_one_thread
 def damped(
     workload: Workload,
     *,
@@ -94,6 +96,7 @@ def damped(
     )
 
 
+@on_one_thread
 def restarted(
     workload: Workload,
     build: Callable[[int], Strategy],

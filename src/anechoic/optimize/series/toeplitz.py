@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from anechoic.algebra.threads import on_one_thread
 from anechoic.losses import LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
@@ -16,6 +17,7 @@ from anechoic.strategies import Toeplitz
 from anechoic.workloads import Workload
 
 
+@on_one_thread
 def toeplitz(
     workload: Workload,
     *,

@@ -18,7 +18,7 @@ from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, tail_weights
-from anechoic.workloads import RestartDifferences, Workload
+from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for
@@ -28,7 +28,7 @@ FFT_FROM = 128
 Progress = Callable[[int, float], None]
 
 
-class Form(Protocol):
+class QuadraticForm(Protocol):
     """A symmetric positive semidefinite matrix Q, given by Q b."""
 
     def __call__(self, b: Array) -> Array: ...
@@ -93,7 +93,7 @@ class ToeplitzObjective:
         return float(np.square(sums).sum()), teeth[: len(c)]
 
 
-def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Form]:
+def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, QuadraticForm]:
     """The Toeplitz workload behind `workload`, and Q with squared error b^T Q b for b = a/c.
 
     Raises:
@@ -102,10 +102,11 @@ def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Form]:
     checked_workload(workload)
     if isinstance(kind, str):
         one_of("loss", kind, KINDS)
-    if isinstance(workload, RestartDifferences) and workload.base.is_toeplitz:
+    if workload.restarts is not None and workload.restarts[0].is_toeplitz:
         if not (isinstance(kind, str) and kind == "rms"):
             raise UnsupportedError(f"loss={kind!r} of restart differences: Toeplitz optimisers know 'rms'.")
-        return workload.base, RestartForm(workload.n, workload.period)
+        base, period = workload.restarts
+        return base, RestartForm(workload.n, period)
     if not workload.is_toeplitz:
         raise UnsupportedError(
             f"workload={type(workload).__name__} is not Toeplitz: leave learning rates out of the design"

@@ -27,14 +27,14 @@ from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_replayable, environment
 from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
-from anechoic.torch.run import Run
+from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 2\n"
 _FIRST = b"anechoic checkpoint 1\n"
 _OF_UNITS = ", of units with digest "
 
 
-def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
+def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
     """Write `run` and the user's `extra` to `path`, atomically.
 
     Args:
@@ -75,7 +75,7 @@ def save(run: Run, path: str | os.PathLike[str], extra: dict[str, Any], *, keys:
     run.source.contributions.expect(run.source.contributions.last_kind)
 
 
-def _content(run: Run, keys: bool) -> dict[str, Any]:
+def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
@@ -101,7 +101,7 @@ def _content(run: Run, keys: bool) -> dict[str, Any]:
     }
 
 
-def load(run: Run, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
+def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
     """Put `run` where the checkpoint at `path` was written, and return the user's extra.
 
     Raises:
@@ -180,7 +180,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return cast("dict[str, Any]", unplain(content))
 
 
-def _keys(run: Run, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
+def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
     """The keys of a checkpoint, or the run's own where it is sealed."""
     if content["noise_key"] is not None:
         return bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
@@ -210,7 +210,7 @@ def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
     return Mechanism.from_json(read(path)["mechanism"])
 
 
-def check_same(run: Run, module: Any, optimizer: Any) -> None:
+def check_same(run: PrivateRun, module: Any, optimizer: Any) -> None:
     """Refuse objects of another run.
 
     Raises:
@@ -236,7 +236,7 @@ def only_none(**options: Any) -> None:
             )
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: PrivateRun) -> dict[str, Any]:
     return {
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
@@ -245,7 +245,7 @@ def _settings(run: Run) -> dict[str, Any]:
     }
 
 
-def _device(run: Run) -> torch.device:
+def _device(run: PrivateRun) -> torch.device:
     return next(p for p in run.plain.parameters() if p.requires_grad).device
 
 
@@ -278,7 +278,7 @@ def _short(name: str) -> str:
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name)
 
 
-def _check_states(run: Run, content: Mapping[str, Any]) -> None:
+def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
     """Compare names and shapes before anything is changed."""
     own, saved = run.plain.state_dict(), content["module"]
     for name in own.keys() | saved.keys():

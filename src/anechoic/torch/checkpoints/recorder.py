@@ -11,7 +11,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of, read_journal
-from anechoic.torch.release import Release
+from anechoic.torch.release import Releaser
 
 
 class Recorder:
@@ -31,7 +31,7 @@ class Recorder:
     def __init__(
         self,
         fingerprint: str,
-        release: Release,
+        release: Releaser,
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,

@@ -10,14 +10,14 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.run import Run
+from anechoic.torch.run import PrivateRun
 
 
 class Resumable(ABC):
     """Saves and loads a run, and counts releases that were made before it."""
 
     @abstractmethod
-    def _current(self) -> Run:
+    def _current(self) -> PrivateRun:
         """The run of this engine."""
 
     def get_epsilon(self, delta: float) -> float:

@@ -14,6 +14,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits
 from anechoic.noise.rounding import rounded_filter
 from anechoic.planning import Plan
+from anechoic.planning.choice import noise_state
 from anechoic.torch.sources import source_class
 
 #: Bytes of one number in the memory of rounded noise.
@@ -133,7 +134,7 @@ def planned(
 def on_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
     """`plan`, its choice on the default grid of `dimension` entries and still within `epsilon`.
 
-    The memory of every row is that on a grid.
+    The memory of every row, and what is said of it, is that on a grid.
     """
     chosen, growth = plan.mechanism, 2.0**-24
     found = replace(chosen, grid_bits=default_bits(dimension))
@@ -145,10 +146,12 @@ def on_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
             memory=_memory(row.mechanism, dimension),
             history=rounded_filter(row.mechanism.strategy.recurrence(), 1.0).rows,
             mechanism=found if row.chosen else row.mechanism,
+            number_bytes=_WIDE,
         )
         for row in plan.rows
     )
-    return replace(plan, rows=rows, mechanism=found)
+    wide = replace(plan, rows=rows, mechanism=found)
+    return replace(wide, reason=plan.reason.replace(noise_state(plan.chosen), noise_state(wide.chosen)))
 
 
 def _memory(mechanism: Mechanism, dimension: int) -> int:

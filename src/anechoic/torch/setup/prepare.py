@@ -30,8 +30,8 @@ from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.surroundings import Surroundings, collected, rest
-from anechoic.torch.release import Release
-from anechoic.torch.run import Run, watched_tensors
+from anechoic.torch.release import Releaser
+from anechoic.torch.run import PrivateRun, watched_tensors
 from anechoic.torch.setup import checks, fit
 from anechoic.torch.setup.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.modules import report_unregistered
@@ -256,7 +256,7 @@ def begin(
     *,
     journal: Any = None,
     sync_every: int = 1,
-) -> tuple[Run, tuple[Any, ...]]:
+) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
     Args:
@@ -278,7 +278,7 @@ def begin(
         undo.callback(take_over, setup.module)
         source = _source(setup, mechanism, ledger, units=batches.units is not None)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-        release = Release(mechanism, ledger, source.parameters, divisor)
+        release = Releaser(mechanism, ledger, source.parameters, divisor)
         optimizer = CorrelatedOptimizer(
             source,
             release,
@@ -289,7 +289,7 @@ def begin(
             loss_reduction=setup.loss_reduction,
         )
         undo.callback(optimizer.detach)
-        run = Run(
+        run = PrivateRun(
             mechanism=mechanism,
             arithmetic=arithmetic,
             ledger=ledger,
@@ -328,7 +328,7 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def _work_around(run: Run) -> None:
+def _work_around(run: PrivateRun) -> None:
     """See to the journal and to random numbers around the work on each batch."""
     surroundings = Surroundings(lambda: run.keys.sampling)
 

@@ -102,7 +102,7 @@ class Capture:
         outputs = [part for part in parts if isinstance(part, Tensor)]
         wanted = [t for t in outputs if t.requires_grad]
         if wanted:
-            call = Call(self, layer, args, kwargs, [t.requires_grad for t in outputs])
+            call = LayerCall(self, layer, args, kwargs, [t.requires_grad for t in outputs])
             if len(outputs) == 1:
                 wanted[0].register_hook(call.one)
             else:
@@ -122,7 +122,7 @@ class Capture:
             self._finished(found)
 
 
-class Call:
+class LayerCall:
     """One call of a layer: what it was fed with, until its output has a gradient."""
 
     def __init__(

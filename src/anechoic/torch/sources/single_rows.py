@@ -23,7 +23,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.setup.units import moved
 from anechoic.torch.sources.loss_graph import check_divisor, is_summed
-from anechoic.torch.watching.attributes import Snapshot
+from anechoic.torch.watching.attributes import AttributeSnapshot
 
 logger = logging.getLogger("anechoic")
 
@@ -65,7 +65,7 @@ class SingleRows:
         self._layers = list(module.named_modules())
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names.get(id(p), "a parameter") for p in parameters]
-        self._snapshot: tuple[Snapshot, dict[str, dict[str, Any]]] | None = None
+        self._snapshot: tuple[AttributeSnapshot, dict[str, dict[str, Any]]] | None = None
         self._changes: dict[str, dict[str, int]] = {}
         self._decided: Delivery | None = None
         #: 2 until rows agreed after a change; 1 if that was in a batch of one row, which shows no mixing
@@ -148,7 +148,7 @@ class SingleRows:
 
     def _changed(self) -> bool:
         """Whether attributes of the model are others than at the last delivery; so they are at the first."""
-        snapshot, before = Snapshot(), self._snapshot
+        snapshot, before = AttributeSnapshot(), self._snapshot
         left = {name: {a for a, n in of.items() if n >= CHANGES} for name, of in self._changes.items()}
         state = {name: snapshot.layer(layer, left.get(name, ())) for name, layer in self._layers}
         self._snapshot = snapshot, state

@@ -27,7 +27,7 @@ _SETTLED = sys.stdlib_module_names | {"torch", "numpy"}
 _ELSEWHERE = frozenset(nn.Module().__dict__) - {"training"}
 
 
-class Snapshot:
+class AttributeSnapshot:
     """Attributes of layers as they are now: `layer` gives those of one, by name.
 
     Numbers, strings, functions and small tensors are compared by value, and so are mappings, sequences, sets

@@ -7,7 +7,7 @@ from torch import nn
 from anechoic.errors import MismatchError
 
 
-class Members:
+class ModelMembers:
     """Remembers a model's parameters by identity, in all their places.
 
     A layer that joins the model later is trained by nobody here: whoever trains it uses gradients that are

@@ -29,7 +29,7 @@ _ROW, _STRETCH = 2**14, 32
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
-class Watch:
+class ParameterWatch:
     """Remembers tensors of the model, and refuses a release where something else than step() changed them.
 
     Args:

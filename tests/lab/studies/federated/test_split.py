@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from anechoic.lab.studies.federated.split import DAY, Windows, dirichlet_split
+from anechoic.lab.studies.federated.split import DAY, DailyWindows, dirichlet_split
 
 LABELS = np.repeat(np.arange(5), 200)
 
@@ -37,7 +37,7 @@ def test_more_clients_than_examples_are_refused():
 
 
 def test_a_window_opens_once_a_day_also_over_midnight():
-    windows = Windows(np.array([22.0, 3.0]), np.array([4.0, 2.0]))
+    windows = DailyWindows(np.array([22.0, 3.0]), np.array([4.0, 2.0]))
     hours = np.array([windows.there(hour) for hour in range(48)])
     assert np.flatnonzero(hours[:24, 0]).tolist() == [0, 1, 22, 23]
     assert np.flatnonzero(hours[:24, 1]).tolist() == [3, 4]
@@ -45,7 +45,7 @@ def test_a_window_opens_once_a_day_also_over_midnight():
 
 
 def test_more_clients_are_there_at_night():
-    windows = Windows.drawn(2000, np.random.default_rng(0))
+    windows = DailyWindows.drawn(2000, np.random.default_rng(0))
     there = np.array([windows.there(hour).mean() for hour in range(int(DAY))])
     assert there.mean() == pytest.approx(8 / 24, abs=0.01)  # 6 to 10 hours of 24
     assert there[0] > 0.6

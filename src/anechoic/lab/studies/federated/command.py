@@ -119,7 +119,7 @@ def task_of(
 def run(
     study: FederatedStudy, *, title: str, command: str, out: Path, jobs: int, console: Console, **options: Any
 ) -> dict[str, Any]:
-    """Choose learning rates, run the figures, show and write them; `options` go to every `Run`."""
+    """Choose learning rates, run the figures, show and write them; `options` go to every `TrainingRun`."""
     out.mkdir(parents=True, exist_ok=True)
     mechanisms = {arm.name: Mechanism.from_json(arm.mechanism) for arm in study.arms if arm.mechanism}
     for name, mechanism in mechanisms.items():

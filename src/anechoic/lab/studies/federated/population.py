@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.lab.studies.federated.split import Indices, Windows
+from anechoic.lab.studies.federated.split import DailyWindows, Indices
 
 Features = NDArray[np.float32]
 #: From inputs as they are kept, shape (…, inputs), to features, shape (…, features).
@@ -33,7 +33,7 @@ class Population:
     labels: NDArray[np.uint8]
     weights: Features
     encode: Encoder
-    windows: Windows
+    windows: DailyWindows
     classes: int
     test_inputs: NDArray[np.uint8]
     test_labels: NDArray[np.uint8]

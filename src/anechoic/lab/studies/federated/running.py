@@ -15,7 +15,7 @@ from anechoic.lab.studies.federated.arms import discipline_of, silent
 from anechoic.lab.studies.federated.local import updates
 from anechoic.lab.studies.federated.split import DAY
 from anechoic.lab.studies.federated.tasks import FederatedTask, load
-from anechoic.lab.studies.study import Arm, Outcome, Run
+from anechoic.lab.studies.study import Arm, Outcome, TrainingRun
 from anechoic.lab.studies.training import REPORT_EVERY, identity, key
 from anechoic.mechanism.mechanism import Mechanism
 
@@ -23,7 +23,7 @@ from anechoic.mechanism.mechanism import Mechanism
 PATIENCE = 3
 
 
-def execute(run: Run, report: Callable[[int], None] = lambda steps: None) -> Outcome:
+def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
     """Train and score. One attempt at a round every hour; an hour in which too few are there passes.
 
     Args:

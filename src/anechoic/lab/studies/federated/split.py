@@ -55,7 +55,7 @@ def dirichlet_split(
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
+class DailyWindows:
     """The daily window of each client: it is there from `start` on, for `length` hours of every day.
 
     Args:
@@ -67,7 +67,7 @@ class Windows:
     length: NDArray[np.float64]
 
     @classmethod
-    def drawn(cls, clients: int, rng: np.random.Generator) -> Windows:
+    def drawn(cls, clients: int, rng: np.random.Generator) -> DailyWindows:
         """Windows of 6 to 10 hours from around 22 o'clock on, give or take 3 hours: phones on a charger."""
         return cls(rng.normal(22.0, 3.0, clients) % DAY, rng.uniform(6.0, 10.0, clients))
 

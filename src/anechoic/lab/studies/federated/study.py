@@ -10,7 +10,7 @@ from typing import Any
 from anechoic.lab.studies.federated.arms import arms
 from anechoic.lab.studies.federated.tasks import FederatedTask, load
 from anechoic.lab.studies.record import mechanism_record
-from anechoic.lab.studies.study import Arm, Outcome, Run, best, next_rate
+from anechoic.lab.studies.study import Arm, Outcome, TrainingRun, best, next_rate
 from anechoic.mechanism.mechanism import Mechanism
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -81,32 +81,32 @@ class FederatedStudy:
         """Rounds of every run."""
         return self.task.rounds.rounds
 
-    def runs(self, **options: Any) -> list[Run]:
-        """With which the search for learning rates begins; `options` go to every `Run`, here and below."""
+    def runs(self, **options: Any) -> list[TrainingRun]:
+        """With which the search for learning rates begins; `options` go to every run, here and below."""
         return [
-            Run(self.task, arm, rate, TUNING_SEED, self.steps, **options)
+            TrainingRun(self.task, arm, rate, TUNING_SEED, self.steps, **options)
             for arm in self.arms
             for rate in self.rates[arm.name]
         ]
 
-    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[Run]:
+    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
         """The next run of every arm that did best at an end of what it tried so far; see `WIDEST`."""
         found = []
         for arm in self.arms:
             rate = next_rate([outcome for outcome in outcomes if outcome.arm == arm.name])
             first = self.rates[arm.name]
             if rate is not None and min(first) / WIDEST <= rate <= max(first) * WIDEST:
-                found.append(Run(self.task, arm, rate, TUNING_SEED, self.steps, **options))
+                found.append(TrainingRun(self.task, arm, rate, TUNING_SEED, self.steps, **options))
         return found
 
-    def final(self, outcomes: Sequence[Outcome], **options: Any) -> list[Run]:
+    def final(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
         """The runs of the figures: every arm at its best rate, with the other seeds."""
         rates = {
             arm.name: best([o for o in outcomes if o.arm == arm.name and o.seed == TUNING_SEED]).learning_rate
             for arm in self.arms
         }
         return [
-            Run(self.task, arm, rates[arm.name], seed, self.steps, **options)
+            TrainingRun(self.task, arm, rates[arm.name], seed, self.steps, **options)
             for arm in self.arms
             for seed in self.seeds
         ]

@@ -12,7 +12,7 @@ from anechoic._validate import positive_float, positive_int
 from anechoic.lab.data import changelogs, fashion_mnist
 from anechoic.lab.data.changelogs import DIRECTORY
 from anechoic.lab.studies.federated.population import Features, Population, padded
-from anechoic.lab.studies.federated.split import Indices, Windows, dirichlet_split
+from anechoic.lab.studies.federated.split import DailyWindows, Indices, dirichlet_split
 
 #: Of split, windows and held-out authors: the same federation in every run.
 POPULATION_SEED = 20_130
@@ -82,7 +82,7 @@ class FashionClients:
         rng = np.random.default_rng(POPULATION_SEED)
         parts = dirichlet_split(labels, self.clients, self.concentration, rng)
         kept = padded(_bytes(images), labels.astype(np.uint8), parts, self.most)
-        windows = Windows.drawn(self.clients, rng)
+        windows = DailyWindows.drawn(self.clients, rng)
         return Population(*kept, _pixels, windows, 10, _bytes(test), test_labels.astype(np.uint8))
 
     def describe(self, data: Population) -> str:
@@ -135,7 +135,7 @@ class ChangelogAuthors:
         test, train = ([texts[i] for i in chosen] for chosen in (order[:held], order[held:]))
         inputs, labels, parts = _places(train, self.most, rng)
         kept = padded(inputs, labels, parts, self.most)
-        windows = Windows.drawn(len(train), rng)
+        windows = DailyWindows.drawn(len(train), rng)
         test_inputs, test_labels, _ = _places(test, 4 * self.most, rng)
         return Population(*kept, _one_hot, windows, len(ALPHABET), test_inputs, test_labels)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.ghost.layers import KINDS, Call
+from anechoic.torch.sources.ghost.layers import KINDS, BackwardCall
 from anechoic.torch.sources.ghost.module import Trace, Tracer
 from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
 
@@ -135,7 +135,7 @@ class GhostGradients:
             for p in self._parameters
         ]
 
-    def _check_calls(self, calls: dict[nn.Module, list[Call]]) -> None:
+    def _check_calls(self, calls: dict[nn.Module, list[BackwardCall]]) -> None:
         """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
         for layer, made in calls.items():
             if type(layer) not in KINDS or any(call.changed for call in made):
@@ -144,7 +144,7 @@ class GhostGradients:
                     " between the backward pass and step(): leave them until then."
                 )
 
-    def _gradients(self, calls: dict[nn.Module, list[Call]]) -> dict[int, RowGradients]:
+    def _gradients(self, calls: dict[nn.Module, list[BackwardCall]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
         budget = Budget()
         found: dict[int, RowGradients] = {}

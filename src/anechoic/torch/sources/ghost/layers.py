@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import Tensor, nn
 
-from anechoic.torch.sources.ghost.rows import Budget, Direct, Factors, Outer, RowGradients, Scattered
+from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients, Scattered
 
 Parameters = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class BackwardCall:
     """One call of a layer in a backward pass.
 
     Attributes:
@@ -47,9 +47,9 @@ class Call:
         now = (self.given._version, self.backprop._version)
         return self.options != KINDS[type(self.layer)].options(self.layer) or self.versions != now
 
-    def rows(self, keep: Tensor) -> Call:
+    def rows(self, keep: Tensor) -> BackwardCall:
         """The same call for some of the rows only."""
-        return Call(self.layer, self.given[keep], self.backprop[keep], self.options)
+        return BackwardCall(self.layer, self.given[keep], self.backprop[keep], self.options)
 
 
 class Kind(ABC):
@@ -72,7 +72,7 @@ class Kind(ABC):
         """The layer's output for x, from `weights`, differentiable with respect to x."""
 
     @abstractmethod
-    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         """Makers of the gradients of the rows with respect to each parameter, over all calls of one layer."""
 
 
@@ -83,7 +83,7 @@ class _Linear(Kind):
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
         return F.linear(x, weights["weight"], weights["bias"])  # type: ignore[arg-type]
 
-    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
         inputs = [_positions(call.given) for call in calls]
         backprops = [_positions(call.backprop) for call in calls]
@@ -94,7 +94,7 @@ class _Linear(Kind):
             return x.double().unsqueeze(0), a.double().unsqueeze(0)
 
         def weight() -> RowGradients:
-            factors = Factors(
+            factors = LayerFactors(
                 make,
                 rows=len(inputs[0]),
                 groups=1,
@@ -136,7 +136,7 @@ class _Convolution(Kind):
             layer.groups,
         )
 
-    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
         groups = layer.groups
         outputs, per_group, *kernel = layer.weight.shape
@@ -149,7 +149,7 @@ class _Convolution(Kind):
             return _joined(x, 2), _joined(a, 2)
 
         def weight() -> RowGradients:
-            factors = Factors(
+            factors = LayerFactors(
                 make,
                 rows=len(calls[0].given),
                 groups=groups,
@@ -224,7 +224,7 @@ class _Embedding(Kind):
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
         return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
 
-    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
 
         def weight() -> RowGradients:
@@ -261,7 +261,7 @@ class _Normalisation(Kind):
             return x.clone()  # torch refuses to normalise the rows of an empty batch
         return self._function(layer, x, weights["weight"], weights.get("bias"))
 
-    def gradients(self, calls: list[Call], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         def weight() -> RowGradients:
             return Direct(_total([self._summed(call, self._normalised(call)) for call in calls]))
 
@@ -270,10 +270,10 @@ class _Normalisation(Kind):
 
         return {"weight": weight, "bias": bias}
 
-    def _normalised(self, call: Call) -> Tensor:
+    def _normalised(self, call: BackwardCall) -> Tensor:
         return self._function(call.layer, call.given, None, None) if call.given.numel() else call.given
 
-    def _summed(self, call: Call, factor: Tensor | None) -> Tensor:
+    def _summed(self, call: BackwardCall, factor: Tensor | None) -> Tensor:
         """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
         layer: Any = call.layer
         shape = layer.weight.shape

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, Call
+from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
 
 OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"
 APART = (
@@ -34,11 +34,11 @@ class Trace:
     """What one backward pass left: the calls of layers that it reached, in its order."""
 
     def __init__(self) -> None:
-        self.calls: dict[nn.Module, list[Call]] = {}
+        self.calls: dict[nn.Module, list[BackwardCall]] = {}
         self.deliveries: list[Delivery | None] = []
-        self.made: dict[int, Call] = {}
+        self.made: dict[int, BackwardCall] = {}
 
-    def note(self, visit: _Visit, call: Call) -> None:
+    def note(self, visit: _Visit, call: BackwardCall) -> None:
         """A backward pass came through a call of a layer."""
         self.calls.setdefault(call.layer, []).append(call)
         if not any(visit.delivery is known for known in self.deliveries):
@@ -185,7 +185,7 @@ class Tracer:
                 f"{self.describe(visit.layer)} was called with {visit.fault}: give it the examples as rows,"
                 f" or {OTHERWISE}."
             )
-        call = Call(
+        call = BackwardCall(
             visit.layer,
             given.movedim(visit.axis, 0),
             backprop.movedim(visit.axis, 0),
@@ -263,7 +263,7 @@ class Tracer:
                 f" not be clipped. {APART}."
             )
 
-    def _check_apart(self, call: Call, whole: Call) -> None:
+    def _check_apart(self, call: BackwardCall, whole: BackwardCall) -> None:
         """Backprops of the losses of some rows are those of all losses there, and zero in the others."""
         rows = len(call.backprop)
         found = call.backprop.reshape(rows, -1).double()

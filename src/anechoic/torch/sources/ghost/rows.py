@@ -116,7 +116,7 @@ class Scattered(RowGradients):
         return scaled.new_zeros(self._shape).index_add_(0, self._ids % self._shape[0], scaled)
 
 
-class Factors:
+class LayerFactors:
     """Inputs and backprops of one layer in the form (groups, rows, positions, features), float64, by pieces.
 
     Args:
@@ -152,7 +152,7 @@ class Outer(RowGradients):
         budget: gives memory for what is used twice.
     """
 
-    def __init__(self, factors: Factors, restore: Callable[[Tensor], Tensor], budget: Budget) -> None:
+    def __init__(self, factors: LayerFactors, restore: Callable[[Tensor], Tensor], budget: Budget) -> None:
         f = self._factors = factors
         self._restore = restore
         small = f.positions * (f.inputs + f.outputs) >= 2 * f.inputs * f.outputs

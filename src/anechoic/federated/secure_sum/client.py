@@ -1,0 +1,321 @@
+"""The client's side of a masked sum."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from anechoic._validate import positive_int
+from anechoic.federated.secure_sum import messages as wire
+from anechoic.federated.secure_sum.keys import (
+    SIGNATURE_BYTES,
+    KeyPair,
+    identity_of,
+    seal,
+    sign,
+    signed_by,
+    unseal,
+)
+from anechoic.federated.secure_sum.masks import add_masks
+from anechoic.federated.secure_sum.memory import Memory
+from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Refused, Stage
+from anechoic.federated.secure_sum.ring import checked_vector, encode
+from anechoic.federated.secure_sum.roster import MASK_KEY, SEALED_BYTES, SEED, Entry, Roster
+from anechoic.federated.secure_sum.shamir import SHARE_BYTES, split
+from anechoic.federated.secure_sum.terms import Terms
+from anechoic.keys import checked_key, new_key
+from anechoic.noise.grid import checked_bits
+
+logger = logging.getLogger("anechoic")
+
+
+class SumClient:
+    """One client in one round: answers the server's messages, one of each stage, in order.
+
+        client = Client(dimension=…, grid_bits=…)
+        reply = client.answer(message)            # a message, or why the server's was refused
+        reply = client.answer(message, vector)    # where message["stage"] == Stage.MASKED
+
+    Keys are made when the first message is answered and belong to that round alone: none can be given, and
+    a client of a round that is over, or of another, answers nothing. What it guarantees, whatever the server
+    sends:
+
+    - it answers one unmasking request, and only to a list of at least `threshold` survivors among those whose
+      secrets were shared, itself included; of every client it gives either the share of the seed or that
+      of the mask key, never both. As the threshold exceeds half of the clients, no server gets both of one
+      client, unless 2 * threshold - clients of them are in league with it;
+    - keys, masks and shares are bound to the terms, to the context that this client saw and to the public
+      keys of all clients: where clients were shown different ones, nothing decrypts and no mask cancels.
+
+    That hides the vector from a server that follows the protocol. One that makes up clients, or hands out
+    keys of its own, is withstood only with `identity` and `known`: keys and the list of survivors are
+    then signed by known clients, and all who unmask have seen the same list (docs/secure-sums.md).
+
+    Args:
+        dimension: entries of the vector, >= 0.
+        grid_bits: the vector's 2-norm is at most 2**grid_bits.
+        at_least: the smallest threshold that is accepted, >= 2: the sum has at least that many vectors.
+        context: bytes that all clients must have seen alike, such as a digest of the model they were sent.
+        identity: private Ed25519 key, 32 bytes; with `known` only.
+        known: public Ed25519 keys, 32 bytes each, of all clients that may take part, its own included.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimension: int,
+        grid_bits: int,
+        at_least: int = 2,
+        context: bytes = b"",
+        identity: bytes | None = None,
+        known: Collection[bytes] | None = None,
+    ) -> None:
+        self._dimension = positive_int("dimension", dimension, minimum=0)
+        self._grid_bits = checked_bits(grid_bits)
+        self._at_least = positive_int("at_least", at_least, minimum=2)
+        if not isinstance(context, bytes):
+            raise ValueError(f"context is of type {type(context).__name__}, but must be bytes.")
+        self._context = context
+        if (identity is None) != (known is None):
+            raise ValueError("identity and known belong together: give both, or neither.")
+        self._identity = None if identity is None else checked_key(identity, "identity")
+        self._known = frozenset() if known is None else frozenset(known)
+        if self._identity is not None and identity_of(self._identity) not in self._known:
+            raise ValueError("known lacks this client's own public key: list those of all clients.")
+        self._memory = Memory()
+
+    def memory(self) -> Message:
+        """All that the client holds of its round, as a flat mapping of text to bytes, integers and lists.
+
+        Write it where the vector would be safe, after `answer` and before its reply is sent: a client that is
+        resumed from an older memory would answer a stage twice. It is empty of secrets once the
+        unmasking request is answered.
+        """
+        return self._memory.write()
+
+    @classmethod
+    def resume(cls, memory: Mapping[str, Any], **arguments: Any) -> Self:
+        """The client with this memory; the arguments are those of its first construction.
+
+        Raises:
+            ValueError: as the constructor, or if `memory` is not what `memory()` returned.
+        """
+        client = cls(**arguments)
+        client._memory = Memory.read(memory)
+        return client
+
+    @property
+    def answered(self) -> Stage | None:
+        """The last stage that was answered."""
+        return Stage(self._memory.answered) if self._memory.answered else None
+
+    def answer(self, message: Any, vector: NDArray[Any] | None = None) -> Message | Refused:
+        """The reply to a message of the server, or why it is refused; a refused message changes nothing.
+
+        Args:
+            message: a mapping, as `Server.requests` made it.
+            vector: int64, shape (dimension,), 2-norm at most 2**grid_bits; read in the stage MASKED only.
+
+        Raises:
+            ValueError: if the stage is MASKED and the vector is missing or breaks a rule. Never for what the
+                message holds.
+        """
+        try:
+            stage = wire.stage_of(message)
+            self._check_turn(message, stage)
+            if stage is Stage.KEYS:
+                reply = self._keys(message)
+            elif stage is Stage.SHARES:
+                reply = self._shares(message)
+            elif stage is Stage.MASKED:
+                reply = self._masked(message, vector)
+            elif stage is Stage.SURVIVORS:
+                reply = self._survivors(message)
+            else:
+                return self._unmasking(message)  # which ends the memory
+        except Refusal as refusal:
+            logger.info("masked sum: a message of the server was refused: %s", refusal.refused)
+            return refusal.refused
+        self._memory.answered = int(stage)
+        return reply
+
+    def _check_turn(self, message: Mapping[str, Any], stage: Stage) -> None:
+        held = self._memory
+        if not held.answered:
+            if stage is not Stage.KEYS:
+                raise Refusal(Reason.STAGE, f"the first stage is that of keys, not {stage.name.lower()}")
+            return
+        wire.check_round(message, bytes(held.offer["round"]))  # type: ignore[arg-type]
+        if stage <= held.answered:
+            raise Refusal(Reason.DUPLICATE, f"the stage {stage.name.lower()} is over")
+        due = Stage(held.answered + 1)
+        if due is Stage.SURVIVORS and not held.offer["signed"]:
+            due = Stage.UNMASKING
+        if stage is not due:
+            raise Refusal(Reason.STAGE, f"{stage.name.lower()} was sent where {due.name.lower()} is due")
+
+    @property
+    def _terms(self) -> Terms:
+        return Terms.read(self._memory.offer, self._context)
+
+    @property
+    def _roster(self) -> Roster:
+        return Roster.read(self._memory.roster, self._terms)
+
+    @property
+    def _seat(self) -> int:
+        return int(self._memory.offer["seat"])  # type: ignore[arg-type]
+
+    def _keys(self, message: Mapping[str, Any]) -> Message:
+        terms = Terms.read(message, self._context)
+        seat = wire.number(message, "seat", 1, terms.clients)
+        for name, own in (("dimension", self._dimension), ("grid_bits", self._grid_bits)):
+            if getattr(terms, name) != own:
+                raise Refusal(Reason.TERMS, f"{name} is {getattr(terms, name)}, but this client has {own}")
+        if terms.threshold < self._at_least:
+            raise Refusal(Reason.TERMS, f"the threshold is {terms.threshold}, below {self._at_least}")
+        if terms.signed != (self._identity is not None):
+            rule = "signs" if self._identity is not None else "has no identity to sign with"
+            raise Refusal(Reason.TERMS, f"signed is {int(terms.signed)}, but this client {rule}")
+        encryption, mask = KeyPair.fresh(), KeyPair.fresh()
+        entry = Entry(encryption.public, mask.public)
+        if self._identity is not None:
+            signature = sign(self._identity, entry.statement(terms, seat))
+            entry = Entry(encryption.public, mask.public, identity_of(self._identity), signature)
+        held = self._memory
+        held.offer, held.entry = terms.message(seat), entry.fields()
+        held.encryption_key, held.mask_key, held.seed = encryption.private, mask.private, new_key()
+        return {**wire.head(terms.round_id, Stage.KEYS), **held.entry}
+
+    def _shares(self, message: Mapping[str, Any]) -> Message:
+        terms, seat, held = self._terms, self._seat, self._memory
+        roster = Roster.read(message, terms)
+        entry = roster.entries.get(seat)
+        if entry is None or entry.fields() != held.entry:
+            raise Refusal(Reason.KEYS, "this client's own keys are missing or changed")
+        if self._identity is not None:
+            for other, their in roster.entries.items():
+                if their.identity not in self._known or not their.is_signed(terms, other):
+                    raise Refusal(Reason.SIGNATURE, f"the keys of seat {other}")
+        seats = list(roster.entries)
+        seed_shares = dict(zip(seats, split(held.seed, terms.threshold, seats), strict=True))
+        mask_key_shares = dict(zip(seats, split(held.mask_key, terms.threshold, seats), strict=True))
+        pair, sealed = KeyPair.of(held.encryption_key), []
+        for other, their in roster.entries.items():
+            if other == seat:
+                continue
+            shared = _agreed(pair, their.encryption_key, other)
+            key, bound = roster.sealing_key(seat, other, shared), roster.sealed_for(seat, other)
+            sealed.append(seal(key, seed_shares[other] + mask_key_shares[other], bound))
+        held.roster = roster.fields()
+        held.own_seed_share, held.own_mask_key_share = seed_shares[seat], mask_key_shares[seat]
+        return {
+            **wire.head(terms.round_id, Stage.SHARES),
+            "sealed": sealed,
+            "seed_commitment": roster.seed_commitment(seat, held.seed),
+            "seed_share_commitments": [roster.share_commitment(SEED, seat, v, seed_shares[v]) for v in seats],
+            "mask_key_share_commitments": [
+                roster.share_commitment(MASK_KEY, seat, v, mask_key_shares[v]) for v in seats
+            ],
+        }
+
+    def _masked(self, message: Mapping[str, Any], vector: NDArray[Any] | None) -> Message:
+        roster, seat, held = self._roster, self._seat, self._memory
+        terms = roster.terms
+        senders = wire.seat_list(message, "senders", terms.clients)
+        if not (set(senders) <= set(roster.entries) and seat in senders and len(senders) >= terms.threshold):
+            raise Refusal(
+                Reason.CLIENTS,
+                f"senders must be at least {terms.threshold} clients of the roster, this one included",
+            )
+        sealed = iter(wire.octet_list(message, "sealed", len(senders) - 1, SEALED_BYTES))
+        pair, opened = KeyPair.of(held.encryption_key), {}
+        for other in senders:
+            if other == seat:
+                opened[other] = held.own_seed_share + held.own_mask_key_share
+                continue
+            shared = _agreed(pair, roster.entries[other].encryption_key, other)
+            key = roster.sealing_key(other, seat, shared)
+            opened[other] = unseal(key, next(sealed), roster.sealed_for(other, seat)) or b""
+        if sum(map(bool, opened.values())) < terms.threshold:
+            raise Refusal(
+                Reason.SHARE, f"fewer than {terms.threshold} clients' shares open with the keys of the roster"
+            )
+        if vector is None:
+            raise ValueError("the stage MASKED asks for the vector: call answer(message, vector).")
+        words = encode(checked_vector(vector, self._dimension, self._grid_bits), terms.ring_bits)
+        masks, pair = [(roster.self_mask_key(seat, held.seed), 1)], KeyPair.of(held.mask_key)
+        for other in senders:
+            if other != seat:
+                shared = _agreed(pair, roster.entries[other].mask_key, other)
+                masks.append((roster.pair_mask_key(seat, other, shared), 1 if seat < other else -1))
+        add_masks(words, masks)
+        held.senders = list(senders)
+        held.seed_shares = [shares[:SHARE_BYTES] for shares in opened.values()]
+        held.mask_key_shares = [shares[SHARE_BYTES:] for shares in opened.values()]
+        held.seed = held.mask_key = held.encryption_key = b""  # used for the last time
+        return {**wire.head(terms.round_id, Stage.MASKED), "vector": words.tobytes()}
+
+    def _read_survivors(self, message: Mapping[str, Any], terms: Terms) -> tuple[int, ...]:
+        survivors = wire.seat_list(message, "survivors", terms.clients)
+        allowed = set(survivors) <= set(self._memory.senders)
+        if not (allowed and self._seat in survivors and len(survivors) >= terms.threshold):
+            raise Refusal(
+                Reason.CLIENTS,
+                f"survivors must be at least {terms.threshold} of the senders, this client included",
+            )
+        return survivors
+
+    def _survivors(self, message: Mapping[str, Any]) -> Message:
+        roster, held = self._roster, self._memory
+        survivors = self._read_survivors(message, roster.terms)
+        held.survivors = list(survivors)
+        statement = roster.survivors_statement(tuple(held.senders), survivors)
+        signature = sign(self._identity or b"", statement)
+        return {**wire.head(roster.terms.round_id, Stage.SURVIVORS), "signature": signature}
+
+    def _unmasking(self, message: Mapping[str, Any]) -> Message:
+        roster, held = self._roster, self._memory
+        terms = roster.terms
+        survivors = self._read_survivors(message, terms)
+        if terms.signed:
+            if list(survivors) != held.survivors:
+                raise Refusal(Reason.CLIENTS, "the survivors are not those that this client signed")
+            self._check_signatures(message, roster, survivors)
+        # one share of each client, never both: who is not among the survivors has dropped out
+        survived = set(survivors)
+        shares = [
+            seed_share if sender in survived else mask_key_share
+            for sender, seed_share, mask_key_share in zip(
+                held.senders, held.seed_shares, held.mask_key_shares, strict=True
+            )
+        ]
+        self._memory = Memory(answered=int(Stage.UNMASKING), offer=held.offer)
+        return {**wire.head(terms.round_id, Stage.UNMASKING), "shares": shares}
+
+    def _check_signatures(
+        self, message: Mapping[str, Any], roster: Roster, survivors: tuple[int, ...]
+    ) -> None:
+        signers = wire.seat_list(message, "signers", roster.terms.clients)
+        signatures = wire.octet_list(message, "signatures", len(signers), SIGNATURE_BYTES)
+        statement = roster.survivors_statement(tuple(self._memory.senders), survivors)
+        if not set(signers) <= set(survivors) or len(signers) < roster.terms.threshold:
+            raise Refusal(
+                Reason.CLIENTS, f"at least {roster.terms.threshold} of the survivors must sign them"
+            )
+        for seat, signature in zip(signers, signatures, strict=True):
+            if not signed_by(roster.entries[seat].identity, signature, statement):
+                raise Refusal(Reason.SIGNATURE, f"the list of survivors by seat {seat}")
+
+
+def _agreed(pair: KeyPair, public: bytes, seat: int) -> bytes:
+    shared = pair.agree(public)
+    if shared is None:
+        raise Refusal(Reason.KEYS, f"a key of seat {seat} is a point of low order")
+    return shared

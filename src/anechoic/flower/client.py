@@ -1,0 +1,335 @@
+"""The client: what a training function returns becomes a clipped update, and nothing else leaves.
+
+    app = ClientApp()
+
+    @app.train(mods=[clipped_update_mod])
+    def train(message, context):
+        ...                                      # any training of the arrays in message.content["arrays"]
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+
+`clipped_update` does the same for arrays at hand, without Flower's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
+
+from anechoic.federated import secure_sum
+from anechoic.federated.grid import to_grid
+from anechoic.federated.layout import Layout
+from anechoic.federated.secure_sum import Refused, Stage
+from anechoic.flower.masked import client_id, context_of, digest_of, fields_of, records_of
+from anechoic.flower.records import (
+    ARRAYS,
+    CONFIG,
+    COUNT,
+    MASKED,
+    METRICS,
+    TRAIN,
+    UPDATE,
+    WHO,
+    arrays_of,
+    asked_of,
+    vector_record,
+)
+
+_log = getLogger("flwr")
+
+T = TypeVar("T")
+
+
+def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
+    """A model as NumPy arrays by name.
+
+    Args:
+        model: a mapping from names to arrays of NumPy, torch or JAX (a `state_dict`, say), or a list of
+            arrays, whose names are then "0", "1" and so on, as Flower has it.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if isinstance(model, Mapping):
+        return {str(name): _numpy(array) for name, array in model.items()}
+    if isinstance(model, list | tuple):
+        return {str(place): _numpy(array) for place, array in enumerate(model)}
+    raise TypeError(
+        f"a model is a mapping from names to arrays or a list of arrays, not {type(model).__name__}."
+    )
+
+
+def clipped_update(
+    before: Any, after: Any, *, clip_norm: float, grid_bits: int, exclude: Collection[str] = ()
+) -> NDArray[np.int64]:
+    """after - before on the integer grid, clipped in 2-norm over all arrays together.
+
+    Guarantee: the vector's 2-norm is at most 2**grid_bits, that is `clip_norm`, whatever the arrays are.
+
+    Args:
+        before, after: the model as it came and as training left it, as `as_arrays` takes them. Arrays of
+            `after` may have another floating-point type.
+        clip_norm: > 0, in units of the model's parameters.
+        grid_bits: a vector of norm `clip_norm` has norm 2**grid_bits on the grid.
+        exclude: names of arrays that are not trained: counters, statistics of batch normalisation.
+
+    Returns:
+        int64, shape (number of trained parameters,).
+
+    Raises:
+        ValueError: for arrays that differ in names or shapes, or are of integers and not excluded.
+
+    Example:
+        >>> before = {"w": np.zeros(2, np.float32), "scale": np.float32(0.0)}
+        >>> after = {"w": np.array([3.0, 0.0], np.float32), "scale": np.float32(-4.0)}
+        >>> clipped_update(before, after, clip_norm=1.0, grid_bits=4).tolist()
+        [9, 0, -12]
+    """
+    old = as_arrays(before)
+    layout = Layout.of(old, exclude)
+    new = as_arrays(after)
+    for name in layout.names:
+        if name in new and new[name].dtype.kind == "f":
+            new[name] = new[name].astype(old[name].dtype, copy=False)
+    difference = layout.flatten(new) - layout.flatten(old)
+    return to_grid(difference, clip_norm=clip_norm, grid_bits=grid_bits)
+
+
+def at_most(examples: Sequence[T], limit: int, rng: np.random.Generator | None = None) -> Sequence[T]:
+    """At most `limit` examples of one user, drawn without replacement.
+
+    The guarantee does not need it, since the update is clipped. It bounds what a device computes, and keeps
+    users with many examples from being clipped the most.
+
+    Args:
+        examples: of one user.
+        limit: >= 1.
+        rng: draws them; None for one from the operating system's entropy.
+
+    Raises:
+        ValueError: for a limit below 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit} must be at least 1: leave a user without examples out instead.")
+    if len(examples) <= limit:
+        return examples
+    chosen = (rng or np.random.default_rng()).choice(len(examples), size=limit, replace=False)
+    return [examples[place] for place in sorted(chosen.tolist())]
+
+
+@dataclass(frozen=True)
+class ClippedUpdate:
+    """A Flower mod around a training function. Put it first in `mods`: it must see the reply last.
+
+    The function gets the message as from any strategy, arrays under "arrays" and configuration under
+    "config", and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference
+    and a count that is 1. An exception of the function leaves as the bare fact that training failed: its
+    words, which may speak of data, stay in the client's log.
+
+    Messages that are not for training pass untouched. A server that asks for weights instead of clipped
+    updates (any other strategy) is refused.
+
+    Attributes:
+        metrics: names of numbers in the function's reply that may leave **unprotected**, where the server
+            asks for them too.
+        identity: the entry of `node_config` that the server may ask for, to know a client in simulations;
+            None for none.
+        largest_clip_norm: a server that asks for a larger clip norm is refused; None for no limit.
+        masked_only: whether a server that asks for the update without masks is refused.
+        smallest_threshold: with masks, the smallest number of clients in a sum that is accepted, >= 2.
+
+    Raises:
+        ValueError: at construction, for metrics given as one string or a limit that is not positive.
+    """
+
+    metrics: Collection[str] = ()
+    identity: str | None = "partition-id"
+    largest_clip_norm: float | None = None
+    masked_only: bool = False
+    smallest_threshold: int = 2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metrics, str):
+            raise ValueError(
+                f"metrics={self.metrics!r} must be a collection of names, such as [{self.metrics!r}]."
+            )
+        if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
+            raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message."""
+        if message.metadata.message_type.split(".")[0] != "train":
+            return call_next(message, context)
+        ask = asked_of(message.content)
+        if ask is None:
+            return _refused(message, "this client gives clipped updates only, to CorrelatedFedOpt")
+        if ask.get("stage") == WHO:
+            return self._who(message, context, ask)
+        stages = {MASKED: self._masked} if self.masked_only else {TRAIN: self._train, MASKED: self._masked}
+        stage = stages.get(str(ask.get("stage")))
+        if stage is None:
+            return _refused(message, "a stage that this client does not take part in")
+        clip_norm = ask.get("clip_norm")
+        if self.largest_clip_norm is not None and not (
+            isinstance(clip_norm, float) and clip_norm <= self.largest_clip_norm
+        ):
+            return _refused(message, "a clip norm above this client's limit")
+        return stage(message, context, ask, call_next)
+
+    def _who(self, message: Message, context: Context, ask: ConfigRecord) -> Message:
+        if (
+            self.identity is None
+            or ask.get("key") != self.identity
+            or self.identity not in context.node_config
+        ):
+            return _refused(message, "this client does not say who it is")
+        name = context.node_config[self.identity]
+        return Message(RecordDict({WHO: ConfigRecord({WHO: name})}), reply_to=message)
+
+    def _train(
+        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+    ) -> Message:
+        try:
+            reply, vector = _trained(message, context, ask, call_next)
+        except Exception:  # what went wrong may speak of the data: it stays here
+            _log.exception("training failed; the server learns no more than that")
+            return _refused(message, "training failed; the client's log says why")
+        content = RecordDict(
+            {
+                UPDATE: vector_record(vector, _bits(ask)),
+                COUNT: MetricRecord({"num-examples": 1}),
+            }
+        )
+        named = self._named_metrics(reply, ask)
+        if named:
+            content[METRICS] = MetricRecord(named)  # type: ignore[arg-type]
+        return Message(content, reply_to=message)
+
+    def _masked(
+        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+    ) -> Message:
+        """One stage of a masked sum; what it must remember is in `Context.state`, as processes may change."""
+        held = client_id(ask.get("user", ""))  # type: ignore[arg-type]
+        request = fields_of(message.content) or {}
+        options: dict[str, Any] = {
+            "dimension": ask.get("dimension"),
+            "grid_bits": _bits(ask),
+            "at_least": self.smallest_threshold,
+            "context": context_of(ask),
+        }
+        kept = context.state.get(held)
+        if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
+            client = secure_sum.SumClient(**options)
+        else:
+            client = secure_sum.SumClient.resume(dict(kept), **options)
+        vector = None
+        if request.get("stage") == Stage.MASKED:
+            record = message.content.get(ARRAYS)
+            if not isinstance(record, ArrayRecord) or digest_of(record) != ask.get("model"):
+                return _refused(message, "another model than the one announced")
+            vector = self._zero_if_it_fails(message, context, ask, call_next)
+        answer = client.answer(request, vector)
+        context.state[held] = ConfigRecord(client.memory())  # type: ignore[arg-type]
+        if isinstance(answer, Refused):
+            return _refused(message, f"masked sum: {answer.reason}")
+        return Message(records_of(answer), reply_to=message)
+
+    def _zero_if_it_fails(
+        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+    ) -> NDArray[np.int64]:
+        """The update; zeros where training failed, which nobody can tell from another update under masks."""
+        try:
+            return _trained(message, context, ask, call_next)[1]
+        except Exception:  # what went wrong may speak of the data: it stays here
+            _log.exception("training failed; this client adds zeros, and the server does not learn of it")
+            return np.zeros(int(ask["dimension"]), np.int64)  # type: ignore[arg-type]
+
+    def _named_metrics(self, reply: Message, ask: ConfigRecord) -> dict[str, float]:
+        wanted = set(self.metrics).intersection(ask.get("metrics", []))  # type: ignore[arg-type]
+        found = {}
+        for record in reply.content.metric_records.values():
+            found.update({name: float(record[name]) for name in wanted if name in record})  # type: ignore[arg-type]
+        return found
+
+
+clipped_update_mod = ClippedUpdate()
+"""The mod as most clients need it: no metric leaves."""
+
+
+def _trained(
+    message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
+) -> tuple[Message, NDArray[np.int64]]:
+    """The reply of the training function, and the clipped update in it."""
+    before = arrays_of(message.content[ARRAYS])  # type: ignore[arg-type]
+    reply = _called(message, context, ask, call_next)
+    vector = clipped_update(
+        before,
+        _new_arrays(reply),
+        clip_norm=float(ask["clip_norm"]),  # type: ignore[arg-type]
+        grid_bits=_bits(ask),
+        exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type]
+    )
+    return reply, vector
+
+
+def _called(message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable) -> Message:
+    """Call the training function, which sees what any other strategy would send."""
+    content = RecordDict(
+        {name: record for name, record in message.content.items() if name in (ARRAYS, CONFIG)}
+    )
+    inner = Message(metadata=message.metadata, content=content)  # type: ignore[call-overload]
+    if not ask.get("shared"):
+        return call_next(inner, context)
+    # Several users behind one node: what is kept of one must not reach the update of another.
+    kept, context.state = context.state, RecordDict()
+    try:
+        return call_next(inner, context)
+    finally:
+        context.state = kept
+
+
+def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
+    """The arrays that training returned."""
+    if reply.has_error():
+        raise ValueError(f"the training function answered with an error: {reply.error.reason}")
+    records = list(reply.content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(
+            f"the training function returned {len(records)} ArrayRecords: return the model in one."
+        )
+    return arrays_of(records[0])
+
+
+def _refused(message: Message, why: str) -> Message:
+    """An error reply that says nothing of the data."""
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=why), reply_to=message)
+
+
+def _bits(ask: ConfigRecord) -> int:
+    value = ask.get("grid_bits")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 62:
+        raise ValueError(f"the server asks for grid_bits={value!r}: it must be from 1 to 62.")
+    return value
+
+
+def _numpy(array: Any) -> NDArray[Any]:
+    """An array of any library; torch's are taken off their graph and device first."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    return np.asarray(array)
+
+
+__all__ = [
+    "ClippedUpdate",
+    "as_arrays",
+    "at_most",
+    "clipped_update",
+    "clipped_update_mod",
+]

@@ -1,0 +1,66 @@
+"""The mechanism of a run: given, or planned once the model is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.planning import plan_rounds
+from anechoic.mechanism import Mechanism
+
+
+@dataclass(frozen=True)
+class Design:
+    """A mechanism, or what one is planned from; the arguments of `CorrelatedFedOpt`.
+
+    Raises:
+        ValueError: for neither or both of them.
+    """
+
+    mechanism: Mechanism | None
+    rounds: int | None
+    population: int | None
+    epsilon: float | None
+    delta: float | None
+
+    def __post_init__(self) -> None:
+        needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.epsilon}
+        planned = {**needed, "delta": self.delta}
+        if self.mechanism is None:
+            wrong = None in needed.values()
+        else:
+            wrong = any(value is not None for value in planned.values())
+        if wrong:
+            raise ValueError(
+                "give a mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
+                f" mechanism={self.mechanism!r}, {planned}."
+            )
+
+    def made(
+        self,
+        dimension: int,
+        *,
+        discipline: Discipline,
+        clients_per_round: int,
+        clip_norm: float,
+        unit: str,
+    ) -> Mechanism:
+        """The mechanism for a model of so many trained parameters.
+
+        Raises:
+            ValueError: as `plan_rounds`.
+        """
+        if self.mechanism is not None:
+            return self.mechanism
+        assert self.rounds is not None and self.population is not None and self.epsilon is not None
+        return plan_rounds(
+            rounds=self.rounds,
+            clients=self.population,
+            clients_per_round=clients_per_round,
+            discipline=discipline,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            clip_norm=clip_norm,
+            dimension=dimension,
+            unit=unit,
+        )

@@ -1,0 +1,182 @@
+"""Who is behind a node: what the ledger remembers must last, and a node id does not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from anechoic.federated.clients import ClientId
+from anechoic.flower.exchange import Exchange
+from anechoic.flower.records import ASK, WHO
+
+_log = getLogger("flwr")
+
+_TRIES = 3  # times that a node is asked who it is
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a client is reached now.
+
+    Attributes:
+        node_id: of the node, as it is registered now.
+        shared: whether the node serves other clients too.
+    """
+
+    node_id: int
+    shared: bool = False
+
+
+class ClientIdentity(ABC):
+    """Says which client is behind a node. Final: `PublicKeys`, `Partitions`, `Labels`."""
+
+    @abstractmethod
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+        """The clients that are there now, and where."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """What identifies a client, and who answers for it: a sentence of the statement."""
+
+    @property
+    def unit(self) -> str:
+        """What the guarantee protects, for a mechanism that is planned."""
+        return "client"
+
+
+class PublicKeys(ClientIdentity):
+    """A node's public key, for a SuperLink with `--enable-supernode-auth`.
+
+    Without node authentication a SuperNode makes a new key pair at each start, which Flower does not tell
+    apart from a registered one: a client that starts again would be another one, and its participations
+    forgotten.
+    """
+
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+        """One client a key.
+
+        Raises:
+            ValueError: for a node without a key, or with one that Flower's simulation made up.
+        """
+        found: dict[ClientId, Place] = {}
+        for node in grid.get_nodes():
+            if not node.public_key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
+                raise ValueError(
+                    f"node {node.node_id} has no public key that lasts: start the SuperLink with"
+                    " --enable-supernode-auth, or in a simulation use clients=Partitions()."
+                )
+            found[bytes(node.public_key)] = Place(node.node_id)
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What identifies a client."""
+        return (
+            "A client is a registered public key (node authentication of the SuperLink, which must be on: a"
+            " SuperNode without it has a new key at each start). Whoever registers two keys counts twice."
+        )
+
+
+@dataclass
+class Partitions(ClientIdentity):
+    """The `partition-id` of a node, for simulations: the mod answers with it when asked.
+
+    Attributes:
+        key: the entry of `node_config` that identifies a node.
+    """
+
+    key: str = "partition-id"
+    _known: dict[int, ClientId] = field(default_factory=dict, init=False, repr=False)
+    _tries: Counter[int] = field(default_factory=Counter, init=False, repr=False)
+
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+        """One client a partition; nodes that do not answer, asked three times, are not there.
+
+        Raises:
+            ValueError: where nodes answer, but none has the entry.
+        """
+        nodes = list(grid.get_node_ids())
+        self._ask(grid, exchange, [node for node in nodes if self._unknown(node)])
+        return {self._known[node]: Place(node) for node in nodes if node in self._known}
+
+    def _unknown(self, node: int) -> bool:
+        return node not in self._known and self._tries[node] < _TRIES
+
+    def _ask(self, grid: Grid, exchange: Exchange, nodes: Sequence[int]) -> None:
+        content = RecordDict({ASK: ConfigRecord({"stage": WHO, "key": self.key})})
+        messages = [Message(content, node, MessageType.TRAIN, group_id=WHO) for node in nodes]
+        self._tries.update(nodes)
+        replies = replace(exchange, timeout=min(exchange.timeout, _SECONDS))(grid, messages)
+        wanted = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        for reply in replies:
+            node = wanted.get(reply.metadata.reply_to_message_id)
+            name = _name_in(reply)
+            if node is not None and node == reply.metadata.src_node_id and name is not None:
+                self._known[node] = name
+        if replies and not self._known:
+            raise ValueError(
+                f"{len(replies)} nodes answered, and none with {self.key!r}: give ClientApp the mod"
+                " anechoic.flower.client.clipped_update_mod, and its nodes that entry in node_config."
+            )
+
+    @property
+    def sentence(self) -> str:
+        """What identifies a client."""
+        return (
+            f"A client is what its node says under {self.key!r}: for simulations. A node that says something"
+            " else each time is another client each time."
+        )
+
+
+@dataclass(frozen=True)
+class Labels(ClientIdentity):
+    """The user or users behind a node, by a function of your own: for devices that people share.
+
+    Attributes:
+        of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to
+            several, or to None for a node that takes no part. Two nodes of one label are one client. A node
+            of several trains with an empty `Context.state` and finds the label as `"user"` in its
+            configuration.
+    """
+
+    of: Callable[[NodeInfo], ClientId | Iterable[ClientId] | None]
+
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+        """One client a label, at the first of its nodes."""
+        found: dict[ClientId, Place] = {}
+        for node in grid.get_nodes():
+            given = self.of(node)
+            if given is None:
+                continue
+            labels = [given] if isinstance(given, str | int | bytes) else list(given)
+            for label in labels:
+                found.setdefault(label, Place(node.node_id, shared=len(labels) > 1))
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What identifies a client."""
+        return "A client is a label that a function of the operator gives to a node: it answers for it."
+
+    @property
+    def unit(self) -> str:
+        """A user, on whatever devices."""
+        return "user"
+
+
+def _name_in(reply: Message) -> ClientId | None:
+    """The name in an answer to who a node is, or None."""
+    record = reply.content.get(WHO) if reply.has_content() else None
+    name = record.get(WHO) if isinstance(record, ConfigRecord) else None
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        return None
+    return name

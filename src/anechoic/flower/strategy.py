@@ -1,0 +1,413 @@
+"""Flower's side of the server: a `Strategy` that translates between messages and `federated.Server`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from logging import getLogger
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from anechoic._validate import positive_int
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.federated.choice import Starved
+from anechoic.federated.clients import ClientId
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.layout import Layout
+from anechoic.federated.opening import Key
+from anechoic.federated.optimizers import ServerOptimizer
+from anechoic.federated.report import Report
+from anechoic.federated.round import Asked
+from anechoic.federated.server import Server
+from anechoic.flower.design import Design
+from anechoic.flower.exchange import Exchange
+from anechoic.flower.identity import ClientIdentity, Place
+from anechoic.flower.letters import Letters
+from anechoic.flower.masked import MaskedRound
+from anechoic.flower.records import arrays_of, record_of
+from anechoic.flower.replies import PlainRound
+from anechoic.flower.sentences import statement_of_run
+from anechoic.flower.waiting import Waiting
+from anechoic.mechanism import Mechanism
+
+_log = getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class CorrelatedFedOpt(Strategy):
+    """Federated averaging and FedOpt with correlated noise, private for whole clients.
+
+    Use it where `FedAvg` stood, with `anechoic.flower.client.clipped_update_mod` at the clients. All rules
+    that keep the guarantee are those of `anechoic.federated.Server`: equal weights, a constant divisor, noise
+    before the server optimiser, participations charged before anything is sent, rows and releases committed
+    before a model leaves.
+
+    Rounds are counted from 1 as Flower counts them; round r releases step r - 1. A round in which too few
+    answer releases nothing and is repeated with others.
+
+    Args:
+        identity: how a client is known again: `PublicKeys()`, `Partitions()` in simulations, or `Labels(…)`.
+        discipline: `Cohorts` or `CoolDown`.
+        clients_per_round: most clients asked in a round, and the divisor of every sum (m).
+        clip_norm: largest 2-norm of one client's update, over all trained arrays together.
+        mechanism: ready-made, of External sampling; or None and the next four, from which one is planned:
+        rounds: releases in all (n).
+        population: clients in all (N).
+        epsilon: of the whole run, for one client.
+        delta: None for 1 / population**1.1.
+        optimizer: of the server; None for SGD(1.0), which is federated averaging.
+        masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
+            answers of two thirds of those asked in every stage, and takes four exchanges.
+        min_replies: fewest answers for a release; None for 1, or 2 with masks.
+        exclude: names of arrays that are sent but not trained.
+        state: directory by which the run outlives this process; key, counter, adopt: as in `Server`.
+        min_available: clients to wait for before a round; None for `clients_per_round`.
+        patience: seconds that one round may take, waiting and repeating, before the run stops.
+        unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
+            where its mod allows that too; their means are in the result.
+        unprotected_evaluation: a strategy of Flower's, such as `FedAvg(fraction_evaluate=0.1)`, by which
+            clients evaluate the model; what they answer has **no protection**. None for no evaluation at
+            clients.
+
+    Attributes:
+        server: `federated.Server`, from the first round on; None before.
+        stopped: why `start` ended before its last round; None if it did not.
+
+    Raises:
+        ValueError: at construction, for neither or both of a mechanism and what to plan one from, and for
+            arguments out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: ClientIdentity,
+        discipline: Discipline,
+        clients_per_round: int,
+        clip_norm: float,
+        mechanism: Mechanism | None = None,
+        rounds: int | None = None,
+        population: int | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        optimizer: ServerOptimizer | None = None,
+        masked: bool = False,
+        min_replies: int | None = None,
+        exclude: Collection[str] = (),
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+        min_available: int | None = None,
+        patience: float = 600.0,
+        unprotected_metrics: Collection[str] = (),
+        unprotected_evaluation: Strategy | None = None,
+    ) -> None:
+        if not isinstance(identity, ClientIdentity):
+            raise ValueError(
+                f"identity={identity!r} must say how a client is known again: PublicKeys() where the"
+                " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
+                " id does not last."
+            )
+        if isinstance(unprotected_metrics, str):
+            raise ValueError(
+                f"unprotected_metrics={unprotected_metrics!r} must be a collection of names, such as"
+                f" [{unprotected_metrics!r}]."
+            )
+        if masked and unprotected_metrics:
+            raise ValueError(
+                f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server,"
+                " from which masked=True hides them: give one of the two."
+            )
+        if masked and min_replies is not None and min_replies < 2:
+            raise ValueError(
+                f"min_replies={min_replies} with masked=True: a sum of one update hides nothing, so take 2."
+            )
+        self.identity, self.discipline, self.masked = identity, discipline, masked
+        self.clients_per_round = positive_int("clients_per_round", clients_per_round)
+        self.clip_norm = clip_norm
+        self.server: Server | None = None
+        self.stopped: str | None = None
+        self.unprotected_metrics = tuple(unprotected_metrics)
+        self.unprotected_evaluation = unprotected_evaluation
+        self._design = Design(mechanism, rounds, population, epsilon, delta)
+        self._exclude = tuple(exclude)
+        self._server_options: dict[str, Any] = {
+            "optimizer": optimizer,
+            "min_replies": (2 if masked else 1) if min_replies is None else min_replies,
+            "state": state,
+            "key": key,
+            "counter": counter,
+            "adopt": adopt,
+        }
+        available = self.clients_per_round if min_available is None else min_available
+        self._waiting = Waiting(positive_int("min_available", available), patience)
+        self._exchange = Exchange(timeout=3600.0)
+        self._round: PlainRound | MaskedRound | None = None
+
+    # -- the server ------------------------------------------------------------------------------
+
+    def open(self, initial_arrays: ArrayRecord) -> Server:
+        """Make the server, or continue the one of `state`; called by the first round.
+
+        Args:
+            initial_arrays: the model to begin with. A run that goes on has one of its own, which must have
+                the same names, shapes and types.
+
+        Raises:
+            ValueError, MismatchError, CheckpointError: as `plan_rounds` and `Server` say.
+        """
+        if self.server is None:
+            initial = arrays_of(initial_arrays)
+            self.server = Server(
+                initial,
+                mechanism=self._design.made(
+                    Layout.of(initial, self._exclude).dimension,
+                    discipline=self.discipline,
+                    clients_per_round=self.clients_per_round,
+                    clip_norm=self.clip_norm,
+                    unit=self.identity.unit,
+                ),
+                discipline=self.discipline,
+                clients_per_round=self.clients_per_round,
+                clip_norm=self.clip_norm,
+                exclude=self._exclude,
+                **self._server_options,
+            )
+        return self.server
+
+    def close(self) -> None:
+        """Give the state back, so that another process can continue. Reports stay readable."""
+        if self.server is not None:
+            self.server.shut()
+
+    def report(self) -> Report:
+        """What happened so far, from the first start on.
+
+        Raises:
+            GuaranteeError: before the first round, when there is no server yet.
+        """
+        return self._opened().report()
+
+    def statement(self) -> str:
+        """What is guaranteed to whom, what is asked of whom, and what is not protected.
+
+        Raises:
+            GuaranteeError: before the first round, when there is no server yet.
+        """
+        return statement_of_run(
+            self._opened().statement(masked=self.masked),
+            self.identity,
+            self.unprotected_metrics,
+            self.unprotected_evaluation,
+        )
+
+    def _opened(self) -> Server:
+        if self.server is None:
+            raise GuaranteeError("no round has begun: call start or open first.")
+        return self.server
+
+    # -- one round -------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose clients, charge them, and write their messages.
+
+        Args:
+            server_round: as Flower counts; written into the configuration.
+            arrays: the model to begin with, in the first round. Later models are the server's own.
+            config: for the clients' training function.
+            grid: to find nodes.
+
+        Returns:
+            A message for each client that was asked and is there; none where all rounds are released.
+
+        Raises:
+            Starved: where too few clients may take part, also after waiting.
+        """
+        server = self.open(arrays)
+        if server.finished:
+            return []
+        asked, places = self._ask(server, partial(self.identity.places, grid, self._exchange))
+        letters = Letters(
+            server_round,
+            places,
+            record_of(asked.model),
+            config,
+            {**asked.config, "exclude": list(self._exclude), "metrics": list(self.unprotected_metrics)},
+        )
+        if self.masked:
+            self._round = MaskedRound(
+                asked, letters, dimension=server.layout.dimension, grid=grid, exchange=self._exchange
+            )
+        else:
+            self._round = PlainRound(asked, letters)
+        messages = self._round.messages()
+        _log.info(
+            "configure_train: asked %d clients, of which %d are there%s",
+            len(asked.clients),
+            len(messages),
+            " (a round that was not closed is repeated)" if asked.resumed else "",
+        )
+        return messages
+
+    def _ask(
+        self, server: Server, look: Callable[[], Mapping[ClientId, Place]]
+    ) -> tuple[Asked, Mapping[ClientId, Place]]:
+        """Ask those who are there; where too few of them may take part, wait until others are."""
+        there = self._waiting.for_enough(look)
+        while True:
+            try:
+                return server.ask(list(there)), there
+            except Starved as error:
+                self._waiting.say(str(error))
+                others = self._waiting.for_others(there, look)
+                if others is None:
+                    raise
+                there = others
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check and add up replies, and release the next model if enough clients answered.
+
+        Returns:
+            The model and the means of `unprotected_metrics`; None for what there is not.
+        """
+        server, opened = self._opened(), self._round
+        if opened is None:
+            return None, None
+        self._round = None
+        opened.take(replies)
+        closed = server.close(opened.asked)
+        _log.info(
+            "aggregate_train: %d of %d clients answered%s%s",
+            closed.answered,
+            closed.asked,
+            "" if closed.released else ": too few, nothing is released",
+            f"; refused: {dict(closed.reasons)}" if closed.reasons else "",
+        )
+        if not closed.released:
+            return None, None
+        return record_of(closed.model), opened.mean_metrics(self.unprotected_metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages of `unprotected_evaluation`; none without it."""
+        if self.unprotected_evaluation is None:
+            return []
+        return self.unprotected_evaluation.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Metrics as `unprotected_evaluation` makes them; None without it."""
+        if self.unprotected_evaluation is None:
+            return None
+        return self.unprotected_evaluation.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log what is enforced, and where the run is."""
+        _log.info("\t├──> %s, %d clients a round", self.discipline, self.clients_per_round)
+        _log.info("\t├──> %s", self.identity.sentence)
+        _log.info("\t└──> %s", self.server or "a new run, or the one in the state directory")
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run to the last round, from wherever the state is.
+
+        Args:
+            grid: to send messages by.
+            initial_arrays: the model to begin with; see `open`.
+            num_rounds: releases in all, with those before a restart; None for all that the mechanism covers.
+            timeout: seconds to wait for the replies of a round.
+            train_config, evaluate_config: for the functions of the clients.
+            evaluate_fn: evaluates released models at the server, which costs no privacy if it sees no data
+                of clients. Called for the first model too, but not again after a restart.
+
+        Returns:
+            Flower's own record of a run. Metrics are those since the last restart.
+
+        Raises:
+            HorizonError: for more rounds than the mechanism covers.
+            ValueError: for arguments out of range.
+        """
+        server = self.open(initial_arrays)
+        last = self._last_round(num_rounds)
+        self._exchange = Exchange(timeout=timeout)
+        _log.info("Starting %s strategy:", type(self).__name__)
+        self.summary()
+        began = time.monotonic()
+        result = Result(arrays=record_of(server.model))
+        train_config = train_config or ConfigRecord()
+        evaluate_config = evaluate_config or ConfigRecord()
+        if evaluate_fn is not None and server.step == 0:
+            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
+        self.stopped = None
+        self._waiting.begin()
+        while server.step < last and self.stopped is None:
+            current = server.step + 1
+            _log.info("[ROUND %d/%d]", current, last)
+            arrays, metrics = self._one_round(grid, current, result.arrays, train_config)
+            if arrays is None:
+                continue
+            self._waiting.begin()
+            result.arrays = arrays
+            _keep(result.train_metrics_clientapp, current, metrics)
+            replies = self._exchange(
+                grid, list(self.configure_evaluate(current, arrays, evaluate_config, grid))
+            )
+            if replies:
+                _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
+            if evaluate_fn is not None:
+                _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, arrays))
+        if server.step < last:
+            _log.warning("Stopped after %d of %d rounds: %s", server.step, last, self.stopped)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        return result
+
+    def _one_round(
+        self, grid: Grid, current: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        try:
+            messages = list(self.configure_train(current, arrays, config, grid))
+        except Starved as error:
+            self.stopped = str(error)
+            return None, None
+        found = self.aggregate_train(current, self._exchange(grid, messages))
+        if found[0] is None and self._waiting.over:
+            self.stopped = f"too few clients answered in {self._waiting.patience:g} seconds (patience)"
+        return found
+
+    def _last_round(self, num_rounds: int | None) -> int:
+        steps = self._opened().mechanism.steps
+        if num_rounds is None:
+            return steps
+        if positive_int("num_rounds", num_rounds) > steps:
+            raise HorizonError(
+                f"num_rounds={num_rounds} exceeds the {steps} rounds that the mechanism covers: plan it for"
+                " so many, before the run begins."
+            )
+        return num_rounds
+
+
+def _keep(metrics: dict[int, MetricRecord], current: int, found: MetricRecord | None) -> None:
+    if found is not None:
+        _log.info("\t└──> round %d: %s", current, dict(found))
+        metrics[current] = found

@@ -1,0 +1,54 @@
+"""The server of the test: writes a line for each round, and the model it is at."""
+
+import json
+import time
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import ServerApp
+
+from anechoic.federated import CoolDown
+from anechoic.flower import CorrelatedFedOpt, Partitions, PublicKeys
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    strategy = CorrelatedFedOpt(
+        identity=PublicKeys() if config["identity"] == "public-key" else Partitions(),
+        discipline=CoolDown(3),
+        rounds=config["rounds"],
+        population=config["nodes"],
+        clients_per_round=2,
+        epsilon=50.0,
+        delta=1e-3,
+        clip_norm=1.0,
+        masked=config["masked"],
+        state=config["state"] or None,
+        patience=60.0,
+        min_available=config["nodes"] - 2,
+    )
+
+    def written(server_round, arrays):
+        line = {
+            "round": server_round,
+            "at": time.time(),
+            "model": arrays.to_numpy_ndarrays()[0].tolist(),
+            "refused": dict(strategy.report().refused),
+        }
+        with open(config["report"], "a") as file:
+            print(json.dumps(line), file=file, flush=True)
+        return MetricRecord({"round": server_round})
+
+    strategy.start(grid, ArrayRecord([np.zeros(4)]), timeout=config["timeout"], evaluate_fn=written)
+    with open(config["report"], "a") as file:
+        ledger = strategy.report().ledger
+        summary = {
+            "stopped": strategy.stopped,
+            "statement": strategy.statement(),
+            "nearest": ledger.nearest,
+            "participations": ledger.participations,
+        }
+        print(json.dumps(summary), file=file, flush=True)

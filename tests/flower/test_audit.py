@@ -1,0 +1,216 @@
+"""The audit over the real path: a canary's part of each release is exact, and seeded faults are noticed.
+
+Two runs with the same key have the same noise. What a release changes by when one client, the canary, sends
+another update is then that client's update on the grid over the constant divisor, to the last bit.
+"""
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from anechoic.federated import CoolDown, Server
+from anechoic.federated.ledger import ParticipationLedger
+from anechoic.federated.optimizers import SGD
+from anechoic.flower.records import arrays_of, record_of
+from anechoic.flower.replies import PlainRound
+from tests.flower import small
+
+CANARY = 4
+ZERO = {"w": np.zeros((2, 3)), "scale": 0.0}
+LARGE = {"w": np.full((2, 3), 8.0), "scale": 8.0}
+SEPARATION = small.DISCIPLINE.separation
+
+
+def canary_app(update):
+    """The canary adds `update`; the others leave the model as it is: only the canary tells runs apart."""
+
+    def training(message, context):
+        arrays = arrays_of(message.content["arrays"])
+        partition = context.node_config["partition-id"]
+        change = update if partition == CANARY else ZERO
+        new = {
+            "w": arrays["w"] + np.asarray(change["w"], np.float32),
+            "scale": np.asarray(arrays["scale"] + change["scale"]),
+            "seen": arrays["seen"],
+        }
+        metrics = small.MetricRecord({"num-examples": 1 + 99 * (partition == CANARY)})
+        return Message(RecordDict({"arrays": record_of(new), "metrics": metrics}), reply_to=message)
+
+    return small.client_app(training)
+
+
+def releases(monkeypatch, update, **options):
+    """(noisy means, whether the canary answered, who was asked) of each step of a run."""
+    seen = []
+    real = Server.close
+
+    def closed(server, asked):
+        took_part = CANARY in asked.clients and CANARY not in asked._waiting
+        found = real(server, asked)
+        if found.released:
+            seen.append((found.update, took_part, asked.clients))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "close", closed)
+        small.run(small.strategy(**options), small.grid(canary_app(update)))
+    updates, took_part, clients = zip(*seen, strict=True)
+    return np.array(updates), list(took_part), clients
+
+
+def audit(monkeypatch, **options):
+    """What the canary changed in each release, as integers, and the steps it was in."""
+    without, took_part, clients = releases(monkeypatch, ZERO, **options)
+    with_it, also, _ = releases(monkeypatch, LARGE, **options)
+    assert took_part == also, "who takes part may not depend on what a client sends"
+    unit = small.CLIP * 2.0**-24 / small.PER_ROUND
+    sums = np.rint((with_it - without) / unit)
+    change = np.linalg.norm(sums, axis=1) / 2.0**24
+    steps = np.flatnonzero(took_part)
+    assert not change[~np.array(took_part)].any(), "a release changed by a client that was not in it"
+    assert change[steps].max(initial=0.0) <= 1.0, "one client changed a release by more than the clip norm"
+    assert change[steps].min(initial=1.0) >= 0.999, "a clipped update is nearly as long as the clip norm"
+    for client in range(small.CLIENTS):
+        parts = [step for step, asked in enumerate(clients) if client in asked]
+        assert not np.any(np.diff(parts) < SEPARATION), "a client took part again too early"
+    return sums, steps
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_canary_is_bounded_and_exact(monkeypatch, masked):
+    sums, steps = audit(monkeypatch, masked=masked)
+    assert len(steps) >= 1 and len(sums) == small.ROUNDS
+    # what the canary added, as integers: 8 in each of 7 entries, as well as float32 can say it, clipped
+    for step in steps:
+        assert np.abs(sums[step] - 2**24 / np.sqrt(7)).max() < 2
+
+
+def test_weights_by_number_of_examples_are_noticed(monkeypatch):
+    real = PlainRound._one
+
+    def weighted(own, client, reply):
+        real(own, client, reply)
+        if client == CANARY:
+            own.asked._total += small.arrays_of(reply.content["update"])["update"].astype(np.int64) * 9
+
+    monkeypatch.setattr(PlainRound, "_one", weighted)
+    with pytest.raises(AssertionError, match="more than the clip norm"):
+        audit(monkeypatch)
+
+
+def test_a_divisor_by_replies_is_noticed(monkeypatch):
+    """One client of each round is silent: divided by who replied, each of the others counts more."""
+    real = Server._release
+
+    def by_replies(server, asked):
+        server.clients_per_round = max(1, asked.answered)
+        return real(server, asked)
+
+    def audited():
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                PlainRound,
+                "take",
+                lambda own, found: _take(own, [reply for reply in found if _answers(own, reply)]),
+            )
+            return audit(monkeypatch)
+
+    _take = PlainRound.take
+
+    def _answers(own, reply):
+        return _client_of(own, reply) != min(client for client in own.asked.clients if client != CANARY)
+
+    def _client_of(own, reply):
+        sent = {message.metadata.message_id: client for client, message in own._letters._sent}
+        return sent[reply.metadata.reply_to_message_id]
+
+    audited()
+    monkeypatch.setattr(Server, "_release", by_replies)
+    with pytest.raises(AssertionError, match="more than the clip norm"):
+        audited()
+
+
+def test_noise_after_momentum_is_noticed(monkeypatch):
+    """Releases are compared with the optimiser written out: what enters it has the noise already."""
+    optimizer = SGD(1.0, momentum=0.9)
+
+    def replayed():
+        entered, real = [], Server.close
+
+        def closed(server, asked):
+            found = real(server, asked)
+            entered.append(found.update)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Server, "close", closed)
+            models, _ = small.run(small.strategy(optimizer=optimizer))
+        model = np.concatenate([np.ravel(small.initial()[name]).astype(float) for name in ("w", "scale")])
+        memory = optimizer.start(7)
+        for step, (update, found) in enumerate(zip(entered, models, strict=True)):
+            model, memory = optimizer.advance(model, update, memory, step)
+            np.testing.assert_array_equal(found["w"].ravel(), model[:6].astype(np.float32))
+        return entered
+
+    noisy = replayed()
+    assert np.ptp([update[0] for update in noisy]) > 0
+    real = SGD.advance
+
+    def late(own, model, update, memory, step):
+        model, memory = real(own, model, update, memory, step)
+        return model + 0.01 * np.arange(7), memory  # what is added behind the momentum is in no later update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "_release", _with(late, optimizer))
+        with pytest.raises(AssertionError):
+            replayed()
+
+
+def _with(advance, optimizer):
+    real = Server._release
+
+    def release(server, asked):
+        kept = type(optimizer).advance
+        type(optimizer).advance = advance
+        try:
+            return real(server, asked)
+        finally:
+            type(optimizer).advance = kept
+
+    return release
+
+
+def test_a_client_that_is_chosen_too_early_is_noticed(monkeypatch):
+    audit(monkeypatch)
+    monkeypatch.setattr(
+        CoolDown, "allows", lambda own, step, last, count, group: (last < 0) | (step - last >= SEPARATION - 1)
+    )
+    with pytest.raises(AssertionError, match="too early"):
+        audit(monkeypatch)
+
+
+def test_a_ledger_that_is_lost_at_restart_is_noticed(monkeypatch, tmp_path):
+    def nearest(folder):
+        steps, asked = {}, Server.ask
+        real = Server.close
+
+        def closed(server, found):
+            for client in found.clients:
+                steps.setdefault(client, []).append(found.step)
+            return real(server, found)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Server, "close", closed)
+            for rounds in range(1, small.ROUNDS + 1):
+                found = small.strategy(state=folder, key=None)
+                found.start(small.grid(), record_of(small.initial()), rounds)
+                found.close()
+        assert asked is Server.ask
+        return min(min(np.diff(found)) for found in steps.values() if len(found) > 1)
+
+    assert nearest(tmp_path / "kept") >= SEPARATION
+    real = ParticipationLedger.__init__
+    monkeypatch.setattr(
+        ParticipationLedger, "__init__", lambda own, discipline, key, entries=(): real(own, discipline, key)
+    )
+    assert nearest(tmp_path / "lost") < SEPARATION

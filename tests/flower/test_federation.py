@@ -1,0 +1,68 @@
+"""Separate processes by Flower's own commands: TLS, authenticated nodes, faults, a restart."""
+
+import itertools
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.flower.federation import BIN, Federation, lines, wait_for
+
+APP = Path(__file__).parent / "app"
+BEHAVIOURS = {0: "killed", 1: "late", 2: "large"}
+
+needs_commands = pytest.mark.skipif(
+    not all(shutil.which(name, path=str(BIN)) for name in ("flwr", "flower-superlink", "flower-supernode")),
+    reason="Flower's commands are not installed beside this Python",
+)
+
+
+def configs():
+    return [
+        f'partition-id={node} num-partitions=10 behaviour="{BEHAVIOURS.get(node, "good")}"'
+        for node in range(10)
+    ]
+
+
+@pytest.mark.slow
+@needs_commands
+@pytest.mark.timeout(600)
+def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
+    """Ten nodes: one is killed, one late, one sends too large updates; the server is killed, and goes on.
+
+    About four minutes on two cores that have nothing else to do; ten at most.
+    """
+    report = tmp_path / "report.jsonl"
+    with Federation(tmp_path) as federation:
+        federation.superlink()
+        federation.supernodes(configs())
+        settings = {"report": str(report), "state": str(tmp_path / "state")}
+        run = federation.run(APP, **settings)
+        wait_for(lambda: len(lines(report)) > 4, 120, "four rounds")
+        federation.kill("node0")
+        wait_for(lambda: len(lines(report)) > 10, 150, "ten rounds")
+        os.kill(federation.server_process(), signal.SIGKILL)
+        before = lines(report)
+        run = federation.run(APP, **settings)
+        try:
+            wait_for(lambda: "statement" in (lines(report) or [{}])[-1], 300, "the last round")
+        except AssertionError:
+            print(federation.flwr("log", run, "test", "--show"))
+            raise
+    *rounds, last = lines(report)
+    assert last["stopped"] is None
+    assert [line["round"] for line in rounds if line["round"]] == sorted(
+        {line["round"] for line in rounds} - {0}
+    )
+    assert rounds[-1]["round"] == 30
+    assert rounds[: len(before)] == before, "what was released before the restart stays as it was"
+    assert any("longer than the clip norm" in str(line) or line["refused"] for line in rounds)
+    assert last["nearest"] >= 3 and last["participations"] <= 10 * 10
+    assert "registered public key" in last["statement"]
+    moves = [
+        max(abs(new - old) for new, old in zip(line["model"], earlier["model"], strict=True))
+        for earlier, line in itertools.pairwise(rounds)
+    ]
+    assert max(moves) < 5, "no update moves the model by more than clip norm and noise"

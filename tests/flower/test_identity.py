@@ -1,0 +1,86 @@
+"""Who is behind a node."""
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from anechoic.flower import Fate, InProcessGrid, Labels, Partitions, PublicKeys
+from anechoic.flower.exchange import Exchange
+from tests.flower import small
+
+EXCHANGE = Exchange(timeout=1.0)
+
+
+def test_partitions_are_asked_for_and_remembered():
+    grid = small.grid(nodes=5)
+    identity, asked = Partitions(), []
+    real = grid.push_messages
+    grid.push_messages = lambda messages: asked.append(len(list(messages))) or real(messages)
+    first = identity.places(grid, EXCHANGE)
+    assert sorted(first) == [0, 1, 2, 3, 4]
+    assert [grid.place(place.node_id) for place in first.values()] == list(first)
+    assert identity.places(grid, EXCHANGE) == first
+    assert [number for number in asked if number] == [5]
+    grid.restart()
+    again = identity.places(grid, EXCHANGE)
+    assert sorted(again) == sorted(first) and again != first
+
+
+def test_a_silent_node_is_asked_three_times_and_is_not_there():
+    asked = []
+
+    def fate(message, place):
+        asked.append(place)
+        return Fate.LOST if place == 1 else Fate.ANSWERED
+
+    grid, identity = small.grid(nodes=3, fate=fate), Partitions()
+    for _ in range(5):
+        assert sorted(identity.places(grid, EXCHANGE)) == [0, 2]
+    assert asked.count(1) == 3
+
+
+def test_two_nodes_of_one_partition_are_one_client():
+    grid = InProcessGrid(small.client_app(), [{"partition-id": 0}, {"partition-id": 0}, {"partition-id": 1}])
+    assert sorted(Partitions().places(grid, EXCHANGE)) == [0, 1]
+
+
+@pytest.mark.parametrize("answer", [True, 1.5, b"x", [1]])
+def test_odd_names_are_nobodys(answer):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        if context.node_config["partition-id"]:
+            return Message(RecordDict({"who": ConfigRecord({"who": 7})}), reply_to=message)
+        return Message(RecordDict({"who": ConfigRecord({"who": answer})}), reply_to=message)
+
+    assert list(Partitions().places(InProcessGrid(app, 2), EXCHANGE)) == [7]
+
+
+def test_public_keys():
+    keys = [b"-----BEGIN PUBLIC KEY-----\nA", b"-----BEGIN PUBLIC KEY-----\nB"]
+    places = PublicKeys().places(small.grid(nodes=2, public_keys=keys), EXCHANGE)
+    assert list(places) == keys
+
+
+@pytest.mark.parametrize(
+    "keys", [None, [b"\x01" * 32, b"\x02" * 32]], ids=["none", "made up by a simulation"]
+)
+def test_keys_that_do_not_last_are_refused(keys):
+    with pytest.raises(ValueError, match="Partitions"):
+        PublicKeys().places(small.grid(nodes=2, public_keys=keys), EXCHANGE)
+
+
+def test_labels():
+    grid = small.grid(nodes=4)
+    people = {0: "ann", 1: ["bob", "cy"], 2: None, 3: ("ann", 5)}
+    identity = Labels(lambda node: people[grid.place(node.node_id)])
+    places = identity.places(grid, EXCHANGE)
+    found = {name: (grid.place(place.node_id), place.shared) for name, place in places.items()}
+    assert found == {"ann": (0, False), "bob": (1, True), "cy": (1, True), 5: (3, True)}
+    assert (identity.unit, Partitions().unit) == ("user", "client")
+
+
+@pytest.mark.parametrize("identity", [PublicKeys(), Partitions("who"), Labels(lambda node: 1)], ids=str)
+def test_each_says_who_answers_for_it(identity):
+    assert len(identity.sentence) > 40

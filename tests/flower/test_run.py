@@ -1,0 +1,206 @@
+"""Full runs over Flower's messages: bit for bit those of the server without Flower."""
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.federated import Cohorts, CoolDown, FedAdam
+from anechoic.flower import ClippedUpdate, Fate, Partitions, PublicKeys
+from anechoic.flower.records import arrays_of, record_of
+from tests.flower import small
+
+
+def test_a_run_is_that_of_the_server_without_flower():
+    models, found = small.run()
+    small.same(models, small.models_without_flower())
+    assert found.server.finished and found.stopped is None
+
+
+@pytest.mark.parametrize("options", [{"optimizer": FedAdam(0.1)}, {"discipline": Cohorts(3)}], ids=str)
+def test_options_reach_the_server(options):
+    options = {**options}
+    if "discipline" in options:
+        options["mechanism"] = small.mechanism(discipline=options["discipline"])
+    models, _ = small.run(small.strategy(**options))
+    small.same(models, small.models_without_flower(**options))
+
+
+def test_masked_sums_release_the_same_models():
+    models, found = small.run(small.strategy(masked=True))
+    small.same(models, small.models_without_flower(min_replies=2))
+    assert found.stopped is None
+
+
+def test_flowers_own_loop_drives_it_too():
+    models = []
+    Strategy.start(
+        small.strategy(),
+        small.grid(),
+        record_of(small.initial()),
+        small.ROUNDS,
+        evaluate_fn=lambda number, arrays: models.append(arrays_of(arrays)),
+    )
+    small.same(models[1:], small.models_without_flower())
+
+
+def test_who_does_not_answer_adds_nothing_and_the_divisor_stays():
+    """Late, lost and failed replies, and twice the same one: as if those clients had sent zeros, or once."""
+    fates = {2: Fate.LOST, 5: Fate.LATE, 7: Fate.FAILED, 8: Fate.TWICE}
+    models, found = small.run(
+        over=small.grid(fate=lambda _, place: fates.get(place, Fate.ANSWERED), who=True)
+    )
+    expected = small.models_without_flower(answers=lambda client, step: client not in (2, 5, 7))
+    small.same(models, expected)
+    assert found.report().released == small.ROUNDS
+
+
+def test_a_short_round_releases_nothing_and_is_repeated():
+    silent = set()
+
+    def fate(message, place):
+        if message.content["config"]["server-round"] == 3 and len(silent) < 3:
+            silent.add(place)
+            return Fate.LOST
+        return Fate.ANSWERED
+
+    found = small.strategy(min_replies=2, patience=5.0)
+    models, _ = small.run(found, small.grid(fate=fate, who=True))
+    assert len(models) == small.ROUNDS
+    assert found.report().short == 1
+    assert found.report().ledger.participations > small.ROUNDS * small.PER_ROUND
+
+
+def test_a_population_that_is_gone_stops_the_run_with_a_reason():
+    rounds = []
+
+    def online(place):
+        return len(rounds) < 2
+
+    grid = small.grid(online=online)
+    found = small.strategy(patience=0.0, min_available=1)
+    result = found.start(
+        grid,
+        record_of(small.initial()),
+        evaluate_fn=lambda number, arrays: rounds.append(number) if number else None,
+    )
+    assert "0 clients" in found.stopped
+    small.same([arrays_of(result.arrays)], small.models_without_flower(rounds=2)[-1:])
+
+
+def test_nobody_who_answers_stops_the_run_with_a_reason():
+    found = small.strategy(patience=0.0)
+    small.run(found, small.grid(fate=lambda *_: Fate.LOST, who=True))
+    assert "answered" in found.stopped
+    assert found.report().released == 0
+
+
+def test_rounds_can_be_fewer_and_go_on_later():
+    found = small.strategy()
+    first, _ = small.run(found, small.grid(), rounds=2)
+    second, _ = small.run(found, small.grid(), rounds=small.ROUNDS)
+    small.same(first + second, small.models_without_flower())
+    with pytest.raises(HorizonError, match="exceeds the 6"):
+        small.run(found, rounds=7)
+
+
+def test_public_keys_key_the_ledger():
+    keys = [b"-----BEGIN PUBLIC KEY-----\n%d" % node for node in range(small.CLIENTS)]
+    found = small.strategy(identity=PublicKeys())
+    grid = small.grid(public_keys=keys)
+    for total in (2, 4, 6):
+        small.run(found, grid, rounds=total)
+        grid.restart()
+    summary = found.report().ledger
+    assert summary.nearest >= 3 and summary.clients <= small.CLIENTS
+
+
+def test_the_result_is_flowers():
+    found = small.strategy()
+    result = found.start(small.grid(), record_of(small.initial()), evaluate_fn=lambda *_: None)
+    small.same([arrays_of(result.arrays)], small.models_without_flower()[-1:])
+    assert result.train_metrics_clientapp == {} and result.evaluate_metrics_clientapp == {}
+    assert "Global Arrays" in repr(result)
+
+
+def test_metrics_leave_only_if_both_sides_name_them():
+    for mine, theirs, expected in [
+        ((), (), set()),
+        (("loss",), (), set()),
+        ((), ("loss",), set()),
+        (("loss", "age"), ("loss",), {"loss"}),
+    ]:
+        found = small.strategy(unprotected_metrics=mine)
+        grid = small.grid(small.client_app(mod=ClippedUpdate(metrics=theirs)))
+        result = found.start(grid, record_of(small.initial()), 1)
+        assert set(result.train_metrics_clientapp.get(1, {})) == expected
+        assert ("No protection" in found.statement()) == bool(mine)
+
+
+def test_clients_evaluate_only_if_asked_and_the_statement_says_so():
+    found = small.strategy()
+    result = found.start(small.grid(), record_of(small.initial()), 1)
+    assert result.evaluate_metrics_clientapp == {} and "evaluate" not in found.statement()
+    found = small.strategy(unprotected_evaluation=FedAvg(fraction_evaluate=0.5))
+    result = found.start(small.grid(), record_of(small.initial()), 1)
+    assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"accuracy": 0.5})
+    assert "No protection" in found.statement() and "FedAvg" in found.statement()
+
+
+def test_the_statement_says_who_a_client_is_and_what_masks_hide():
+    plain, masked = small.strategy(), small.strategy(masked=True)
+    for found in (plain, masked):
+        small.run(found, rounds=1)
+    assert "partition-id" in plain.statement()
+    assert plain.statement() != masked.statement()
+
+
+def test_there_is_no_report_before_the_first_round():
+    with pytest.raises(GuaranteeError, match="no round"):
+        small.strategy().statement()
+
+
+def test_configuration_reaches_the_training_function():
+    seen = []
+
+    def training(message, context):
+        seen.append((dict(message.content["config"]), sorted(message.content)))
+        raise RuntimeError
+
+    config = ConfigRecord({"lr": 0.25})
+    found = small.strategy()
+    found.start(small.grid(small.client_app(training)), record_of(small.initial()), 1, train_config=config)
+    assert seen[0] == ({"lr": 0.25, "server-round": 1}, ["arrays", "config"])
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"identity": "partition"}, "identity"),
+        ({"mechanism": None}, "mechanism"),
+        ({"mechanism": None, "rounds": 5, "epsilon": 1.0}, "population"),
+        ({"epsilon": 1.0, "mechanism": small.mechanism()}, "mechanism"),
+        ({"unprotected_metrics": "loss"}, "collection"),
+        ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
+        ({"min_replies": 1, "masked": True}, "min_replies"),
+        ({"delta": 1e-5, "mechanism": small.mechanism()}, "mechanism"),
+        ({"patience": float("nan")}, "patience"),
+        ({"min_available": 0}, "min_available"),
+        ({"clients_per_round": 0, "mechanism": small.mechanism()}, "clients_per_round"),
+    ],
+)
+def test_refuses(options, what):
+    with pytest.raises(ValueError, match=what):
+        small.strategy(**options)
+
+
+def test_plans_a_mechanism_of_the_model():
+    found = small.strategy(
+        rounds=4, population=12, epsilon=8.0, delta=1e-4, discipline=CoolDown(2), identity=Partitions()
+    )
+    server = found.open(record_of(small.initial()))
+    mechanism = server.mechanism
+    assert (mechanism.steps, mechanism.unit, mechanism.clip_norm) == (4, "client", small.CLIP)
+    assert server.layout.dimension == 7
+    assert np.isclose(mechanism.epsilon(), 8.0, rtol=1e-3)

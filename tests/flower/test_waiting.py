@@ -1,0 +1,97 @@
+"""Waiting for clients and for replies: bounded, and by a clock of the test's own."""
+
+import pytest
+
+from anechoic.flower.exchange import Exchange
+from anechoic.flower.waiting import Waiting
+from tests.flower import small
+
+
+class Clock:
+    def __init__(self):
+        self.now, self.naps = 100.0, []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.naps.append(seconds)
+        self.now += seconds
+
+
+def waiting(fewest, patience):
+    clock = Clock()
+    return Waiting(fewest, patience, sleep=clock.sleep, clock=clock), clock
+
+
+def test_waits_until_enough_are_there():
+    found, clock = waiting(3, 60)
+    seen = iter([{}, {1: 0}, {1: 0, 2: 0, 3: 0}])
+    assert len(found.for_enough(lambda: next(seen))) == 3
+    assert clock.now == 102
+
+
+def test_goes_on_with_those_who_are_there_when_patience_is_spent():
+    found, clock = waiting(3, 5)
+    assert found.for_enough(lambda: {1: 0}) == {1: 0}
+    assert clock.now == 105 and found.over
+
+
+def test_waits_for_others():
+    found, clock = waiting(1, 60)
+    seen = iter([{1: 0}, {1: 5}, {2: 0}])
+    assert found.for_others({1: 0}, lambda: next(seen)) == {2: 0}
+    assert found.for_others({1: 0}, lambda: {1: 0}) is None
+    assert clock.now == 160
+
+
+def test_a_round_begins_anew():
+    found, clock = waiting(1, 5)
+    clock.now += 10
+    assert found.over
+    found.begin()
+    assert not found.over
+
+
+def test_says_so_every_ten_seconds(caplog):
+    found, _ = waiting(3, 35)
+    with caplog.at_level("INFO", logger="flwr"):
+        found.for_enough(dict)
+    assert len([record for record in caplog.records if "min_available" in record.message]) == 4
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("nan")])
+def test_refuses(patience):
+    with pytest.raises(ValueError, match="patience"):
+        Waiting(1, patience)
+
+
+class Slow:
+    """A grid whose replies come one by one, some seconds apart; the last never."""
+
+    def __init__(self, clock):
+        self.clock, self.inner = clock, small.grid(nodes=3)
+        self.due = [103.0, 107.0, float("inf")]
+
+    def push_messages(self, messages):
+        self.ids = list(self.inner.push_messages(messages))
+        return self.ids
+
+    def pull_messages(self, ids):
+        due = [name for name, when in zip(self.ids, self.due, strict=True) if when <= self.clock.now]
+        return self.inner.pull_messages([name for name in due if name in ids])
+
+
+def test_an_exchange_ends_with_its_timeout_or_the_last_reply():
+    for timeout, expected, end in [(5.0, 1, 105.0), (20.0, 2, 120.0)]:
+        clock = Clock()
+        slow = Slow(clock)
+        exchange = Exchange(timeout, sleep=clock.sleep, clock=clock)
+        messages = [
+            small.Message(small.RecordDict(), node, "train", group_id="1")
+            for node in slow.inner.get_node_ids()
+        ]
+        assert len(exchange(slow, messages)) == expected
+        assert clock.now == pytest.approx(end)
+        assert max(clock.naps) <= 1.0 and clock.naps[0] == pytest.approx(0.05)
+    assert exchange(slow, []) == []
