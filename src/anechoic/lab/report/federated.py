@@ -105,7 +105,8 @@ def federated_chart(record: Record) -> str:
 def _points(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
-    return f"{words.signed(100 * row['gain'], 2)} ± {100 * row['gain_error']:.2f}"
+    spread = "" if row["gain_error"] is None else f" ± {100 * row['gain_error']:.2f}"
+    return words.signed(100 * row["gain"], 2) + spread
 
 
 def _epsilons(record: Record) -> list[float]:

@@ -9,6 +9,7 @@ pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
 
 from anechoic.errors import CheckpointError
+from anechoic.lab.report.federated import gain_table
 from anechoic.lab.studies.federated.command import federate, task_of
 from anechoic.lab.studies.federated.record import figures_of
 from anechoic.lab.studies.federated.study import TUNING_SEED, FederatedStudy, guess
@@ -114,6 +115,13 @@ def test_finished_runs_are_not_made_again(found, monkeypatch, tmp_path):
     monkeypatch.setattr("anechoic.lab.studies.federated.command.stated", lambda *_: "")
     again = federate(**arguments | {"resume": True, "out": tmp_path})
     assert again["arms"] == record["arms"]
+
+
+def test_one_seed_says_nothing_of_errors(found):
+    record = found[0]
+    alone = {**record, "comparisons": [{**row, "gain_error": None} for row in record["comparisons"]]}
+    assert all("±" in cell for cell in gain_table(record)[1][0][1:])
+    assert not any("±" in cell for cell in gain_table(alone)[1][0][1:])
 
 
 def outcome(arm, rate, seed, metric):

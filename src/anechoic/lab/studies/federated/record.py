@@ -109,7 +109,7 @@ def _comparisons(arms: Sequence[Arm], figures: dict[str, Best]) -> list[dict[str
                         "base": base.kind,
                         "kind": other.kind,
                         "gain": mean,
-                        "gain_error": error,
+                        "gain_error": error if len(figures[base.name].metrics) > 1 else None,
                     }
                 )
     return rows
