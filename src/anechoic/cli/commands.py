@@ -63,6 +63,38 @@ def train(options: argparse.Namespace) -> None:
     )
 
 
+def federate(options: argparse.Namespace) -> None:
+    if options.deployments:
+        from anechoic.lab.studies.federated.deployments import deployments_text
+
+        with patience("optimising strategies for the published settings"):
+            print(deployments_text())
+        return
+    need("torch", "opacus", "rich", "matplotlib")
+    from anechoic.lab.studies.federated.command import federate
+
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+    federate(
+        data=options.data,
+        directory=options.data_dir,
+        out=options.out,
+        jobs=options.jobs,
+        command=options.command_line,
+        quick=options.quick,
+        clients=options.clients,
+        epsilons=as_tuple(options.epsilon),
+        seeds=options.seeds,
+        rates=as_tuple(options.lr),
+        rounds={
+            name: getattr(options, name)
+            for name in ("rounds", "clients_per_round", "separation", "max_participations")
+        },
+        checkpoints=options.checkpoint,
+        resume=options.resume,
+    )
+
+
 def plan(options: argparse.Namespace) -> None:
     from anechoic.lab.report.plan_table import print_plan
     from anechoic.mechanism.weak_delta import weak_delta

@@ -27,6 +27,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_train(commands)
+    _add_federate(commands)
     _add_plan(commands)
     _add_stream(commands)
 
@@ -74,6 +75,31 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
     train.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     train.set_defaults(run=do.train)
+
+
+def _add_federate(commands: Any) -> None:
+    federate = commands.add_parser(
+        "federate", help="compare noise for whole clients of a federation, simulated on this machine"
+    )
+    what = federate.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", choices=("fashion-mnist", "changelogs"))
+    what.add_argument(
+        "--deployments", action="store_true", help="print published settings with the errors predicted here"
+    )
+    federate.add_argument("--data-dir", metavar="DIR", help="folder of the data (changelogs: /usr/share/doc)")
+    federate.add_argument("--clients", type=count, help="to spread the images over (default: 2000)")
+    federate.add_argument("--epsilon", type=float, nargs="+", help="default: 1 2 4 8 16")
+    federate.add_argument("--rounds", type=count, help="default: 720, of text 240")
+    federate.add_argument("--clients-per-round", type=count, help="default: 32")
+    federate.add_argument(
+        "--separation", type=count, metavar="ROUNDS", help="that a client rests; default: 48"
+    )
+    federate.add_argument("--max-participations", type=count, help="of a client; default: 15, of text 5")
+    federate.add_argument("--seeds", type=count, help="of the figures (default: 3)")
+    _add_running(federate, Path("federate-report"))
+    federate.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep the outcome of every run here")
+    federate.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    federate.set_defaults(run=do.federate)
 
 
 def _add_running(command: argparse.ArgumentParser, out: Path) -> None:

@@ -1,6 +1,7 @@
-"""Real data: the flights that ship with the package, and a reader for Fashion-MNIST files."""
+"""Real data: flights that ship with the package, readers for Fashion-MNIST and installed changelogs."""
 
+from anechoic.lab.data.changelogs import changelogs
 from anechoic.lab.data.fashion_mnist import fashion_mnist
 from anechoic.lab.data.flights import flights, flights_design
 
-__all__ = ["fashion_mnist", "flights", "flights_design"]
+__all__ = ["changelogs", "fashion_mnist", "flights", "flights_design"]

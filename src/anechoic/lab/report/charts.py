@@ -27,6 +27,9 @@ _ORANGE, _BLUE = "#c44e12", "#104e8b"
 _ROLES: dict[str, dict[str, Any]] = {
     "independent": {"color": _ORANGE},
     "planned": {"color": _BLUE},
+    "tree": {"color": "#3b7d3b", "linestyle": (0, (5, 1.5))},
+    "blt": {"color": _BLUE},
+    "banded": {"color": "#7a4fa3", "linestyle": (0, (2, 1))},
     "clipped": {"color": "#3d444d", "linestyle": (0, (4, 2.5)), "linewidth": 1.2},
     "plain": {"color": "#8b949e", "linestyle": (0, (1.2, 2)), "linewidth": 1.4},
 }
@@ -71,7 +74,7 @@ class Line:
 
     Args:
         label: name in the legend.
-        role: how it is drawn: "independent", "planned", "clipped" or "plain".
+        role: how it is drawn: a key of `_ROLES`.
         x, y: values, of the same length.
         error: half-lengths of the error bars, or None.
         markers: whether points are marked.
@@ -194,11 +197,12 @@ def _line_figure(
     ]
     _axis(axes, "x", x)
     _axis(axes, "y", y)
+    columns = 2 if len(handles) <= 4 else 3  # two rows
     if heading:
         axes.set_title(title, loc="left", pad=46, fontweight="bold", fontsize=12.5)
-        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2)
+        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns)
     else:
-        figure.legend(handles=handles, loc="outside upper left", ncols=2, borderaxespad=0)
+        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
     return figure
 
 

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from anechoic.lab.report import words
-from anechoic.lab.studies.study import Outcome, Study, TrainingRun, best
+from anechoic.lab.studies.study import Arm, Outcome, TrainingRun, best
+
+
+class Shown(Protocol):
+    """What bars need to know of a study."""
+
+    @property
+    def task(self) -> Any: ...
+
+    @property
+    def arms(self) -> Sequence[Arm]: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    def runs(self) -> Sequence[TrainingRun]: ...
 
 
 @contextmanager
-def progress(study: Study, console: Console) -> Iterator[Bars]:
+def progress(study: Shown, console: Console) -> Iterator[Bars]:
     """A listener that shows how far each arm is, and its best so far; a line per arm where nobody watches."""
     bars = Bars(study, console)
     with bars.shown:
@@ -25,7 +40,7 @@ def progress(study: Study, console: Console) -> Iterator[Bars]:
 class Bars:
     """A bar for each arm, and one for all; more runs may come to be expected on the way."""
 
-    def __init__(self, study: Study, console: Console) -> None:
+    def __init__(self, study: Shown, console: Console) -> None:
         self._study, self._console = study, console
         self._left = {arm.name: 0 for arm in study.arms}
         self._found: dict[str, list[Outcome]] = {arm.name: [] for arm in study.arms}

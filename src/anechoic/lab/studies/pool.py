@@ -16,6 +16,8 @@ from anechoic.lab.studies.training import execute
 
 #: Called with the arm's name, the steps made since the last call, and the outcome of a run that ended.
 Listener = Callable[[str, int, Outcome | None], None]
+#: Makes a run, and says of every so many steps that they are made.
+Executor = Callable[[TrainingRun, Callable[[int], None]], Outcome]
 
 _STEPS: Any = None  # in a worker: the queue that carries progress to the parent
 
@@ -25,7 +27,11 @@ class WorkerError(AnechoicError):
 
 
 def execute_all(
-    runs: Sequence[TrainingRun], *, jobs: int, listen: Listener = lambda *_: None
+    runs: Sequence[TrainingRun],
+    *,
+    jobs: int,
+    listen: Listener = lambda *_: None,
+    execute: Executor = execute,
 ) -> list[Outcome]:
     """The outcomes of `runs`, in their order.
 
@@ -34,18 +40,19 @@ def execute_all(
         jobs: worker processes. With 0 the runs happen in this process, one after the other; no run can then
             be repeated, because a process uses a noise key once.
         listen: hears of progress, in this process.
+        execute: what makes a run; a function that another process can import.
 
     Raises:
         WorkerError: if a worker was killed, for want of memory for instance.
     """
     if positive_int("jobs", jobs, minimum=0) == 0:
-        return _here(runs, listen)
+        return _here(runs, listen, execute)
     context = multiprocessing.get_context("spawn")
     steps = context.Queue()
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(jobs, len(runs)), context, initializer=_enter, initargs=(steps,))
     try:
-        waiting: dict[Future[Outcome], TrainingRun] = {pool.submit(_there, run): run for run in runs}
+        waiting: dict[Future[Outcome], TrainingRun] = {pool.submit(_there, execute, run): run for run in runs}
         order = list(waiting)
         while waiting:
             done, _ = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -67,7 +74,7 @@ def execute_all(
         steps.close()
 
 
-def _here(runs: Sequence[TrainingRun], listen: Listener) -> list[Outcome]:
+def _here(runs: Sequence[TrainingRun], listen: Listener, execute: Executor) -> list[Outcome]:
     outcomes = []
     for run in runs:
         outcomes.append(execute(run, lambda count, name=run.arm.name: listen(name, count, None)))  # type: ignore[misc]
@@ -87,7 +94,7 @@ def _enter(steps: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _there(run: TrainingRun) -> Outcome:
+def _there(execute: Executor, run: TrainingRun) -> Outcome:
     return execute(run, lambda count: _STEPS.put((run.arm.name, count)))
 
 

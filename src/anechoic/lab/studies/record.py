@@ -112,21 +112,31 @@ def _arm(study: Study, arm: Arm, outcomes: Sequence[Outcome], reasons: Mapping[s
         "seconds": round(sum(o.seconds for o in outcomes), 1),
     }
     if arm.mechanism is not None:
-        mechanism = Mechanism.from_json(arm.mechanism)
-        rms = error(prefix_sum(study.steps), mechanism.strategy).rms
-        record["mechanism"] = {
-            "file": f"{arm.name}.json",
-            "strategy": mechanism.strategy.describe(),
-            "sampling": mechanism.sampling.describe(mechanism.unit),
-            "noise_std": mechanism.noise_std,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "rms_error": rms,
-            "predicted": mechanism.noise_std * rms / mechanism.expected_batch_size,
-            "epsilon": mechanism.epsilon(),
-            "fingerprint": mechanism.fingerprint,
-            "reason": reasons.get(arm.name, ""),
-        }
+        record["mechanism"] = mechanism_record(arm, reasons.get(arm.name, ""))
     return record
+
+
+def mechanism_record(arm: Arm, reason: str = "") -> dict[str, Any]:
+    """What a private arm's mechanism is, and the error that it predicts of prefix sums.
+
+    Args:
+        arm: with a mechanism.
+        reason: why it was chosen.
+    """
+    mechanism = Mechanism.from_json(arm.mechanism or "")
+    rms = error(prefix_sum(mechanism.steps), mechanism.strategy).rms
+    return {
+        "file": f"{arm.name}.json",
+        "strategy": mechanism.strategy.describe(),
+        "sampling": mechanism.sampling.describe(mechanism.unit),
+        "noise_std": mechanism.noise_std,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "rms_error": rms,
+        "predicted": mechanism.noise_std * rms / mechanism.expected_batch_size,
+        "epsilon": mechanism.epsilon(),
+        "fingerprint": mechanism.fingerprint,
+        "reason": reason,
+    }
 
 
 def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

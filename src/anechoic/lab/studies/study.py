@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anechoic._validate import positive_float, positive_int
 from anechoic.lab.studies.metrics import mean_and_error
 from anechoic.lab.studies.tasks import Task
 
-Kind = Literal["plain", "clipped", "independent", "planned"]
-Scheme = Literal["fixed", "poisson"]
+Kind = Literal["plain", "clipped", "independent", "planned", "tree", "blt", "banded"]
+Scheme = Literal["fixed", "poisson", "cool-down"]
+#: How people call each kind.
+KINDS: dict[Kind, str] = {
+    "plain": "not private, not clipped",
+    "clipped": "not private",
+    "independent": "independent noise",
+    "planned": "planned mechanism",
+    "tree": "tree",
+    "blt": "BLT",
+    "banded": "banded",
+}
 #: How far beyond the ends of its grid a study follows an arm, as a factor.
 MOST_WIDER = 64.0
 
@@ -22,9 +32,9 @@ class Arm:
 
     Args:
         kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise),
-            "independent" (DP-SGD) or "planned" (correlated noise).
-        scheme: how batches are formed: "fixed" order, or "poisson" (secret random batches, of the scheme that
-            was planned).
+            "independent" (DP-SGD), "planned" (correlated noise), or the class of the noise by name.
+        scheme: how batches are formed: "fixed" order, "poisson" (secret random batches, of the scheme that
+            was planned), or "cool-down" (rounds of clients that rest in between).
         clip_norm: largest norm of an example's gradient; None where nothing is clipped.
         epsilon: what the mechanism was calibrated to; None where the arm is not private.
         mechanism: the mechanism as JSON; None where the arm is not private.
@@ -55,12 +65,7 @@ class Arm:
     @property
     def title(self) -> str:
         """For people."""
-        what = {
-            "plain": "not private, not clipped",
-            "clipped": "not private",
-            "independent": "independent noise",
-            "planned": "planned mechanism",
-        }[self.kind]
+        what = KINDS[self.kind]
         how = ", sampled" if self.scheme == "poisson" else ""
         how += f", {self.unit}" if self.unit != "example" else ""
         return what + how + (f", ε = {self.epsilon:g}" if self.epsilon is not None else "")
@@ -71,14 +76,14 @@ class TrainingRun:
     """One training run: a task, an arm, a learning rate, a seed.
 
     Args:
-        task, arm, learning_rate, seed: what is trained, and how.
+        task, arm, learning_rate, seed: what is trained, and how; a `Task`, or one of a study of its own.
         steps: of the optimizer.
         checkpoint: folder to keep state and outcome in; None keeps nothing.
         checkpoint_every: steps between two checkpoints, >= 1.
         resume: whether to go on from what the folder holds.
     """
 
-    task: Task
+    task: Any
     arm: Arm
     learning_rate: float
     seed: int
@@ -146,13 +151,9 @@ class Study:
         first = min(self.rates) / MOST_WIDER, max(self.rates) * MOST_WIDER
         pairs = []
         for arm in self.arms:
-            own = [outcome for outcome in outcomes if outcome.arm == arm.name]
-            grid, edge = sorted(by_rate(own)), best(own).edge
-            if edge:
-                end, inner = (grid[0], grid[1]) if edge == "lowest" else (grid[-1], grid[-2])
-                rate = end * (end / inner)
-                if first[0] <= rate <= first[1]:
-                    pairs.append((arm, rate))
+            rate = next_rate([outcome for outcome in outcomes if outcome.arm == arm.name])
+            if rate is not None and first[0] <= rate <= first[1]:
+                pairs.append((arm, rate))
         return self._runs(pairs, options)
 
     def _runs(self, pairs: Sequence[tuple[Arm, float]], options: Mapping[str, Any]) -> list[TrainingRun]:
@@ -173,6 +174,7 @@ class Outcome:
         metric: AUC or accuracy.
         seconds: wall-clock time of the run, data loading left out.
         epsilon: what the engine states was spent, at the study's delta; None without privacy.
+        facts: what else is worth telling of a run, as numbers by name.
     """
 
     arm: str
@@ -181,6 +183,7 @@ class Outcome:
     metric: float
     seconds: float
     epsilon: float | None = None
+    facts: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,19 @@ def best(outcomes: Sequence[Outcome]) -> Best:
     chosen = sorted((o for o in outcomes if o.learning_rate == rate), key=lambda o: o.seed)
     ends = {min(table): "lowest", max(table): "highest"} if len(table) > 1 else {}
     return Best(rate, *table[rate], tuple(o.metric for o in chosen), ends.get(rate, ""))  # type: ignore[arg-type]
+
+
+def next_rate(outcomes: Sequence[Outcome]) -> float | None:
+    """The next learning rate beyond the end of its grid at which an arm does best; None if it is inside.
+
+    Args:
+        outcomes: of one arm, at least one.
+    """
+    grid, edge = sorted(by_rate(outcomes)), best(outcomes).edge
+    if not edge:
+        return None
+    end, inner = (grid[0], grid[1]) if edge == "lowest" else (grid[-1], grid[-2])
+    return end * (end / inner)
 
 
 def gain(planned: Best, independent: Best) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""`anechoic federate`: training with privacy for whole clients, by a server and simulated clients."""
