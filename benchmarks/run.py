@@ -19,6 +19,7 @@ STUDIES = (
     "accounting",  # amplified accounting against references
     "audit_faults",  # which faults the audit sees
     "choosing",  # plan() against every number of bands
+    "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
     "ftrl",  # private FTRL on real data
     "gradient_modes",  # a training step by grad_sample_mode

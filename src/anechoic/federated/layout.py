@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Layout:
         """Of what is trained, in order."""
         return tuple(entry.name for entry in self.entries)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Numbers that are trained: the length of a vector."""
         return sum(entry.size for entry in self.entries)
