@@ -22,6 +22,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
+from tests.marks import in_turn
 from tests.zoo import zoo
 
 ZOO = zoo()
@@ -270,7 +271,7 @@ RESTART_STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("period", [1, 2, 7, 40, 41, 60, 80, 81, 200])
+@in_turn("period", [1, 2, 7, 40, 41, 60, 80, 81, 200])
 @pytest.mark.parametrize("name", RESTART_STRATEGIES)
 def test_restart_differences(name, period):
     n = 81

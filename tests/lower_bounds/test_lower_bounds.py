@@ -31,7 +31,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
-from tests.marks import slow
+from tests.marks import in_turn, slow
 from tests.zoo import zoo
 
 ZOO = zoo()
@@ -130,9 +130,9 @@ def rows_and_columns(n, seed):
     return w / w.sum(), v / v.sum()
 
 
-@pytest.mark.parametrize("n", [1, 2, 9, 64, 101])
-@pytest.mark.parametrize("signs", [False, True])
-@pytest.mark.parametrize("scaled", [False, True])
+@in_turn("n", [1, 2, 9, 64, 101])
+@in_turn("signs", [False, True])
+@in_turn("scaled", [False, True])
 def test_circulants_stay_below_the_nuclear_norm(n, signs, scaled):
     rng = np.random.default_rng(n)
     a = rng.standard_normal(n) if signs else 1.0 / (1 + np.arange(n)) ** 0.3

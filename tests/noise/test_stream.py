@@ -14,6 +14,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
+from tests.marks import in_turn
 from tests.noise.catalogue import (
     BACKENDS,
     KEY,
@@ -105,7 +106,7 @@ def test_a_horizon_of_a_billion_steps_costs_nothing(backend):
 # Memory
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("name", "rows"),
     [
         ("identity", 0),

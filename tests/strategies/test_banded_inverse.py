@@ -17,6 +17,7 @@ from anechoic.losses import error, loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedInverse, BandedToeplitz, ColumnNormalized, Output, Toeplitz
+from tests.marks import in_turn
 from tests.sensitivity.brute import supremum
 
 module = import_module("anechoic.strategies.banded_inverse")
@@ -150,8 +151,8 @@ def test_the_theorem_needs_its_condition():
     assert module.inverse_falls(np.array([2.0, -1.0, -0.25]))
 
 
-@pytest.mark.parametrize("schema", [MinSep(3), MinSep(3, 2), MinSep(2, 3), Cyclic(3), FullBatch(), Single()])
-@pytest.mark.parametrize(
+@in_turn("schema", [MinSep(3), MinSep(3, 2), MinSep(2, 3), Cyclic(3), FullBatch(), Single()])
+@in_turn(
     "inverse", [(1.0, -0.2, -0.5, 0.1), (1.0, 0.5), (1.0, -0.5, 0.4, 0.3), (1.0, -0.7), (0.5, -0.1, -0.3)]
 )
 def test_sensitivity_is_never_below_the_supremum(inverse, schema):

@@ -25,6 +25,7 @@ from anechoic.strategies import (
     without_horizon,
 )
 from anechoic.strategies.endless import EndlessInverse
+from tests.marks import in_turn
 
 KEY = bytes(range(32))
 
@@ -184,8 +185,8 @@ def calibrated(name, **changed):
 
 
 class TestMechanism:
-    @pytest.mark.parametrize("name", FOUND)
-    @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+    @in_turn("name", FOUND)
+    @in_turn("adjacency", ["zero_out", "replace_one"])
     def test_epsilon_is_never_above_the_one_asked_for(self, name, adjacency):
         mechanism = calibrated(name, adjacency=adjacency)
         assert 1 - 1e-9 < mechanism.epsilon() <= 1.0

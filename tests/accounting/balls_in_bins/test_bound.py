@@ -29,7 +29,7 @@ from anechoic.strategies import (
     Tree,
 )
 from tests.accounting.integration import exact_deltas, random_gram
-from tests.marks import slow
+from tests.marks import in_turn, slow
 
 RNG = np.random.default_rng(0)
 STRATEGIES = [
@@ -52,7 +52,7 @@ def dense_gram(strategy, bins):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("bins", [1, 3, 7, 24, 30])
+@in_turn("bins", [1, 3, 7, 24, 30])
 def test_gram_is_that_of_the_summed_columns(strategy, bins):
     np.testing.assert_allclose(bins_gram(strategy, bins), dense_gram(strategy, bins), atol=1e-10)
 

@@ -26,6 +26,7 @@ from anechoic.accounting.balls_in_bins.renyi import (
 )
 from anechoic.strategies import BLT, BandedToeplitz, Toeplitz
 from tests.accounting.integration import exact_deltas, random_gram
+from tests.marks import in_turn
 
 
 def band_on_a_circle(bins, width, seed):
@@ -67,8 +68,8 @@ def test_against_all_tuples_of_components(bins, order):
     assert renyi_exact(gram, 2.0, order) == pytest.approx(by_indices(gram, 2.0, order), rel=1e-7)
 
 
-@pytest.mark.parametrize(("bins", "width"), [(3, 2), (5, 2), (5, 3), (7, 3), (7, 4), (9, 1), (10, 2)])
-@pytest.mark.parametrize("order", [2, 3, 5])
+@in_turn(("bins", "width"), [(3, 2), (5, 2), (5, 3), (7, 3), (7, 4), (9, 1), (10, 2)])
+@in_turn("order", [2, 3, 5])
 def test_dynamic_programme_closes_the_circle(bins, width, order):
     gram = band_on_a_circle(bins, width, seed=bins)
     assert _bandwidth(gram) == width

@@ -20,6 +20,7 @@ from tests.accounting.poisson.test_conditional import (
     random_matrix,
     true_deltas,
 )
+from tests.marks import in_turn
 
 LONG = BLT(200, [0.1, 0.05], [0.99, 0.9])
 
@@ -28,8 +29,8 @@ def written_out(row):
     return np.vstack([row.unit * row.levels, np.diag(row.own)])
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
-@pytest.mark.parametrize(
+@in_turn("groups", [1, 2, 3])
+@in_turn(
     "strategy",
     [
         BLT(7, [0.3, 0.2], [0.9, 0.4]),

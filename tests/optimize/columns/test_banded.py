@@ -15,7 +15,7 @@ from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Banded, ColumnNormalized, Dense
-from tests.marks import slow
+from tests.marks import in_turn, slow
 from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
 
 objectives = import_module("anechoic.optimize.columns.objective")
@@ -284,9 +284,9 @@ def test_any_workload(workload):
     assert found.loss == loss(workload, found.strategy, Single())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("schema", [Single(), MinSep(1, 2), Cyclic(2)])
+@in_turn("n", [1, 2, 3])
+@in_turn("kind", ["rms", "max", "last"])
+@in_turn("schema", [Single(), MinSep(1, 2), Cyclic(2)])
 def test_few_steps(n, kind, schema):
     for bands in range(1, 1 + (n if schema == Single() else 1)):
         found = banded(workloads.prefix_sum(n), bands=bands, loss=kind, participation=schema)

@@ -9,14 +9,15 @@ from anechoic import optimize, workloads
 from anechoic.losses import loss, row_weights
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.strategies import Dense
+from tests.marks import in_turn
 
 module = import_module("anechoic.optimize.full.generated")
 
 SCHEMAS = [MinSep(2, 2), MinSep(1, 3), MinSep(3), OncePerEpoch(3), OncePerEpoch(4)]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
-@pytest.mark.parametrize("n", [5, 8, 11])
+@in_turn("schema", SCHEMAS)
+@in_turn("n", [5, 8, 11])
 def test_heavy_patterns_are_allowed_and_hold_every_step(n, schema):
     allowed = set(schema.patterns(n))
     gram = np.random.default_rng(0).standard_normal((n, n))

@@ -13,6 +13,7 @@ from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
+from tests.marks import in_turn
 
 module = import_module("anechoic.optimize.series.toeplitz_objective")
 
@@ -62,9 +63,9 @@ COMBS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@in_turn("kind", ["rms", "max"])
 @pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
-@pytest.mark.parametrize("fft_from", [1, 10**9])
+@in_turn("fft_from", [1, 10**9])
 def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
     monkeypatch.setattr(module, "FFT_FROM", fft_from)
     workload = workloads.momentum(n, 0.5, weight_decay=0.1)

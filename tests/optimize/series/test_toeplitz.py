@@ -14,6 +14,7 @@ from anechoic.optimize.comb import comb_of
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
+from tests.marks import in_turn
 
 bounds = import_module("anechoic.optimize.series.toeplitz_bound")
 objectives = import_module("anechoic.optimize.series.toeplitz_objective")
@@ -65,8 +66,8 @@ def test_the_square_root_is_optimal_for_max_loss():
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 47])
-@pytest.mark.parametrize("kind", ["rms", "max", "weights"])
+@in_turn("n", [1, 2, 3, 10, 47])
+@in_turn("kind", ["rms", "max", "weights"])
 def test_certified_for_every_workload(name, n, kind):
     workload = WORKLOADS[name](n)
     weights = np.random.default_rng(n).random(n) if kind == "weights" else kind

@@ -15,6 +15,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
+from tests.marks import in_turn
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
 
 KEY = bytes(range(32))
@@ -188,8 +189,8 @@ def test_data_sets_that_fetch_several_examples_at_once():
 # Micro-batches.
 
 
-@pytest.mark.parametrize("count", range(12))
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 20, None])
+@in_turn("count", range(12))
+@in_turn("most", [1, 2, 3, 5, 20, None])
 def test_split(count, most):
     parts = split(list(range(count)), most)
     assert [index for part in parts for index in part] == list(range(count))

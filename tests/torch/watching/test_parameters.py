@@ -9,6 +9,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch.watching import parameters as watch
 from anechoic.torch.watching.parameters import Watch, checksum
+from tests.marks import in_turn
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 
@@ -101,8 +102,8 @@ def test_frozen_parameters_are_compared_by_bits(compared, monkeypatch):
         train(run, 2)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
+@in_turn("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
+@in_turn("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
 def test_a_checksum_sees_every_change(shape, dtype):
     tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 100).to(dtype)
     assert torch.equal(checksum(tensor), checksum(tensor.clone()))
