@@ -29,7 +29,8 @@ def each_once(*sets):
     For tests that cost something. A value is itself a tuple where it stands for several parameters.
     """
     sets = [list(values) for values in sets]
-    quick = list(zip(*(islice(cycle(range(len(s))), max(map(len, sets))) for s in sets), strict=True))
+    tried = [[place for place, value in enumerate(values) if not _marks(value)] for values in sets]
+    quick = set(zip(*(islice(cycle(places), max(map(len, tried))) for places in tried), strict=True))
     return [
         pytest.param(*_flat(sets, places), marks=[] if places in quick else pytest.mark.slow)
         for places in product(*map(range, map(len, sets)))
@@ -90,7 +91,13 @@ def in_turn(names, values):
     return wrap
 
 
+def _marks(value):
+    """Marks that come with a value, as from `slow`."""
+    return getattr(value, "marks", ())
+
+
 def _flat(sets, places):
     """The parameters of one combination."""
-    chosen = (values[place] for values, place in zip(sets, places, strict=True))
-    return [part for value in chosen for part in (value if isinstance(value, tuple) else (value,))]
+    chosen = [values[place] for values, place in zip(sets, places, strict=True)]
+    parts = [v.values if _marks(v) else v if isinstance(v, tuple) else (v,) for v in chosen]
+    return [part for value in parts for part in value]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from anechoic.noise.gaussian import FreshRow
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 DRAWS = 10**9
 ROW = 2**24

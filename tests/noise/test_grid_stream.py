@@ -12,8 +12,9 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
 from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
-from tests.noise.catalogue import KEY, STRATEGIES
+from tests.noise.streams import KEY
 from tests.noise.test_rounding import KINDS, by_definition
+from tests.zoo import STRATEGIES
 
 GRID = 2.0**-30
 
@@ -33,12 +34,12 @@ def stream_of(name, dimension=40, **options):
 @pytest.mark.parametrize(
     "name",
     [
-        "banded-4-signed",
-        "inverse-4-signed",
+        "banded-mixed",
+        "inverse-mixed",
         "blt-4",
         "recurrent",
         "tree-wide",
-        "normalised(full-tree)",
+        "normalised(full-tree-cut)",
         "restarted(normalised(blt-4))",
         "dense",
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from anechoic.keys import derive
 from anechoic.noise.keystream import AesCounter, keystream
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 # NIST SP 800-38A, F.5.5 (CTR-AES256.Encrypt)
 NIST_KEY = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")

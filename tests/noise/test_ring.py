@@ -6,7 +6,7 @@ import pytest
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import Banded, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted, Toeplitz
 from anechoic.workloads import prefix_sum
-from tests.noise.catalogue import BACKENDS, emit, fresh_rows, make_stream
+from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 
 ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
 

@@ -12,7 +12,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
 from anechoic.noise.rounding import PAD, advance, rounded_filter
 from anechoic.noise.rounding.exact import nearest, nearest_of
-from tests.noise.catalogue import ONE_OF_EACH, STRATEGIES
+from tests.zoo import ONE_OF_EACH, STRATEGIES
 
 M = 40
 
@@ -127,7 +127,7 @@ def by_definition(system: Recurrence, std, z, emitted):
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "long", "long-scaled-restarted", "long-inverse"])
 def test_every_row_is_the_rounded_one(name):
     """At 2**34 cells float64 is off by up to a thousandth of one, so that some entries need more."""
-    recurrence, fresh, std = (STRATEGIES | KINDS)[name].recurrence(), Given(), 3.7 * 2.0**32
+    recurrence, fresh, std = (KINDS | STRATEGIES)[name].recurrence(), Given(), 3.7 * 2.0**32
     rows, _ = rows_of(recurrence, std, fresh, m=6)
     for i in range(6):
         z = [fresh.exact(t, i) for t in range(recurrence.n)]

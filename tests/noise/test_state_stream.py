@@ -13,7 +13,7 @@ from anechoic.strategies import (
     ConstantRecurrent,
     Restarted,
 )
-from tests.noise.catalogue import BACKENDS, emit, fresh_rows, make_stream
+from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 
 TURN = [[0.24, -0.87], [0.87, 0.24]]
 

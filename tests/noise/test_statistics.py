@@ -16,7 +16,7 @@ from scipy import stats
 from anechoic import strategies, workloads
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Output, Restarted, Toeplitz
 from tests.marks import slow
-from tests.noise.catalogue import emit, make_stream
+from tests.noise.streams import emit, make_stream
 
 BACKENDS = ["numpy"]  # torch emits the same bits (test_slices.py)
 N, M, STD = 10, 300_000, 1.7

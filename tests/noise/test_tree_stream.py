@@ -6,7 +6,7 @@ import pytest
 from anechoic.noise import NoiseStream
 from anechoic.noise.stream import FreshRows
 from anechoic.strategies import ColumnNormalized, ColumnScaled, FullTree, Restarted, Tree
-from tests.noise.catalogue import BACKENDS, emit, make_stream
+from tests.noise.streams import BACKENDS, emit, make_stream
 
 TREES = {
     "one": Tree(1),
