@@ -19,7 +19,7 @@ from anechoic.algebra.exponentials import (
 from anechoic.losses import error
 from anechoic.strategies import BLT
 from anechoic.workloads import prefix_sum
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 
 
 def sums_of(strategy):
@@ -62,26 +62,28 @@ NASTY = [
 
 
 @pytest.mark.parametrize(("scale", "decay"), NASTY)
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 10**5])
+@in_turn("n", [1, 2, 3, 17, 1000, 10**5])
 def test_agrees_with_coefficients(scale, decay, n):
     strategy = BLT(n, scale, decay)
     np.testing.assert_allclose(sums_of(strategy), materialised(strategy), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("scale", "decay"), [*NASTY, ([0.5, -0.2], [0.9, 0.3])])
 @pytest.mark.parametrize(
-    ("n", "separation", "count"),
-    [
-        (1, 1, 1),
-        (2, 1, 2),
-        (7, 1, 7),
-        (23, 5, 5),
-        (25, 5, 5),
-        (23, 5, 2),
-        (23, 22, 2),
-        (10**4, 333, 31),
-        (10**5, 10**4, 10),
-    ],
+    ("n", "separation", "count", "scale", "decay"),
+    each_once(
+        [
+            (1, 1, 1),
+            (2, 1, 2),
+            (7, 1, 7),
+            (23, 5, 5),
+            (25, 5, 5),
+            (23, 5, 2),
+            (23, 22, 2),
+            (10**4, 333, 31),
+            (10**5, 10**4, 10),
+        ],
+        [*NASTY, ([0.5, -0.2], [0.9, 0.3])],
+    ),
 )
 def test_comb_agrees_with_columns(scale, decay, n, separation, count):
     strategy = BLT(n, scale, decay)

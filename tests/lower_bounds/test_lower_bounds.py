@@ -31,7 +31,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
-from tests.marks import in_turn, slow
+from tests.marks import each_once, in_turn, slow
 from tests.zoo import STRATEGIES, every
 
 KINDS = ["rms", "max", "last", "weights", "first-half"]
@@ -218,7 +218,7 @@ def test_no_bound_exceeds_the_optimum(limits, kind, monkeypatch):
 OPTIMA = {}
 
 
-@pytest.mark.parametrize("n", [1, 2, 128, 129, 513, 1025])
+@in_turn("n", [1, 2, 128, 129, 513, 1025])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_around_the_limits(n, kind):
     weighting = kind_of(kind, n)
@@ -261,8 +261,10 @@ def searched(workload, kind, start):
     return math.exp(minimize(of, start, method="Nelder-Mead", options=options).fun)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("name", ["prefix", "general", "restarts-momentum", *slow("fading", "rates")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    each_once(["prefix", "general", "restarts-momentum", *slow("fading", "rates")], ["rms", "max", "last"]),
+)
 def test_a_search_over_strategies_ends_at_the_bound(name, kind):
     workload = workloads_of(3)[name]
     rng = np.random.default_rng(5)
@@ -298,8 +300,7 @@ def test_no_strategy_beats_the_lower_bound(name):
 SCHEMAS = [Cyclic(5), MinSep(5), MinSep(4, 2), OncePerEpoch(6), FullBatch()]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(("few", "schema"), each_once([True, False], SCHEMAS))
 def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monkeypatch):
     if not few:
         monkeypatch.setattr("anechoic.lower_bounds.several.SMALL", 1)

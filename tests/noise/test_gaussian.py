@@ -8,6 +8,7 @@ from anechoic.noise import gaussian
 from anechoic.noise.gaussian import LARGEST, FreshRow, available_threads, in_blocks
 from anechoic.noise.rest import rest
 from anechoic.strategies import BandedToeplitz, Identity
+from tests.marks import each_once
 from tests.noise.streams import BACKENDS, KEY, fresh_rows, make_stream
 from tests.zoo import STRATEGIES
 
@@ -112,8 +113,7 @@ def test_threads_are_those_the_process_may_use(monkeypatch):
 # Distribution. Keys are fixed, so each test passes or fails for good; its level is that of the random key.
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "backend"), each_once(PRECISIONS, BACKENDS))
 def test_fresh_rows_are_standard_normal(backend, precision):
     m = 600_000
     row = fresh(backend, m=m, precision=precision)
@@ -129,8 +129,7 @@ def test_fresh_rows_are_standard_normal(backend, precision):
         assert 1e-4 < outside.cdf((np.abs(row) > level).sum()) < 1 - 1e-4
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("m", [1, 3, 15, 16, 17, 23])
+@pytest.mark.parametrize(("m", "backend"), each_once([1, 3, 15, 16, 17, 23], BACKENDS))
 def test_short_rows_are_standard_normal_and_independent(backend, m):
     rows = fresh_rows(make_stream(Identity(6000 // m + 50), m, backend, precision="float32"))
     assert stats.kstest(rows.reshape(-1), "norm").pvalue > 1e-3

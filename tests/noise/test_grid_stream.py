@@ -12,6 +12,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
 from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
+from tests.marks import each_once
 from tests.noise.streams import KEY
 from tests.noise.test_rounding import KINDS, by_definition
 from tests.zoo import STRATEGIES
@@ -76,8 +77,7 @@ def test_threads_leave_no_trace_in_long_rows(threads, name, monkeypatch):
     assert np.array_equal(emit(stream_of(name, 5500), 6)[0], expected)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "backend"), each_once(KINDS, ["numpy", "torch"]))
 def test_a_saved_state_goes_on(name, backend):
     stream = stream_of(name, backend=backend)
     _, state = emit(stream, 17)

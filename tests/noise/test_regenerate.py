@@ -20,6 +20,7 @@ from anechoic.strategies import (
     Tree,
 )
 from anechoic.workloads import prefix_sum
+from tests.marks import each_once, pairwise
 from tests.noise.streams import BACKENDS, KEY, dtype_of, emit, fresh_rows, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
@@ -41,8 +42,9 @@ def test_every_kind_is_there():
             assert wrapped in MADE
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", [name for name in MADE if name in ONE_OF_EACH])
+@pytest.mark.parametrize(
+    ("name", "backend"), each_once([name for name in MADE if name in ONE_OF_EACH], BACKENDS)
+)
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 17, backend, std=0.7, memory="regenerate")
@@ -55,10 +57,10 @@ def test_rows_are_those_of_solve(name, backend):
         stream.next(state)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("dimension", [1, 7, 16, 33, 3 * 64 + 5])
-@pytest.mark.parametrize("strategy", [SIGNED, ROOT, DENSE])
+@pytest.mark.parametrize(
+    ("strategy", "dimension", "precision", "backend"),
+    pairwise([SIGNED, ROOT, DENSE], [1, 7, 16, 33, 3 * 64 + 5], ["float32", "float64"], BACKENDS),
+)
 def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
     options = {"precision": precision, "key": bytes(32), "std": 2.0}

@@ -6,6 +6,7 @@ import pytest
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import Banded, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted, Toeplitz
 from anechoic.workloads import prefix_sum
+from tests.marks import each_once
 from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 
 ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
@@ -34,8 +35,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "backend"), each_once(STRATEGIES, BACKENDS))
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 5, backend, std=0.7)

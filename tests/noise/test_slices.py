@@ -12,6 +12,7 @@ from anechoic.noise import gaussian, numpy_arrays
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.numpy_arrays import einsum_is_plain, plain_sum
 from anechoic.workloads import prefix_sum
+from tests.marks import each_once
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import STRATEGIES
 
@@ -38,8 +39,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "precision"), each_once(KINDS, ["float32", "float64"]))
 def test_a_slice_of_a_row_is_that_of_the_whole(name, precision, small_pieces):
     strategy = STRATEGIES[name]
     whole, _ = emit(make_stream(strategy, 300, "numpy", precision=precision, std=0.7))
@@ -70,8 +70,7 @@ def test_backends_emit_the_same_bits(name, small_pieces):
         assert rows[0].tobytes() == rows[1].tobytes()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "backend"), each_once(KINDS, BACKENDS))
 def test_the_number_of_threads_leaves_no_trace(name, backend, small_pieces, monkeypatch):
     import torch
 

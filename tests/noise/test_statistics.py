@@ -15,7 +15,7 @@ from scipy import stats
 
 from anechoic import strategies, workloads
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Output, Restarted, Toeplitz
-from tests.marks import slow
+from tests.marks import each_once, slow
 from tests.noise.streams import emit, make_stream
 
 BACKENDS = ["numpy"]  # torch emits the same bits (test_slices.py)
@@ -48,8 +48,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "backend"), each_once(CASES, BACKENDS))
 def test_emitted_rows_have_the_covariance_of_the_mechanism(name, backend):
     strategy = CASES[name]
     rows = emitted(strategy, backend)

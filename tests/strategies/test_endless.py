@@ -25,7 +25,7 @@ from anechoic.strategies import (
     without_horizon,
 )
 from anechoic.strategies.endless import EndlessInverse
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 
 KEY = bytes(range(32))
 
@@ -332,8 +332,9 @@ def test_polynomials_of_64_coefficients_are_read_in_time():
 # Functions whose terms hide between the points of a grid. For 1 - a x^N the sum of squares is 1 / (1 - a^2).
 
 
-@pytest.mark.parametrize("radius", [1.1, 1.3, 1.5, 1.7])
-@pytest.mark.parametrize("power", [7, 1000, 1024, 1331, 2048, 2662, 3072, 4096])
+@pytest.mark.parametrize(
+    ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.3, 1.5, 1.7])
+)
 def test_aliased_terms_are_seen(power, radius):
     found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
     assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8

@@ -11,7 +11,7 @@ from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import integer_rows
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 from tests.streaming.test_estimator import NoNoise
 
 STEPS = 6
@@ -88,9 +88,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(
-    ("participation", "per_step"), [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]
+    ("name", "statistics", "nothing", "draw", "participation", "per_step"),
+    each_once(SETTINGS, [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]),
 )
-@pytest.mark.parametrize(("name", "statistics", "nothing", "draw"), SETTINGS, ids=lambda v: str(v)[:9])
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
     name, statistics, nothing, draw, participation, per_step
 ):

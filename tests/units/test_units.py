@@ -25,6 +25,7 @@ from anechoic.sampling import (
 from anechoic.units.batch import UnitBatch
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
+from tests.marks import each_once, pairwise
 
 KEY = bytes(range(32))
 NONE = np.zeros(0, dtype=np.uint64)
@@ -255,9 +256,9 @@ def random_gradients(generator, owners):
     return {e: size[e] * (shared if one_way else generator.normal(size=3)) for e in range(len(owners))}
 
 
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("most", [1, 3, 5])
-@pytest.mark.parametrize("max_examples", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("max_examples", "most", "combine"), pairwise([None, 1, 2], [1, 3, 5], ["sum", "mean"])
+)
 def test_zeroing_a_unit_moves_a_given_batch_by_at_most_the_clip_norm(combine, most, max_examples):
     generator = np.random.default_rng([7, most, max_examples or 0])
     largest = 0.0
@@ -283,8 +284,7 @@ def incidence_draws(units, chosen, table):
     return np.array([table[u, e] for u in chosen for e in units.of(u)], dtype=np.uint64)
 
 
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("max_examples", [None, 1, 2])
+@pytest.mark.parametrize(("max_examples", "combine"), each_once([None, 1, 2], ["sum", "mean"]))
 def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples):
     # Amplification compares a step in which u was drawn with one in which it was not: with u's examples
     # zeroed the two must be the same sum, whoever else was drawn, and with them at most the clip norm apart.

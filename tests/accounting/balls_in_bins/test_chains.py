@@ -20,6 +20,7 @@ from anechoic.accounting.balls_in_bins.chains import (
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
+from tests.marks import each_once
 
 
 def covariance(chain):
@@ -27,8 +28,10 @@ def covariance(chain):
     return chain.shared + chain.variance * chain.correlation**lags
 
 
-@pytest.mark.parametrize("chain", [Chain(2, 0.0, 1.0, 0.6), Chain(2, 0.3, 0.5, 0.0), Chain(3, 0.0, 1.0, 0.9)])
-@pytest.mark.parametrize("std", [0.6, 1.5])
+@pytest.mark.parametrize(
+    ("std", "chain"),
+    each_once([0.6, 1.5], [Chain(2, 0.0, 1.0, 0.6), Chain(2, 0.3, 0.5, 0.0), Chain(3, 0.0, 1.0, 0.9)]),
+)
 def test_the_law_lies_above_the_integral_and_close(chain, std):
     epsilons = (0.2, 1.0, 2.0)
     exact = exact_deltas(covariance(chain), std, epsilons)

@@ -26,7 +26,7 @@ from anechoic.accounting.balls_in_bins.renyi import (
 )
 from anechoic.strategies import BLT, BandedToeplitz, Toeplitz
 from tests.accounting.integration import exact_deltas, random_gram
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 
 
 def band_on_a_circle(bins, width, seed):
@@ -107,8 +107,7 @@ def test_entries_only_raise_it():
         assert renyi_exact(larger, 1.0, 4) > renyi_exact(gram, 1.0, 4)
 
 
-@pytest.mark.parametrize(("bins", "rank"), [(1, 1), (3, 2), (4, 2)])
-@pytest.mark.parametrize("relative", [0.6, 1.5])
+@pytest.mark.parametrize(("relative", "bins", "rank"), each_once([0.6, 1.5], [(1, 1), (3, 2), (4, 2)]))
 def test_deltas_lie_above_the_integral(bins, rank, relative):
     gram = random_gram(bins, rank, seed=7)
     std, epsilons = relative * math.sqrt(gram.max()), (0.3, 1.0, 2.5)

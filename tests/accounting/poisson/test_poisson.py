@@ -12,7 +12,7 @@ from anechoic.accounting.poisson.search import (
     fast_poisson_noise_multiplier,
     poisson_noise_multiplier_estimate,
 )
-from tests.marks import slow
+from tests.marks import each_once, pairwise, slow
 
 
 def test_golden_dp_sgd():
@@ -158,19 +158,21 @@ def sum_delta(epsilon, sigma, rate, count, mirrored):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
-@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9])
 @pytest.mark.parametrize(
-    ("sigma", "rate", "count"),
-    [
-        (1e-12, 0.3, 7),
-        (0.4, 1e-300, 2),
-        (0.3, 1e-9, 3),
-        (2.0, 1e-6, 5),
-        (5.0, 0.999, 3),
-        (1e3, 1 - 2**-53, 10),
-        (1e12, 0.5, 100),
-    ],
+    ("sigma", "rate", "count", "delta", "adjacency"),
+    pairwise(
+        [
+            (1e-12, 0.3, 7),
+            (0.4, 1e-300, 2),
+            (0.3, 1e-9, 3),
+            (2.0, 1e-6, 5),
+            (5.0, 0.999, 3),
+            (1e3, 1 - 2**-53, 10),
+            (1e12, 0.5, 100),
+        ],
+        [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9],
+        ["zero_out", "replace_one"],
+    ),
 )
 def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
     sigma, rate, count, delta, adjacency
@@ -183,16 +185,18 @@ def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("search", [poisson_noise_multiplier, fast_poisson_noise_multiplier])
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "rate", "count"),
-    [
-        (1e9, 1e-5, 1e-6, 50),  # 10^12 points asked for
-        (1e24, 0.999, 0.9999, 1000),
-        (100.0, 1e-302, 1e-300, 10_000),  # (mu / rate)^2 is no float64
-        (1e4, 1e-12, 1e-9, 3),
-        (1e-12, 1e-9, 0.3, 2),
-    ],
+    ("epsilon", "delta", "rate", "count", "search"),
+    each_once(
+        [
+            (1e9, 1e-5, 1e-6, 50),  # 10^12 points asked for
+            (1e24, 0.999, 0.9999, 1000),
+            (100.0, 1e-302, 1e-300, 10_000),  # (mu / rate)^2 is no float64
+            (1e4, 1e-12, 1e-9, 3),
+            (1e-12, 1e-9, 0.3, 2),
+        ],
+        [poisson_noise_multiplier, fast_poisson_noise_multiplier],
+    ),
 )
 def test_extremes_are_calibrated(search, epsilon, delta, rate, count):
     sigma = search(epsilon, delta, rate, count)

@@ -9,7 +9,7 @@ from anechoic import optimize, workloads
 from anechoic.losses import loss, row_weights
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.strategies import Dense
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 
 module = import_module("anechoic.optimize.full.generated")
 
@@ -35,8 +35,7 @@ def test_the_heaviest_step_joins_in_turn():
     assert (0, 3) in found and (0, 4) in found
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
+@pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
 def test_generated_bounds_hold(schema, kind):
     n = 7
     workload = workloads.momentum(n, 0.5)

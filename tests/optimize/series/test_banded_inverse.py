@@ -13,7 +13,7 @@ from anechoic.optimize import banded_inverse
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedInverse, Identity
-from tests.marks import in_turn
+from tests.marks import in_turn, pairwise
 
 module = import_module("anechoic.optimize.series.banded_inverse_objective")
 
@@ -184,9 +184,14 @@ def test_all_bands_reach_the_optimal_toeplitz_strategy():
         assert banded_inverse(workloads.prefix_sum(n), bands=n).loss == pytest.approx(printed, abs=6e-4)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("schema", [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()])
-@pytest.mark.parametrize("beta", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("beta", "schema", "kind"),
+    pairwise(
+        [0.0, 0.8],
+        [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()],
+        ["rms", "max", "last"],
+    ),
+)
 def test_loss_is_that_of_the_strategy_and_hard_to_improve(schema, kind, beta):
     workload = workloads.momentum(47, beta)
     found = banded_inverse(workload, bands=4, participation=schema, loss=kind)

@@ -17,7 +17,7 @@ from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, Toeplitz
-from tests.marks import slow
+from tests.marks import each_once, pairwise, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -224,9 +224,10 @@ def test_small_perturbations_are_no_better(n, schema, buffers, kind):
             assert loss(workload, BLT(n, scale, 1 - gaps), schema, kind) >= found.loss * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["max", "rms"])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 13])
-@pytest.mark.parametrize("schema", [Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()])
+@pytest.mark.parametrize(
+    ("schema", "n", "kind"),
+    pairwise([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
+)
 def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
     strategy = found.strategy
@@ -321,13 +322,15 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema"),
-    [
-        *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
-        *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
-    ],
+    ("name", "kind", "schema"),
+    each_once(
+        OTHERS,
+        [
+            *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
+            *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
+        ],
+    ),
 )
-@pytest.mark.parametrize("name", OTHERS)
 def test_other_toeplitz_workloads(name, kind, schema):
     """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
     from scipy.optimize import minimize

@@ -14,7 +14,7 @@ from anechoic.optimize.comb import comb_of
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 
 bounds = import_module("anechoic.optimize.series.toeplitz_bound")
 objectives = import_module("anechoic.optimize.series.toeplitz_objective")
@@ -94,8 +94,9 @@ def test_equal_weights_are_rms_and_the_last_one_is_last():
     assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
 
 
-@pytest.mark.parametrize("schema", [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(
+    ("kind", "schema"), each_once(["rms", "max"], [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
+)
 def test_several_participations(schema, kind):
     workload = workloads.prefix_sum(41)
     found = optimize.toeplitz(workload, participation=schema, loss=kind)

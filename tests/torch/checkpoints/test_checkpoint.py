@@ -17,6 +17,7 @@ from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_replayable, environment
+from tests.marks import each_once
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
 
@@ -66,8 +67,10 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 5, 8, 14, 15])
-@pytest.mark.parametrize(("mode", "optimizer"), [("hooks", adam), ("ghost", momentum), ("functorch", adam)])
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "at"),
+    each_once([("hooks", adam), ("ghost", momentum), ("functorch", adam)], [0, 1, 3, 5, 8, 14, 15]),
+)
 def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     scrambled()

@@ -15,7 +15,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
 
 KEY = bytes(range(32))
@@ -82,8 +82,9 @@ def same(a, b):
     )
 
 
-@pytest.mark.parametrize("name", ["one", "two", "lasting"])
-@pytest.mark.parametrize("sampling", [None, CyclicPoisson(20, 3, 2, 14)], ids=["fixed", "cyclic"])
+@pytest.mark.parametrize(
+    ("sampling", "name"), each_once([None, CyclicPoisson(20, 3, 2, 14)], ["one", "two", "lasting"])
+)
 def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     expected = passes(loader_of(sampling))
     assert same(passes(loader_of(sampling, workers=WORKERS[name])), expected)
@@ -286,8 +287,7 @@ def test_a_batch_that_cannot_be_emptied_is_refused():
         empty_like({"x": torch.ones(2), "count": 2})
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("forward", [True, False], ids=["forward", "step-only"])
+@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["hooks", "functorch", "ghost"]))
 def test_empty_batches_are_releases(mode, forward):
     mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
     run = start(mode, mech=mech)

@@ -14,6 +14,7 @@ from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import BatchMemoryManager, LocalSteps, PrivacyEngine, pseudo_gradient
 from anechoic.torch.local.pseudo_gradient import unit_pseudo_gradients
 from anechoic.units.ownership import Units
+from tests.marks import pairwise
 from tests.torch.setting import FEATURES, data, network, start, weights
 
 SIZES = (1, 5, 2, 3, 1, 9, 4, 7)  # of the units: 32 examples in all
@@ -164,9 +165,9 @@ def test_convolutions_and_frozen_parameters():
         torch.testing.assert_close(tensor, other[name], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("reduction", "combine", "mode"), pairwise(["sum", "mean"], ["sum", "mean"], ["hooks", "functorch"])
+)
 def test_one_local_step_releases_what_the_path_over_unit_gradients_releases(mode, combine, reduction):
     wanted = fit(run_of(combine=combine, reduction=reduction, grad_sample_mode=mode), None)
     for vectorize in (True, False):

@@ -333,7 +333,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("clip", [0.05, 1.0, 1e9])
+@in_turn("clip", [0.05, 1.0, 1e9])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_against_single_rows(name, clip):
     make, x = MODELS[name]

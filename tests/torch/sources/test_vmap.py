@@ -16,6 +16,7 @@ from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources import vmap
 from anechoic.torch.sources.row_calls import RowCall, RowModel
+from tests.marks import each_once
 from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
 
 BOTH = ("vmap", "vmap_loss")
@@ -30,8 +31,7 @@ def released(run, batch):
     return torch.cat([p.grad.flatten() for p in run.model.parameters()]) * run.mechanism.expected_batch_size
 
 
-@pytest.mark.parametrize("mode", BOTH)
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("reduction", "mode"), each_once(["mean", "sum"], BOTH))
 def test_a_run_is_that_of_hooks(mode, reduction):
     expected = train(start("hooks", reduction=reduction))
     assert torch.allclose(train(start(mode, reduction=reduction)), expected, atol=1e-5)
@@ -56,8 +56,7 @@ def test_reentrant_checkpointing_at_the_inputs_loses_no_gradient(mode):
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
-@pytest.mark.parametrize("mode", BOTH)
-@pytest.mark.parametrize("rows", [1, 3, 100])
+@pytest.mark.parametrize(("rows", "mode"), each_once([1, 3, 100], BOTH))
 def test_chunks_change_nothing(mode, rows, monkeypatch):
     expected = train(start(mode))
     parameters = sum(p.numel() for p in network().parameters())

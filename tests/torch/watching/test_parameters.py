@@ -9,7 +9,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch.watching import parameters as watch
 from anechoic.torch.watching.parameters import Watch, checksum
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn, pairwise
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 
@@ -34,9 +34,10 @@ def to_minus_zero(run):
     next(run.model.parameters()).data[0, 0].neg_()
 
 
-@pytest.mark.parametrize("change", [fused, through_data, through_memory, by_one_bit, to_minus_zero])
-@pytest.mark.parametrize("copied", [True, False])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "copied", "change"),
+    pairwise(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
+)
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     model = network()
@@ -166,8 +167,7 @@ def climbed(run, batch):
             p.add_(q.grad, alpha=0.1)
 
 
-@pytest.mark.parametrize("copied", [True, False])
-@pytest.mark.parametrize("mode", [*MODES, "vmap", "vmap_loss"])
+@pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap", "vmap_loss"], [True, False]))
 def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     run, same = start(mode), start(mode)
