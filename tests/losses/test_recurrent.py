@@ -21,7 +21,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
-from tests.marks import in_turn
+from tests.marks import in_turn, slow
 from tests.zoo import turning
 
 N = 23
@@ -137,7 +137,7 @@ def last_row(workload, base, gains):
     return base.solve((workload.coefficients[::-1] * gains)[::-1])
 
 
-@pytest.mark.parametrize("d", [2, 5])
+@pytest.mark.parametrize("d", [2, *slow(5)])
 def test_many_steps(d):
     n = 200_000
     base = optimize.blt(workloads.prefix_sum(n), buffers=d).strategy

@@ -1,8 +1,5 @@
 """The generator: AES-256 in counter mode, readable at any place, under a subkey for every address."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -64,16 +61,3 @@ def test_blocks_beyond_the_counter_are_refused(block):
 
 def test_the_subkey_is_kept_out_of_sight():
     assert repr(AesCounter(b"k" * 32)) == "AesCounter(secret)"
-
-
-def test_cryptography_is_loaded_with_the_first_row():
-    code = (
-        "import sys\n"
-        "from anechoic.noise import NoiseStream\n"
-        "from anechoic.strategies import Identity\n"
-        "stream = NoiseStream(Identity(2), 3)\n"
-        "assert 'cryptography' not in sys.modules\n"
-        "stream.next(stream.init())\n"
-        "assert 'cryptography' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

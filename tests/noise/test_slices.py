@@ -102,6 +102,7 @@ def test_far_coordinates_are_reached_at_once():
     assert np.isfinite(far).all() and 0.5 < far.std() < 1.5
 
 
+@pytest.mark.slow  # the bits below are the same in every process
 def test_another_process_makes_the_same_row():
     code = (
         "import hashlib\n"

@@ -79,8 +79,7 @@ def test_the_test_fails_when_one_coefficient_is_five_percent_off(k, factor, back
     assert p_value(white) < 1e-9
 
 
-@pytest.mark.parametrize("which", ["scale", "decay"])
-@pytest.mark.parametrize("k", range(len(SCALE)))
+@pytest.mark.parametrize(("which", "k"), each_once(["scale", "decay"], range(len(SCALE))))
 def test_the_test_fails_when_one_parameter_of_a_blt_is_five_percent_off(which, k):
     wrong = {"scale": SCALE.copy(), "decay": DECAY.copy()}
     wrong[which][k] *= 1.05

@@ -39,7 +39,7 @@ def check(strategy, participation):
         assert found.value <= truth * (1 + TIGHT), f"{found} is called exact but the truth is {truth}"
 
 
-@settings(max_examples=2000)
+@settings(max_examples=1000)
 @given(cases())
 @example((MIXED, FullBatch()))
 @example((MIXED, MinSep(1)))
@@ -85,7 +85,7 @@ def test_never_below_the_supremum_where_size_forbids_more(name, case):
         check(*case)
 
 
-@settings(max_examples=800)
+@settings(max_examples=400)
 @given(cases())
 def test_every_bound_on_offer_holds(case):
     """The smallest of several bounds hides a wrong larger one: look at each."""

@@ -44,7 +44,7 @@ def test_coefficients_are_powers(order, n):
     assert len(sequence(u, a, v, n)) == n
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     order=st.integers(1, 4),
     n=st.integers(1, 24),

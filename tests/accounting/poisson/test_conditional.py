@@ -175,8 +175,20 @@ def test_one_band_is_plain_poisson_sampling():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rows_against_dp_accounting(direction):
+def test_rows_against_dp_accounting(direction, composed_three):
     """Rows of three different sums, composed: dp-accounting's mixture of Gaussians, also pessimistic."""
+    laws, total = composed_three
+    ratio, slack = conditional_module.composed_rows(laws, direction)
+    assert slack < 1e-8
+    side = total._pmf_remove if direction == "remove" else total._pmf_add
+    for epsilon in (0.0, 0.5, 1.5, 3.0):
+        found = ratio.remove(epsilon) if direction == "remove" else ratio.add(epsilon)
+        assert found == pytest.approx(side.get_delta_for_epsilon(epsilon), rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def composed_three():
+    """Rows of three different sums as often as given, and their composition by dp-accounting."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     std, total, laws = 2.0, None, []
@@ -191,12 +203,7 @@ def test_rows_against_dp_accounting(direction):
         )
         one = one.self_compose(count)
         total = one if total is None else total.compose(one)
-    ratio, slack = conditional_module.composed_rows(laws, direction)
-    assert slack < 1e-8
-    side = total._pmf_remove if direction == "remove" else total._pmf_add
-    for epsilon in (0.0, 0.5, 1.5, 3.0):
-        found = ratio.remove(epsilon) if direction == "remove" else ratio.add(epsilon)
-        assert found == pytest.approx(side.get_delta_for_epsilon(epsilon), rel=0.01)
+    return laws, total
 
 
 def test_rounding_only_raises_the_sums():

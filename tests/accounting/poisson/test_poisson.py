@@ -42,7 +42,7 @@ def one_step_delta(epsilon: float, sigma: float, rate: float) -> float:
     return max(float(np.clip(d, 0, None).sum() * step) for d in directions)
 
 
-@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.7, 0.5), (3.0, 0.02)])
+@pytest.mark.parametrize(("sigma", "rate"), [*slow((1.0, 0.1)), (0.7, 0.5), (3.0, 0.02)])
 def test_one_step_against_quadrature(sigma, rate):
     epsilon = poisson_epsilon(1e-5, sigma, rate, 1)
     assert one_step_delta(epsilon, sigma, rate) <= 1e-5 * (1 + 1e-4)

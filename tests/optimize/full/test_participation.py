@@ -17,7 +17,7 @@ from anechoic.optimize.full.windows import Windows, WindowsObjective, windows_st
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Dense, Identity
-from tests.marks import each_once
+from tests.marks import each_once, slow
 
 
 def random_workload(rng, n):
@@ -116,8 +116,7 @@ def test_the_max_loss_of_any_workload_is_certified(seed, n, period):
     ("n", "period", "kind", "value"),
     [
         (60, 4, "max", 15.2900),  # nearly singular multipliers: the central path
-        (200, 2, "rms", 67.864),
-        (256, 64, "max", 5.49255),
+        *slow((200, 2, "rms", 67.864), (256, 64, "max", 5.49255)),
         (100, 7, "rms", 11.3848),
     ],
 )

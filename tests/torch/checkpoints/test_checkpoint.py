@@ -17,7 +17,7 @@ from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_replayable, environment
-from tests.marks import each_once
+from tests.marks import each_once, slow
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
 
@@ -244,7 +244,7 @@ def test_a_missing_file(tmp_path):
     fresh_and_unharmed(tmp_path / "none.ckpt", CheckpointError, "cannot be read: No such file")
 
 
-@pytest.mark.parametrize("keep", [0, 10, 80, 87, 88, 1000, 0.5, 0.99, -1])
+@pytest.mark.parametrize("keep", [0, *slow(10, 80), 87, 88, *slow(1000, 0.5, 0.99), -1])
 def test_a_truncated_file(keep, tmp_path, other_process):
     path = saved(tmp_path)
     content = path.read_bytes()
