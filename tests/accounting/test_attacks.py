@@ -28,7 +28,7 @@ from anechoic.strategies import (
     Identity,
     Restarted,
 )
-from tests.marks import each_once, slow
+from tests.marks import each_once, every_other, slow
 
 RECORD = Verified(samples=30_000, failure=1e-4, seed=5)
 
@@ -216,7 +216,7 @@ def test_moments_of_the_patterns_of_min_sep_sampling():
         assert pair.shared == pytest.approx(mean @ mean)
 
 
-@pytest.mark.parametrize("std", [0.5, 3.0])
+@pytest.mark.parametrize("std", every_other([0.5, 3.0]))
 def test_leading_releases_are_bounded_too(std):
     """epsilon(steps=t) against the law of the first t steps."""
     strategy, sampling = BandedToeplitz(7, [1.0, 0.5]), BallsInBins(100, 3, 7)
@@ -259,7 +259,7 @@ def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("noise", [0.051, 0.07, 0.1, 1e4])
+@pytest.mark.parametrize("noise", every_other([0.051, 0.07, 0.1, 1e4]))
 def test_extreme_noise_under_random_allocation(noise):
     found = random_allocation_epsilon(1e-2, noise, 8, 80)
     plain = gaussian_epsilon(1e-2, math.sqrt(10) / noise)

@@ -35,7 +35,7 @@ def test_what_streams_emit_passes(name):
     assert found.entries == 6000
 
 
-@pytest.mark.parametrize("shape", [(6, 12), *slow(((12, 6),)), (1, 9), (9, 1)])
+@pytest.mark.parametrize("shape", [(6, 12), *slow(((12, 6),), ((9, 1),)), (1, 9)])
 def test_p_values_are_uniform_under_the_claim(shape):
     """Also in very small samples, where approximations would not be."""
     rng, found = np.random.default_rng(7), {}

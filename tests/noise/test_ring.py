@@ -6,7 +6,7 @@ import pytest
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import Banded, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted, Toeplitz
 from anechoic.workloads import prefix_sum
-from tests.marks import each_once
+from tests.marks import each_once, mostly_slow
 from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 
 ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
@@ -58,7 +58,7 @@ def test_a_stream_restored_at_every_step_goes_on_bit_for_bit(name):
     np.testing.assert_array_equal(np.array(rows), whole)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", mostly_slow(STRATEGIES, quick=list(STRATEGIES)[::2]))
 def test_slices_and_other_devices_take_the_same_steps(name, monkeypatch):
     monkeypatch.setattr("anechoic.noise.numpy_arrays._TILE", 70)
     strategy = STRATEGIES[name]

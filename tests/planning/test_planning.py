@@ -22,6 +22,7 @@ from tests.marks import slow
 DRAWN = (Poisson, CyclicPoisson, RandomAllocation, BallsInBins)
 
 
+@pytest.mark.slow  # the tables of the demonstration hold it too
 def test_one_pass_in_time_order():
     """The flights: 1,278 steps, one participation, no amplification."""
     chosen = plan(

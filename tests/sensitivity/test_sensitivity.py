@@ -209,6 +209,7 @@ class TestLargeHorizons:
         assert floor.exact
         assert floor.value * SOUND <= bound.value < 1.1 * floor.value
 
+    @pytest.mark.slow  # the same branch at small n: LIMITED above
     def test_cycles_of_a_strategy_without_known_structure(self):
         class Opaque(type(ROOT)):
             """A Toeplitz strategy that says nothing of itself but that it is non-negative."""

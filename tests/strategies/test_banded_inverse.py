@@ -17,7 +17,7 @@ from anechoic.losses import error, loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedInverse, BandedToeplitz, ColumnNormalized, Output, Toeplitz
-from tests.marks import in_turn, slow
+from tests.marks import every_other, in_turn, slow
 from tests.sensitivity.brute import supremum
 
 module = import_module("anechoic.strategies.banded_inverse")
@@ -280,7 +280,7 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", every_other(CLUSTERS))
 def test_clustered_zeros(name):
     inverse, n = CLUSTERS[name], 8000
     exact = column(inverse, n)

@@ -12,7 +12,7 @@ from anechoic.participation import MinSep, Single
 from anechoic.sampling import External
 from anechoic.streaming.bands import Factors, largest_entries, order_of, two_sided
 from anechoic.streaming.mechanisms import Deviations
-from tests.marks import each_once
+from tests.marks import each_once, every_other
 
 KEY = bytes(range(32))
 RUNS = 2000
@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every_other(KINDS))
 def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
     promise = dict(KINDS[kind])
     units = promise.get("participation")

@@ -25,7 +25,7 @@ from anechoic.sampling import (
 from anechoic.units.batch import UnitBatch
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
-from tests.marks import each_once, pairwise
+from tests.marks import each_once, each_pair
 
 KEY = bytes(range(32))
 NONE = np.zeros(0, dtype=np.uint64)
@@ -257,7 +257,7 @@ def random_gradients(generator, owners):
 
 
 @pytest.mark.parametrize(
-    ("max_examples", "most", "combine"), pairwise([None, 1, 2], [1, 3, 5], ["sum", "mean"])
+    ("max_examples", "most", "combine"), each_pair([None, 1, 2], [1, 3, 5], ["sum", "mean"])
 )
 def test_zeroing_a_unit_moves_a_given_batch_by_at_most_the_clip_norm(combine, most, max_examples):
     generator = np.random.default_rng([7, most, max_examples or 0])

@@ -42,6 +42,7 @@ def test_the_law_lies_above_the_integral_and_close(chain, std):
         assert law.delta(epsilon) == max(law.remove(epsilon), law.add(epsilon))
 
 
+@pytest.mark.slow  # few bins against the integral above
 def test_more_bins_by_monte_carlo():
     chain, std = Chain(40, 0.1, 1.0, 0.8), 1.3
     law, mixture = chain.law(std, 2.0, 1e-6), Mixture(covariance(chain))

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.laws.tilted import Tilt, _values
-from tests.marks import pairwise
+from tests.marks import each_pair
 
 
 def random_gram(bins, rank, seed):
@@ -44,7 +44,7 @@ def test_one_bin_is_the_gaussian_mechanism(std):
 
 @pytest.mark.parametrize(
     ("amount", "a", "b", "direction"),
-    pairwise([None, 0.0, 0.7, 2.0], [(1.0, 2.5), (0.0, 2.0), (1.5, 1.5)], ["remove", "add"]),
+    each_pair([None, 0.0, 0.7, 2.0], [(1.0, 2.5), (0.0, 2.0), (1.5, 1.5)], ["remove", "add"]),
 )
 def test_every_tilt_has_the_same_mean(direction, a, b, amount):
     mixture = Mixture(np.outer([a, b], [a, b]) + 1e-12 * np.eye(2))

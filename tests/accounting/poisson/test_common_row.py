@@ -20,7 +20,7 @@ from tests.accounting.poisson.test_conditional import (
     random_matrix,
     true_deltas,
 )
-from tests.marks import each_once, in_turn, pairwise
+from tests.marks import each_once, each_pair, in_turn
 
 LONG = BLT(200, [0.1, 0.05], [0.99, 0.9])
 
@@ -168,7 +168,7 @@ def test_the_accountant_takes_the_least():
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("entries", "std", "delta", "rate"),
-    pairwise(
+    each_pair(
         [[1.0, 0.9, 0.8], [1e-3, 1.0, 1e8]],
         [(1e-12, 0.1), (0.8, 1e-12), (0.8, 0.9), (1e12, 1e-3)],
         [1e-300, 1e-12, 1 - 2**-53],

@@ -12,7 +12,7 @@ from anechoic.losses import loss, row_weights
 from anechoic.optimize import column_normalized
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BLT, ColumnNormalized
-from tests.marks import each_once, pairwise
+from tests.marks import each_once, each_pair
 
 module = import_module("anechoic.optimize.columns.normalized")
 searches = import_module("anechoic.optimize.columns.search")
@@ -32,7 +32,7 @@ def dense_normalized(column, n):
 
 @pytest.mark.parametrize(
     ("n", "bands", "name", "kind"),
-    pairwise([(1, 1), (7, 1), (13, 4), (13, 13)], WORKLOADS, ["rms", "max", "last"]),
+    each_pair([(1, 1), (7, 1), (13, 4), (13, 13)], WORKLOADS, ["rms", "max", "last"]),
 )
 def test_never_above_the_normalised_plain_optimum(n, bands, name, kind):
     workload = WORKLOADS[name](n)

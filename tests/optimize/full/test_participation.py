@@ -146,8 +146,7 @@ WITH_ZEROS = [0.13, 0.0, 0.07, 0.87, 0.0, 0.5, 0.16, 1.0]
     ("workload", "period", "kind"),
     [
         (workloads.prefix_sum(9), 5, "last"),
-        (workloads.prefix_sum(7), 4, "last"),
-        (workloads.prefix_sum(9), 4, "last"),
+        *slow((workloads.prefix_sum(7), 4, "last"), (workloads.prefix_sum(9), 4, "last")),
         (workloads.momentum(8, 0.9), 7, "last"),
         (workloads.momentum(8, 0.9), 7, WITH_ZEROS),
         (workloads.prefix_sum(8), 5, np.eye(8)[5]),

@@ -13,7 +13,7 @@ from anechoic.optimize import banded_inverse
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedInverse, Identity
-from tests.marks import in_turn, pairwise
+from tests.marks import each_pair, in_turn
 
 module = import_module("anechoic.optimize.series.banded_inverse_objective")
 
@@ -186,7 +186,7 @@ def test_all_bands_reach_the_optimal_toeplitz_strategy():
 
 @pytest.mark.parametrize(
     ("beta", "schema", "kind"),
-    pairwise(
+    each_pair(
         [0.0, 0.8],
         [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()],
         ["rms", "max", "last"],

@@ -13,7 +13,7 @@ from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
-from tests.marks import in_turn, pairwise
+from tests.marks import each_pair, every_other, in_turn
 
 module = import_module("anechoic.optimize.series.toeplitz_objective")
 
@@ -27,7 +27,7 @@ RMS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "bands", "best"), RMS)
+@pytest.mark.parametrize(("n", "bands", "best"), every_other(RMS))
 def test_published_optima(n, bands, best):
     found = banded_toeplitz(workloads.prefix_sum(n), bands=bands)
     assert found.loss == pytest.approx(best, rel=2e-7)
@@ -83,7 +83,7 @@ def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
 
 @pytest.mark.parametrize(
     ("beta", "bands", "schema", "kind"),
-    pairwise(
+    each_pair(
         [0.0, 0.8],
         [
             (6, Single()),

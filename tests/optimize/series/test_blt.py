@@ -17,7 +17,7 @@ from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, Toeplitz
-from tests.marks import each_once, pairwise, slow
+from tests.marks import each_once, each_pair, every_other, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -56,7 +56,7 @@ PEERS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "buffers", "best"), SINGLE_MAX)
+@pytest.mark.parametrize(("n", "buffers", "best"), every_other(SINGLE_MAX))
 def test_single_participation(n, buffers, best):
     found = blt(workloads.prefix_sum(n), buffers=buffers)
     assert found.loss == pytest.approx(best, rel=2e-6)
@@ -65,7 +65,9 @@ def test_single_participation(n, buffers, best):
     assert "nuclear norm" in found.bound_name
 
 
-@pytest.mark.parametrize(("n", "separation", "count", "buffers", "best"), MIN_SEP_MAX)
+@pytest.mark.parametrize(
+    ("n", "separation", "count", "buffers", "best"), [*MIN_SEP_MAX[::2], *slow(*MIN_SEP_MAX[1::2])]
+)
 def test_min_sep(n, separation, count, buffers, best):
     schema = MinSep(separation, count)
     found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema)
@@ -228,7 +230,7 @@ def test_small_perturbations_are_no_better(n, schema, buffers, kind):
 
 @pytest.mark.parametrize(
     ("schema", "n", "kind"),
-    pairwise([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
+    each_pair([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
 )
 def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)

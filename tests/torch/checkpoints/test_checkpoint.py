@@ -17,7 +17,7 @@ from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_replayable, environment
-from tests.marks import each_once, slow
+from tests.marks import each_once, every_other, slow
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
 
@@ -88,7 +88,9 @@ def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_pro
     assert resumed.engine.get_epsilon(1e-5) == whole.engine.get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "workers", every_other([{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+)
 def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     torch.manual_seed(5)

@@ -15,7 +15,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
-from tests.marks import each_once, in_turn
+from tests.marks import each_once, every_other, in_turn
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
 
 KEY = bytes(range(32))
@@ -326,7 +326,7 @@ def test_an_empty_batch_does_not_take_gradients_of_another(mode):
 # Whole runs.
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", every_other(["hooks", "ghost"]))
 def test_a_run_does_not_depend_on_workers(mode):
     ends = [
         train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))

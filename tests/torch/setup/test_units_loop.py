@@ -12,7 +12,7 @@ from anechoic.runs import ledger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
-from tests.marks import each_once
+from tests.marks import each_once, every_other
 from tests.torch.setting import data, network, start, step, train, weights
 from tests.torch.units_setting import CLIP, EXAMPLES, IDS, LR, scheme, unit_run
 
@@ -47,7 +47,7 @@ def test_a_unit_larger_than_a_micro_batch_is_refused():
             step(run, batch)
 
 
-@pytest.mark.parametrize("most", [None, 4])
+@pytest.mark.parametrize("most", every_other([None, 4]))
 def test_workers_change_nothing(most):
     runs = []
     for workers in (0, 2):

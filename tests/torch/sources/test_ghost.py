@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources import Clipping
-from tests.marks import each_once, pairwise
+from tests.marks import each_once, each_pair
 from tests.torch.setting import start, weights
 
 B, CLIP = 8, 1.0
@@ -76,7 +76,7 @@ def inputs(*shape, seed=1):
 
 @pytest.mark.parametrize(
     ("kind", "scale", "reduction"),
-    pairwise(["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"], [0.01, 1.0, 100.0], ["mean", "sum"]),
+    each_pair(["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"], [0.01, 1.0, 100.0], ["mean", "sum"]),
 )
 def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction):
     outputs = {"mse": 1, "bce": 1}.get(kind, 3)

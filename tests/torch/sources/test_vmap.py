@@ -16,7 +16,7 @@ from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources import vmap
 from anechoic.torch.sources.row_calls import RowCall, RowModel
-from tests.marks import each_once
+from tests.marks import each_once, every_other
 from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
 
 BOTH = ("vmap", "vmap_loss")
@@ -74,7 +74,7 @@ def test_memory_is_a_setting_of_the_run():
         step(run, batch)
 
 
-@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("mode", every_other(BOTH))
 def test_micro_batches(mode):
     run, whole = start(mode), start(mode)
     while run.engine.releases < run.mechanism.steps:
@@ -86,7 +86,7 @@ def test_micro_batches(mode):
     assert torch.allclose(weights(run.model), train(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("rows", every_other([1, 2, 3, 5, 100]))
 def test_units_are_clipped_together_whatever_the_chunks(rows, monkeypatch):
     owners = [*range(9), *torch.randint(0, 9, (31,), generator=torch.Generator().manual_seed(0)).tolist()]
     mech = Mechanism(Identity(3), FixedOrder(9, 5, steps=3), 1e-9, 0.2, unit="user")

@@ -9,7 +9,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch.watching import parameters as watch
 from anechoic.torch.watching.parameters import Watch, checksum
-from tests.marks import each_once, in_turn, pairwise
+from tests.marks import each_once, each_pair, in_turn
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 
@@ -36,7 +36,7 @@ def to_minus_zero(run):
 
 @pytest.mark.parametrize(
     ("mode", "copied", "change"),
-    pairwise(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
+    each_pair(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
 )
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
