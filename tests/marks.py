@@ -37,14 +37,11 @@ def each_once(*sets):
     sets = [list(values) for values in sets]
     tried = [[place for place, value in enumerate(values) if not _marks(value)] for values in sets]
     quick = set(zip(*(islice(cycle(places), max(map(len, tried))) for places in tried), strict=True))
-    return [
-        pytest.param(*_flat(sets, places), marks=[] if places in quick else pytest.mark.slow)
-        for places in product(*map(range, map(len, sets)))
-    ]
+    return _combined(sets, product(*map(range, map(len, sets))), quick)
 
 
 def each_pair(*sets):
-    """Combinations in which any two values of different sets meet: a third or fewer of all.
+    """As `each_once`, but any two values of different sets meet in every run: a third or fewer of all.
 
     Greedy, so always the same: each is the first of those that bring most pairs together for the first time.
     """
@@ -53,14 +50,13 @@ def each_pair(*sets):
     def pairs(places):
         return set(combinations(enumerate(places), 2))
 
-    left = list(product(*map(range, map(len, sets))))
-    open_ = set().union(*map(pairs, left))
-    found = []
-    while open_:
-        best = max(left, key=lambda places: len(open_ & pairs(places)))
-        open_ -= pairs(best)
-        found.append(best)
-    return [pytest.param(*_flat(sets, places)) for places in sorted(found)]
+    every = list(product(*map(range, map(len, sets))))
+    apart, quick = set().union(*map(pairs, every)), set()
+    while apart:
+        best = max(every, key=lambda places: len(apart & pairs(places)))
+        apart -= pairs(best)
+        quick.add(best)
+    return _combined(sets, every, quick)
 
 
 def in_turn(names, values):
@@ -95,6 +91,14 @@ def in_turn(names, values):
         return run
 
     return wrap
+
+
+def _combined(sets, every, quick):
+    """The combinations of `every`, by the places of their values; those not in `quick` as by `slow`."""
+    return [
+        pytest.param(*_flat(sets, places), marks=[] if places in quick else pytest.mark.slow)
+        for places in every
+    ]
 
 
 def _marks(value):

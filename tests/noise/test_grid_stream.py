@@ -12,7 +12,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
 from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
-from tests.marks import each_once
+from tests.marks import each_once, every_other
 from tests.noise.streams import KEY
 from tests.noise.test_rounding import KINDS, by_definition
 from tests.zoo import STRATEGIES
@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_exact_variates(name):
             assert rows[t, i] == nearest(by_definition(system, 3.0 * 2.0**30, z[: t + 1], rows[:t, i]))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", every_other(KINDS))
 def test_slices_backends_and_threads_leave_no_trace(name):
     whole, _ = emit(stream_of(name), 40)
     sliced = [emit(stream_of(name, offset=a, length=b - a), 40)[0] for a, b in ((0, 7), (7, 8), (8, 40))]

@@ -93,16 +93,18 @@ def test_inverse_coefficients_are_those_of_the_strategy_at_any_step(size):
     np.testing.assert_allclose(rows, strategy.solve(fresh_rows(stream)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "strategy",
-    [
-        SIGNED,
-        ColumnNormalized(SIGNED),
-        Restarted(SIGNED, 2, 19),
-        Toeplitz.square_root(prefix_sum(70)),
-        Restarted(DENSE, 2, 16),
-    ],
+    ("strategy", "backend"),
+    each_once(
+        [
+            SIGNED,
+            ColumnNormalized(SIGNED),
+            Restarted(SIGNED, 2, 19),
+            Toeplitz.square_root(prefix_sum(70)),
+            Restarted(DENSE, 2, 16),
+        ],
+        BACKENDS,
+    ),
 )
 def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
     options = {"precision": "float32", "memory": "regenerate"}
@@ -117,7 +119,7 @@ def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("strategy", [SIGNED, DENSE])
+@pytest.mark.parametrize("strategy", every_other([SIGNED, DENSE]))
 def test_the_number_of_threads_leaves_no_trace(strategy, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
     found = []

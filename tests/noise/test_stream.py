@@ -12,7 +12,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
-from tests.marks import in_turn
+from tests.marks import each_once, in_turn
 from tests.noise.streams import BACKENDS, KEY, dtype_of, emit, fresh_rows, make_stream, noise_of
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
@@ -53,8 +53,9 @@ def test_rows_in_single_precision_are_those_of_solve(name):
         np.testing.assert_allclose(rows, expected, rtol=2e-4, atol=within, err_msg=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["identity", "output", "banded-mixed", "blt-4", "dense"])
+@pytest.mark.parametrize(
+    ("name", "backend"), each_once(["identity", "output", "banded-mixed", "blt-4", "dense"], BACKENDS)
+)
 def test_odd_dimensions(name, backend):
     strategy = STRATEGIES[name]
     for precision, dimension in product(("float32", "float64"), (1, 2, 7, 8, 15, 16, 17, 31, 33, 100)):

@@ -123,6 +123,7 @@ def test_memory_budget_bounds_the_rows_of_noise_state():
         )
 
 
+@pytest.mark.slow
 def test_federated_runs_of_large_models_take_a_blt():
     result = plan(
         dimension=10**8,

@@ -67,7 +67,7 @@ LIMITED = {
 
 
 @pytest.mark.parametrize("name", LIMITED)
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(case=cases(largest=7))
 def test_never_below_the_supremum_where_size_forbids_more(name, case):
     """The branches for large n, reached at small n by lowering what may be allocated."""

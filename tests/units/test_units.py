@@ -25,7 +25,7 @@ from anechoic.sampling import (
 from anechoic.units.batch import UnitBatch
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
-from tests.marks import each_once, each_pair
+from tests.marks import each_once, each_pair, every_other
 
 KEY = bytes(range(32))
 NONE = np.zeros(0, dtype=np.uint64)
@@ -427,7 +427,7 @@ def test_batches_hold_the_drawn_units_whole(name, count):
     assert units.digest in batches.name and inner.name in batches.name
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", every_other(SCHEMES))
 def test_shared_examples_by_scheme(name):
     generator = np.random.default_rng(5)
     owners = hypergraph(generator, units=7, examples=25, most=2)

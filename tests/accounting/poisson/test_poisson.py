@@ -12,7 +12,7 @@ from anechoic.accounting.poisson.search import (
     fast_poisson_noise_multiplier,
     poisson_noise_multiplier_estimate,
 )
-from tests.marks import each_once, each_pair, every_other, slow
+from tests.marks import each_once, every_other, in_turn, slow
 
 
 def test_golden_dp_sgd():
@@ -158,21 +158,19 @@ def sum_delta(epsilon, sigma, rate, count, mirrored):
 
 
 @pytest.mark.filterwarnings("error")
+@in_turn("adjacency", ["zero_out", "replace_one"])
+@in_turn("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9])
 @pytest.mark.parametrize(
-    ("sigma", "rate", "count", "delta", "adjacency"),
-    each_pair(
-        [
-            (1e-12, 0.3, 7),
-            (0.4, 1e-300, 2),
-            (0.3, 1e-9, 3),
-            (2.0, 1e-6, 5),
-            (5.0, 0.999, 3),
-            (1e3, 1 - 2**-53, 10),
-            (1e12, 0.5, 100),
-        ],
-        [1e-300, 1e-12, 1e-5, 0.1, 0.5, 1 - 1e-9],
-        ["zero_out", "replace_one"],
-    ),
+    ("sigma", "rate", "count"),
+    [
+        (1e-12, 0.3, 7),
+        (0.4, 1e-300, 2),
+        (0.3, 1e-9, 3),
+        (2.0, 1e-6, 5),
+        (5.0, 0.999, 3),
+        (1e3, 1 - 2**-53, 10),
+        (1e12, 0.5, 100),
+    ],
 )
 def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
     sigma, rate, count, delta, adjacency

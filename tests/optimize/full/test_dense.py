@@ -112,8 +112,7 @@ def test_agrees_with_a_search_over_all_lower_triangular_strategies(name, kind):
     assert best.loss <= found * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last", "ramp", "some"])
-@pytest.mark.parametrize("n", [1, 2, 7, 24])
+@pytest.mark.parametrize(("n", "kind"), each_once([1, 2, 7, 24], ["rms", "max", "last", "ramp", "some"]))
 def test_every_workload_to_the_gap_asked_for(n, kind):
     weights = {"ramp": np.arange(1.0, n + 1), "some": (np.arange(n) % 3 == (n - 1) % 3) * 1.0}
     for name, workload in catalogue(n).items():

@@ -92,7 +92,7 @@ def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     assert len(drawn.unique()) == len(drawn)  # nothing is drawn twice
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_a_loop_that_is_left_resumes_at_the_release_count(name):
     expected = passes(loader_of())
     loader = loader_of(workers=WORKERS[name])
@@ -129,7 +129,7 @@ def test_the_facade_shows_the_data_set_given():
     assert isinstance(loader, DataLoader)
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_only_the_newest_iterator_lives(name):
     loader = loader_of(workers=WORKERS[name])
     old = iter(loader)
@@ -155,7 +155,7 @@ def test_the_last_batch_of_a_pass_cannot_be_skipped_either():
         next(batches)
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_the_generators_of_the_training_loop_are_not_touched(name):
     loader = loader_of(workers=WORKERS[name])
 
@@ -204,7 +204,7 @@ def test_split(count, most):
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_micro_batches_hold_the_same_examples(name):
     whole = passes(loader_of())
     found, step = [], []

@@ -18,7 +18,7 @@ from anechoic.sampling import External, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
-from tests.marks import each_once
+from tests.marks import each_once, every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network, start, step, train, weights
 from tests.torch.units_setting import (
     CLIP,
@@ -157,7 +157,7 @@ def test_a_run_with_max_examples_is_the_one_by_hand(owners):
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
-@pytest.mark.parametrize("ids", ["one unit", "one each", "one large"])
+@pytest.mark.parametrize("ids", every_other(["one unit", "one each", "one large"]))
 def test_extreme_units(mode, ids):
     labels = {
         "one unit": [0] * EXAMPLES,
