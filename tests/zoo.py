@@ -269,7 +269,7 @@ ONE_OF_EACH = _first(_filter, STRATEGIES)
 ONE_OF_EACH_STRUCTURE = _first(_structure, STRATEGIES)
 
 
-def every(keep=lambda strategy: True):
-    """Names as parameters of a test: `ONE_OF_EACH_STRUCTURE` in every run, the rest in `make test-all`."""
-    names = [name for name, strategy in STRATEGIES.items() if keep(strategy)]
-    return mostly_slow(names, quick=[name for name in names if name in ONE_OF_EACH_STRUCTURE])
+def every(keep=lambda strategy: True, *, also=()):
+    """Names as parameters: `ONE_OF_EACH_STRUCTURE` and `also` in every run, the rest in `make test-all`."""
+    names, quick = [name for name in STRATEGIES if keep(STRATEGIES[name])], {*ONE_OF_EACH_STRUCTURE, *also}
+    return mostly_slow(names, quick=[name for name in names if name in quick])

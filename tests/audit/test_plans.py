@@ -65,7 +65,7 @@ def check(mechanism, label, **options):
 @pytest.mark.parametrize(
     "name",
     mostly_slow(  # what the others bring up is trained and audited in test_training.py and test_report.py
-        SETTINGS, quick=("sampled", "fixed order, incomplete last batch", "min-sep promised")
+        SETTINGS, quick=("sampled", "fixed order, incomplete last batch", "min-sep promised", "replace-one")
     ),
 )
 def test_what_a_plan_compares_passes_its_audit(name):

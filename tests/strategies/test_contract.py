@@ -13,7 +13,7 @@ from anechoic.testing import ContractError, check_strategy
 from tests.zoo import STRATEGIES, dense, every
 
 
-@pytest.mark.parametrize("name", every())
+@pytest.mark.parametrize("name", every(also=("banded-fft",)))
 def test_every_strategy_keeps_the_contract(name):
     check_strategy(STRATEGIES[name])
 

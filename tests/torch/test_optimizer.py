@@ -18,7 +18,18 @@ from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.release import Release
 from anechoic.torch.sources.clipping import clipped_sums
-from tests.torch.setting import ONE_MODE, backward, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import (
+    MODES,
+    ONE_MODE,
+    backward,
+    data,
+    mechanism,
+    network,
+    start,
+    step,
+    train,
+    weights,
+)
 
 HOOKED = ("hooks", "functorch")
 
@@ -106,7 +117,7 @@ def test_a_second_step_is_refused(mode):
     step(run, next(batches))
 
 
-@pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.parametrize("mode", MODES)
 def test_a_second_backward_pass_is_refused(mode):
     run = start(mode)
     _, batch = first(run)

@@ -1,7 +1,7 @@
 """Every shape of the zoo in every mode: the released sum is that of a loop over single rows, or refused."""
 
 import random
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from tests.marks import slow
+from tests.marks import mostly_slow, slow
 from tests.torch.zoo import ROWS, SHAPES, Rows, clipped_sum, single_rows
 
 BY_ROWS = ("vmap", "vmap_loss")
@@ -130,9 +130,10 @@ def sparse():
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        *((name, ("vmap", "hooks")[i % 2]) for i, name in enumerate(PLAIN[::3])),
-        *slow(*((name, ("hooks", "vmap")[i % 2]) for i, name in enumerate(PLAIN[::3]))),
-        *slow(*((name, mode) for i, name in enumerate(PLAIN) if i % 3 for mode in ("vmap", "hooks"))),
+        *mostly_slow(
+            list(product(PLAIN, ("vmap", "hooks"))),
+            quick=[*zip(PLAIN[::3], cycle(("vmap", "hooks"))), ("checkpoint, reentrant", "vmap")],
+        )
     ],
 )
 def test_poisson_batches_and_empty_ones(name, mode, sparse):

@@ -286,7 +286,8 @@ MODELS = {
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("name", "mode"), each_once(MODELS, HOOKED))
+@pytest.mark.parametrize("mode", HOOKED)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_sum_is_that_of_single_rows(name, mode):
     make, x = MODELS[name]
     check(make, x, mode=mode)
