@@ -241,13 +241,14 @@ def _first(kind_of, strategies):
 
 
 def _filter(strategy):
-    """What the noise filters can tell apart: recurrence, window, gains, restarts, and the wrapper."""
+    """What the noise filters can tell apart: recurrence, window, steps alike, gains, restarts, wrapper."""
     found = strategy.recurrence()
     window = getattr(found, "window", None)
     length = None if window is None else {1: "none", found.n: "all"}.get(window, "some")
     cut = None if found.period is None else bool(found.n % found.period)
+    same = getattr(found, "stationary", True)
     outer = type(strategy).__name__ if isinstance(strategy, ColumnScaled | Restarted) else None
-    return type(found).__name__, length, found.gains is not None, cut, outer, strategy.n == 1
+    return type(found).__name__, length, same, found.gains is not None, cut, outer, strategy.n == 1
 
 
 def _structure(strategy):
