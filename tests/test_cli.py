@@ -167,15 +167,6 @@ def test_version(capsys):
     assert code == 0 and out.startswith("anechoic ")
 
 
-def test_plan_and_explain_load_no_torch():
-    code = (
-        "import sys; from anechoic.cli import main; code = main(sys.argv[1:]);"
-        "print(sorted({'torch', 'opacus', 'matplotlib'} & set(sys.modules)), code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *PLAN], capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("[] 0\n"), done.stderr
-
-
 @pytest.mark.parametrize("command", [["demo"], ["train", "--data", "flights"]])
 def test_missing_extras_are_named(capsys, monkeypatch, command):
     monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))

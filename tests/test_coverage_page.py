@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import in_turn
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
 
@@ -122,7 +124,7 @@ def test_every_section_of_the_contents_is_there_once_and_in_order():
     assert headings == list(NUMBERED)
 
 
-@pytest.mark.parametrize("section", NUMBERED)
+@in_turn("section", NUMBERED)
 def test_every_number_is_in_its_section_once(section):
     listed = [number for number, _ in rows(sections()[section])]
     assert listed == [number for number in NUMBERED[section].split(", ") if number]

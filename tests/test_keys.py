@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anechoic.keys import checked_key
 from anechoic.noise import derive, new_key
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 
 def test_new_keys_have_32_bytes_and_differ():

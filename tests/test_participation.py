@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from tests.marks import in_turn
 
 
 def subsets(n):
@@ -50,7 +51,7 @@ SCHEMAS = [
 ]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+@in_turn("schema", SCHEMAS)
 def test_patterns(schema):
     for n in (1, 2, 5, 6, 7):
         given_patterns = set(schema.patterns(n))
@@ -85,7 +86,7 @@ def test_steps_one_separation_apart_are_allowed():
     assert (0, 2) not in patterns
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+@in_turn("schema", SCHEMAS)
 def test_json_and_equality(schema):
     again = _serialize.decode(json.loads(json.dumps(_serialize.encode(schema))))
     assert again == schema
@@ -145,7 +146,7 @@ class Bare(Participation):
 LISTED = [Patterns([(0, 4), (1, 2, 5)]), Patterns([(9,)])]
 
 
-@pytest.mark.parametrize("schema", [*SCHEMAS, *LISTED, *map(Bare, SCHEMAS[::4])], ids=str)
+@in_turn("schema", [*SCHEMAS, *LISTED, *map(Bare, SCHEMAS[::4])])
 def test_what_is_allowed_is_part_of_a_pattern(schema):
     for n in (1, 2, 5, 6):
         whole = [set(pattern) for pattern in schema.patterns(n)]
@@ -166,7 +167,7 @@ def test_steps_that_are_none_are_refused(steps):
             schema.allows(steps, 3)
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+@in_turn("schema", SCHEMAS)
 def test_the_contained_cycle_is_allowed_and_no_shorter_one_is(schema):
     for n in (1, 2, 5, 7, 12):
         period = schema.contained_period(n)
@@ -181,7 +182,7 @@ def test_a_schema_without_a_known_cycle_says_so(schema):
         schema.contained_period(6)
 
 
-@pytest.mark.parametrize("schema", [*SCHEMAS, *LISTED, Bare(MinSep(2))], ids=str)
+@in_turn("schema", [*SCHEMAS, *LISTED, Bare(MinSep(2))])
 def test_whoever_watches_sees_the_first_batch_that_breaks_it(schema):
     """Against `allows` of all that a unit did so far."""
     rng, n, units = np.random.default_rng(0), 6, 4

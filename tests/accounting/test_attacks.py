@@ -28,7 +28,7 @@ from anechoic.strategies import (
     Identity,
     Restarted,
 )
-from tests.marks import slow
+from tests.marks import each_once, every_other, slow
 
 RECORD = Verified(samples=30_000, failure=1e-4, seed=5)
 
@@ -98,8 +98,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("bins", [*slow(1), 3, 11])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "bins"), each_once(STRATEGIES, [*slow(1), 3, 11]))
 def test_balls_in_bins_never_claims_too_little(name, bins):
     """Bins that do not divide n, one bin, more bins than steps; with and without Monte Carlo."""
     strategy = STRATEGIES[name]
@@ -111,8 +110,10 @@ def test_balls_in_bins_never_claims_too_little(name, bins):
         assert found <= 0.05 + 4 * error
 
 
-@pytest.mark.parametrize(("separation", "rate"), [(3, 0.2), (3, 1.0), (5, 0.5), (9, 0.3)])
-@pytest.mark.parametrize("name", ["Toeplitz", "one step"])
+@pytest.mark.parametrize(
+    ("name", "separation", "rate"),
+    each_once(["Toeplitz", "one step"], [(3, 0.2), (3, 1.0), (5, 0.5), (9, 0.3)]),
+)
 def test_min_sep_sampling_never_claims_too_little_and_is_close(name, separation, rate):
     strategy = STRATEGIES[name]
     batch = 360 / (separation - 1 + 1 / rate)
@@ -215,7 +216,7 @@ def test_moments_of_the_patterns_of_min_sep_sampling():
         assert pair.shared == pytest.approx(mean @ mean)
 
 
-@pytest.mark.parametrize("std", [0.5, 3.0])
+@pytest.mark.parametrize("std", every_other([0.5, 3.0]))
 def test_leading_releases_are_bounded_too(std):
     """epsilon(steps=t) against the law of the first t steps."""
     strategy, sampling = BandedToeplitz(7, [1.0, 0.5]), BallsInBins(100, 3, 7)
@@ -241,8 +242,13 @@ def test_a_seed_that_nobody_chose_differs_and_is_kept():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("std", "delta"), [(0.01, 1e-3), (0.1, 1e-3), (1.0, 1e-300), (1e6, 1e-3)])
-@pytest.mark.parametrize("accounting", ["deterministic", Verified(samples=2000, failure=1e-302, seed=0)])
+@pytest.mark.parametrize(
+    ("accounting", "std", "delta"),
+    each_once(
+        ["deterministic", Verified(samples=2000, failure=1e-302, seed=0)],
+        [(0.01, 1e-3), (0.1, 1e-3), (1.0, 1e-300), (1e6, 1e-3)],
+    ),
+)
 def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(std, delta, accounting):
     strategy, sampling = BandedToeplitz(6, [1.0, 0.5, 0.3]), BallsInBins(60, 3, 6)
     mech = Mechanism(strategy, sampling, std, delta=delta, accounting=accounting)
@@ -253,7 +259,7 @@ def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("noise", [0.051, 0.07, 0.1, 1e4])
+@pytest.mark.parametrize("noise", every_other([0.051, 0.07, 0.1, 1e4]))
 def test_extreme_noise_under_random_allocation(noise):
     found = random_allocation_epsilon(1e-2, noise, 8, 80)
     plain = gaussian_epsilon(1e-2, math.sqrt(10) / noise)

@@ -19,6 +19,7 @@ from anechoic.algebra.exponentials import (
 from anechoic.losses import error
 from anechoic.strategies import BLT
 from anechoic.workloads import prefix_sum
+from tests.marks import each_once, in_turn
 
 
 def sums_of(strategy):
@@ -61,26 +62,28 @@ NASTY = [
 
 
 @pytest.mark.parametrize(("scale", "decay"), NASTY)
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 10**5])
+@in_turn("n", [1, 2, 3, 17, 1000, 10**5])
 def test_agrees_with_coefficients(scale, decay, n):
     strategy = BLT(n, scale, decay)
     np.testing.assert_allclose(sums_of(strategy), materialised(strategy), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("scale", "decay"), [*NASTY, ([0.5, -0.2], [0.9, 0.3])])
 @pytest.mark.parametrize(
-    ("n", "separation", "count"),
-    [
-        (1, 1, 1),
-        (2, 1, 2),
-        (7, 1, 7),
-        (23, 5, 5),
-        (25, 5, 5),
-        (23, 5, 2),
-        (23, 22, 2),
-        (10**4, 333, 31),
-        (10**5, 10**4, 10),
-    ],
+    ("n", "separation", "count", "scale", "decay"),
+    each_once(
+        [
+            (1, 1, 1),
+            (2, 1, 2),
+            (7, 1, 7),
+            (23, 5, 5),
+            (25, 5, 5),
+            (23, 5, 2),
+            (23, 22, 2),
+            (10**4, 333, 31),
+            (10**5, 10**4, 10),
+        ],
+        [*NASTY, ([0.5, -0.2], [0.9, 0.3])],
+    ),
 )
 def test_comb_agrees_with_columns(scale, decay, n, separation, count):
     strategy = BLT(n, scale, decay)
@@ -149,8 +152,8 @@ def exact_sums(scale, decay, n, separation, count):
     return np.array([float(mpmath.sqrt(x)) for x in (column, largest, mean, comb)])
 
 
-@pytest.mark.parametrize(("scale", "decay"), [NASTY[i] for i in (0, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14)])
-@pytest.mark.parametrize(("n", "separation", "count"), [(1001, 100, 11), (10**9, 10**8, 10)])
+@in_turn(("scale", "decay"), [NASTY[i] for i in (0, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14)])
+@in_turn(("n", "separation", "count"), [(1001, 100, 11), (10**9, 10**8, 10)])
 def test_no_digits_are_lost_near_one_or_near_coincidence(scale, decay, n, separation, count):
     strategy = BLT(n, scale, decay)
     found = [*sums_of(strategy), math.sqrt(strategy.comb_norm_squared(separation, count))]
@@ -159,7 +162,7 @@ def test_no_digits_are_lost_near_one_or_near_coincidence(scale, decay, n, separa
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("function", "term"),
     [
         (geometric, lambda n, t: 1),
@@ -168,7 +171,7 @@ def test_no_digits_are_lost_near_one_or_near_coincidence(scale, decay, n, separa
         (remaining_moment, lambda n, t: t * (n - t)),
     ],
 )
-@pytest.mark.parametrize("n", [1, 2, 3, 50])
+@in_turn("n", [1, 2, 3, 50])
 def test_geometric_sums_at_every_scale(function, term, n):
     u = np.array([0.0, 1e-15, 1e-9, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0, 300.0])
     with mpmath.workdps(50):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.algebra import toeplitz
+from tests.marks import in_turn
 
 SIZES = [1, 2, 3, 7, 64, 65, 255, 256, 257, 600]  # around the switches to the FFT
 
@@ -22,9 +23,9 @@ def padded(c, n):
     return np.pad(c[:n], (0, max(0, n - len(c))))
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("shorter", [1, 5, 100, 1000])
 class TestAgainstDense:
+    @in_turn("n", SIZES)
+    @in_turn("shorter", [1, 5, 100, 1000])
     def test_multiply(self, n, shorter):
         c = series(0, min(n, shorter))
         x = np.random.default_rng(n).standard_normal((n, 2, 3))
@@ -32,6 +33,8 @@ class TestAgainstDense:
         assert np.allclose(toeplitz.multiply(c, x), expected, rtol=0, atol=1e-12)
         assert np.allclose(toeplitz.multiply(c, x[:, 0, 0]), expected[:, 0, 0], rtol=0, atol=1e-12)
 
+    @in_turn("n", SIZES)
+    @in_turn("shorter", [1, 5, 100, 1000])
     def test_solve(self, n, shorter):
         c = series(1, min(n, shorter))
         x = np.random.default_rng(n).standard_normal((n, 3))
@@ -39,17 +42,23 @@ class TestAgainstDense:
         assert solved.shape == x.shape
         assert np.allclose(toeplitz.dense(c, n) @ solved, x, rtol=0, atol=1e-10)
 
+    @in_turn("n", SIZES)
+    @in_turn("shorter", [1, 5, 100, 1000])
     def test_inverse(self, n, shorter):
         c = series(2, min(n, shorter))
         product = np.convolve(padded(c, n), toeplitz.inverse(c, n))[:n]
         assert np.allclose(product, np.eye(1, n)[0], rtol=0, atol=1e-12)
 
+    @in_turn("n", SIZES)
+    @in_turn("shorter", [1, 5, 100, 1000])
     def test_product(self, n, shorter):
         a, b = series(3, n), series(4, min(n, shorter))
         expected = padded(np.convolve(a, b), n)
         assert np.allclose(toeplitz.product(a, b, n), expected, rtol=0, atol=1e-12)
         assert np.allclose(toeplitz.product(b, a, n), expected, rtol=0, atol=1e-12)
 
+    @in_turn("n", SIZES)
+    @in_turn("shorter", [1, 5, 100, 1000])
     def test_sqrt(self, n, shorter):
         a = series(5, min(n, shorter), decay=0.9)
         root = toeplitz.sqrt(a, n)
@@ -58,8 +67,8 @@ class TestAgainstDense:
         assert np.allclose(np.convolve(root, root)[:n], padded(a, n), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("exponent", [0.5, -0.5, 1 / 3, 1.0, -1.0, 2.0, 0.0])
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 256, 600])
+@in_turn("exponent", [0.5, -0.5, 1 / 3, 1.0, -1.0, 2.0, 0.0])
+@in_turn("n", [1, 2, 3, 17, 256, 600])
 def test_powers(n, exponent):
     t = np.arange(n)
     for count in (1, 2, 3, 16, 17, 1000):  # around the switch from the recursion

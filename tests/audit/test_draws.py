@@ -18,6 +18,7 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
+from tests.marks import mostly_slow
 
 N, STEPS = 240, 14
 SCHEMES = {
@@ -48,7 +49,10 @@ def drawn(scheme, number):
     return part, np.arange(scheme.steps)[:, None] % scheme.groups == group
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(SCHEMES, quick=("Poisson", "cyclic", "bins", "one bin", "allocation", "min-sep", "one step")),
+)
 def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
     """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
     found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
@@ -121,7 +125,7 @@ FAULTS = {
 KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_faults(scheme)]
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS)
+@pytest.mark.parametrize(("name", "kind"), mostly_slow(KINDS, quick=[*KINDS[::2], ("min-sep", "periodic")]))
 def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
     """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
     scheme, rng = FAULTS[name], np.random.default_rng(5)

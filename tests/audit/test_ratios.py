@@ -19,6 +19,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
+from tests.marks import in_turn
 
 N = 7
 COIN = np.array(list(product([False, True], repeat=N))).T  # every pattern, shape (n, 2^n)
@@ -91,8 +92,8 @@ _scheme = SCHEMES["min-sep"][1]
 SCHEMES["min-sep"] = (BANDED, _scheme, min_sep(_scheme.rate, 3))
 
 
-@pytest.mark.parametrize("opposite", [False, True])
-@pytest.mark.parametrize("name", SCHEMES)
+@in_turn("opposite", [False, True])
+@in_turn("name", SCHEMES)
 def test_ratios_are_those_of_the_mixture_over_all_patterns(name, opposite):
     strategy, sampling, weights = SCHEMES[name]
     assert weights.sum() == pytest.approx(1.0)

@@ -69,7 +69,7 @@ def root_mechanism(mu=3.0):
     return calibrate(strategy, sampling=sampling, noise_multiplier=1 / mu, delta=1e-5)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.2])
+@pytest.mark.parametrize("factor", [*slow(1.0), 1.2])
 def test_powers_of_a_report_are_those_of_repeated_audits(factor):
     mechanism, rng = root_mechanism(), np.random.default_rng(4)
     found, powers, any_ = {}, {}, 0

@@ -11,13 +11,14 @@ from anechoic import error, loss, workloads
 from anechoic.losses.means import expected_lp_norm, lp_error, lp_loss
 from anechoic.participation import Cyclic, Single
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Tree
+from tests.marks import in_turn
 
 STRATEGIES = [Identity(1), Identity(7), BLT(9, [0.3], [0.8]), Tree(13), BandedToeplitz(11, [1.0, -0.5])]
 ORDERS = [0.25, 0.5, 1, 1.5, 2, 3, 4, 17.5, 600.0]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("p", ORDERS)
+@in_turn("strategy", STRATEGIES)
+@in_turn("p", ORDERS)
 def test_by_definition(strategy, p):
     found = error(workloads.prefix_sum(strategy.n), strategy)
     logs = np.log(found.per_step)

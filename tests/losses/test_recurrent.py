@@ -21,6 +21,7 @@ from anechoic.strategies import (
     Restarted,
     Toeplitz,
 )
+from tests.marks import in_turn, slow
 from tests.zoo import turning
 
 N = 23
@@ -58,7 +59,7 @@ def written_out(workload, strategy):
     return np.square(workload.to_dense() @ np.linalg.inv(strategy.to_dense())).sum(axis=1)
 
 
-@pytest.mark.parametrize("kind", workloads_of(3))
+@in_turn("kind", workloads_of(3))
 @pytest.mark.parametrize("name", BASES)
 def test_with_scaled_columns(name, kind):
     base = BASES[name]
@@ -80,7 +81,7 @@ def test_with_scaled_columns(name, kind):
     np.testing.assert_allclose(found, written_out(workload, twice), rtol=1e-11)
 
 
-@pytest.mark.parametrize("kind", workloads_of(3))
+@in_turn("kind", workloads_of(3))
 @pytest.mark.parametrize("name", BASES)
 def test_without_scales(name, kind):
     base = BASES[name]
@@ -136,7 +137,7 @@ def last_row(workload, base, gains):
     return base.solve((workload.coefficients[::-1] * gains)[::-1])
 
 
-@pytest.mark.parametrize("d", [2, 5])
+@pytest.mark.parametrize("d", [2, *slow(5)])
 def test_many_steps(d):
     n = 200_000
     base = optimize.blt(workloads.prefix_sum(n), buffers=d).strategy

@@ -11,6 +11,7 @@ from anechoic.optimize.columns.objective import BlockObjective, DenseObjective, 
 from anechoic.optimize.columns.search import weighted
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.workloads.inverses import uneven_inverse
+from tests.marks import each_once
 
 N = 24
 RATES = {
@@ -63,9 +64,10 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("ratio", [1e-4, 1e-12])
-@pytest.mark.parametrize("shape", ["blocks", "alternating", "falling", "random"])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(
+    ("name", "shape", "ratio"),
+    each_once(WORKLOADS, ["blocks", "alternating", "falling", "random"], [1e-4, 1e-12]),
+)
 def test_errors_keep_their_digits(name, shape, ratio):
     workload = WORKLOADS[name](rates(shape, ratio))
     for kind, strategy in STRATEGIES.items():
@@ -73,8 +75,7 @@ def test_errors_keep_their_digits(name, shape, ratio):
         np.testing.assert_allclose(found, exact_errors(workload, strategy), rtol=2e-9, err_msg=kind)
 
 
-@pytest.mark.parametrize("ratio", [1e-2, 1e-6, 1e-8])
-@pytest.mark.parametrize("schema", [Single(), MinSep(8), Cyclic(6)], ids=repr)
+@pytest.mark.parametrize(("schema", "ratio"), each_once([Single(), MinSep(8), Cyclic(6)], [1e-2, 1e-6, 1e-8]))
 def test_banded_optimum_is_what_it_says(schema, ratio):
     workload = workloads.scheduled(PLAIN, rates("blocks", ratio))
     found = optimize.banded(workload, bands=3, participation=schema)

@@ -9,6 +9,7 @@ from anechoic import loss, lower_bounds, upper_bounds, workloads
 from anechoic.algebra import toeplitz
 from anechoic.participation import Single
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Toeplitz, TreeAggregation
+from tests.marks import in_turn
 
 SIZES = [*range(1, 34), 63, 64, 65, 127, 500, 1024]
 
@@ -17,7 +18,7 @@ def measured(strategy):
     return loss(workloads.prefix_sum(strategy.n), strategy, Single(), "max")
 
 
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("n", SIZES)
 def test_no_loss_is_above_its_bound(n):
     root = Toeplitz.square_root(workloads.prefix_sum(n))
     assert measured(root) <= upper_bounds.toeplitz(n)

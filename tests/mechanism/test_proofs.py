@@ -16,6 +16,7 @@ from anechoic.sensitivity import Sensitivity
 from anechoic.sensitivity import theorems as sensitivity_theorems
 from anechoic.statement import Theorem
 from anechoic.strategies import Tree
+from tests.marks import in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "proofs"
@@ -130,7 +131,7 @@ def listed():
     return [*constants, *(each.theorem for each in accountants())]
 
 
-@pytest.mark.parametrize("theorem", listed(), ids=lambda theorem: theorem.page)
+@in_turn("theorem", listed())
 def test_the_page_of_every_theorem_is_there(theorem):
     assert not missing(FOLDER / "README.md", theorem.page), missing(FOLDER / "README.md", theorem.page)
 

@@ -12,7 +12,7 @@ from anechoic.noise import exact, gaussian, rest
 from anechoic.noise.exact import HEIGHT, PLACE, Proposal, accepts
 from anechoic.noise.gaussian import ERROR, LARGEST, FreshRow, enclosure
 from anechoic.noise.layers import RECTANGLES, TAIL_STEPS, layers
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 ROW = FreshRow(KEY, 3)
 DETAILS = ROW._details

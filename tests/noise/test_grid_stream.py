@@ -12,8 +12,10 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
 from anechoic.noise.rounding import base, windowed
 from anechoic.noise.rounding.exact import nearest
-from tests.noise.catalogue import KEY, STRATEGIES
+from tests.marks import each_once, every_other
+from tests.noise.streams import KEY
 from tests.noise.test_rounding import KINDS, by_definition
+from tests.zoo import STRATEGIES
 
 GRID = 2.0**-30
 
@@ -33,12 +35,12 @@ def stream_of(name, dimension=40, **options):
 @pytest.mark.parametrize(
     "name",
     [
-        "banded-4-signed",
-        "inverse-4-signed",
+        "banded-mixed",
+        "inverse-mixed",
         "blt-4",
         "recurrent",
         "tree-wide",
-        "normalised(full-tree)",
+        "normalised(full-tree-cut)",
         "restarted(normalised(blt-4))",
         "dense",
     ],
@@ -55,7 +57,7 @@ def test_rows_are_those_of_the_exact_variates(name):
             assert rows[t, i] == nearest(by_definition(system, 3.0 * 2.0**30, z[: t + 1], rows[:t, i]))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", every_other(KINDS))
 def test_slices_backends_and_threads_leave_no_trace(name):
     whole, _ = emit(stream_of(name), 40)
     sliced = [emit(stream_of(name, offset=a, length=b - a), 40)[0] for a, b in ((0, 7), (7, 8), (8, 40))]
@@ -75,8 +77,7 @@ def test_threads_leave_no_trace_in_long_rows(threads, name, monkeypatch):
     assert np.array_equal(emit(stream_of(name, 5500), 6)[0], expected)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "backend"), each_once(KINDS, ["numpy", "torch"]))
 def test_a_saved_state_goes_on(name, backend):
     stream = stream_of(name, backend=backend)
     _, state = emit(stream, 17)

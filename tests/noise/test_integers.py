@@ -8,7 +8,7 @@ from scipy import stats
 
 from anechoic.noise.integers import Integers
 from anechoic.noise.keystream import keystream
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 
 def draws(*address):

@@ -11,7 +11,7 @@ import pytest
 
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.layers import INDEX_BITS, RECTANGLES, layers
-from tests.noise.catalogue import KEY
+from tests.noise.streams import KEY
 
 
 def shortest_recurrence(bits):

@@ -6,7 +6,8 @@ import pytest
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.strategies import Banded, BandedInverse, BandedToeplitz, ColumnNormalized, Restarted, Toeplitz
 from anechoic.workloads import prefix_sum
-from tests.noise.catalogue import BACKENDS, emit, fresh_rows, make_stream
+from tests.marks import each_once, mostly_slow
+from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 
 ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
 
@@ -34,8 +35,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "backend"), each_once(STRATEGIES, BACKENDS))
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 5, backend, std=0.7)
@@ -58,7 +58,7 @@ def test_a_stream_restored_at_every_step_goes_on_bit_for_bit(name):
     np.testing.assert_array_equal(np.array(rows), whole)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", mostly_slow(STRATEGIES, quick=list(STRATEGIES)[::2]))
 def test_slices_and_other_devices_take_the_same_steps(name, monkeypatch):
     monkeypatch.setattr("anechoic.noise.numpy_arrays._TILE", 70)
     strategy = STRATEGIES[name]

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from anechoic.strategies import Identity
-from tests.noise.catalogue import STRATEGIES, emit, make_stream
+from tests.noise.streams import emit, make_stream
+from tests.zoo import STRATEGIES
 
 
-@pytest.mark.parametrize("name", ["identity", "output", "banded-4-signed", "blt-4"])
+@pytest.mark.parametrize("name", ["identity", "output", "banded-mixed", "blt-4"])
 def test_modes_of_the_caller_change_nothing(name):
     stream = make_stream(STRATEGIES[name], 33, "torch", precision="float32")
     expected, _ = emit(stream)
@@ -28,7 +29,7 @@ def test_modes_of_the_caller_change_nothing(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["identity", "output", "banded-4-signed", "blt-4", "restarted(dense)", "smooth-binary", "recursive-blt"],
+    ["identity", "output", "banded-mixed", "blt-4", "restarted(dense)", "smooth", "recursive-blt"],
 )
 def test_other_devices_take_the_same_steps(name):
     # meta tensors hold no data; that the steps run on them shows that all operations name their device
@@ -39,7 +40,7 @@ def test_other_devices_take_the_same_steps(name):
         assert row.device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["smooth-binary", "recursive-blt", "normalised(recursive-blt)"])
+@pytest.mark.parametrize("name", ["smooth", "recursive-blt", "normalised(recursive-blt)"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_operations_of_a_device_give_the_bits_of_numpy_for_stacks(name, precision, monkeypatch):
     expected, _ = emit(make_stream(STRATEGIES[name], 33, "numpy", precision=precision))

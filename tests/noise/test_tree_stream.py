@@ -6,7 +6,8 @@ import pytest
 from anechoic.noise import NoiseStream
 from anechoic.noise.stream import FreshRows
 from anechoic.strategies import ColumnNormalized, ColumnScaled, FullTree, Restarted, Tree
-from tests.noise.catalogue import BACKENDS, emit, make_stream
+from tests.marks import slow
+from tests.noise.streams import BACKENDS, emit, make_stream
 
 TREES = {
     "one": Tree(1),
@@ -100,7 +101,7 @@ def test_memory_that_was_never_written_is_never_read():
     assert np.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["numpy", *slow("torch")])  # of the same bits
 def test_a_long_stream_stays_exact_in_single_precision(backend):
     tree = FullTree(3000)
     stream = make_stream(tree, 4, backend, precision="float32")

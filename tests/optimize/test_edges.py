@@ -23,6 +23,7 @@ from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
+from tests.marks import in_turn
 
 KINDS = ("rms", "max", "last")
 # a zero of the workload lies inside the unit disc: the coefficients of its root grow
@@ -192,8 +193,8 @@ def test_combs_at_every_offset_bound_limited_participation():
     assert lower_bound(workload, schema, "rms").value > 11.0
 
 
-@pytest.mark.parametrize("schema", [MinSep(3, 2), MinSep(2, 4), MinSep(4), MinSep(9, 2), MinSep(20)])
-@pytest.mark.parametrize("n", [9, 10, 13])
+@in_turn("schema", [MinSep(3, 2), MinSep(2, 4), MinSep(4), MinSep(9, 2), MinSep(20)])
+@in_turn("n", [9, 10, 13])
 def test_contained_patterns_are_allowed_and_reach_every_step(schema, n):
     patterns = [tuple(int(t) for t in row if t >= 0) for row in contained_patterns(schema, n)]
     allowed = set(schema.patterns(n))

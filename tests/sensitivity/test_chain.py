@@ -33,7 +33,7 @@ def drawn(seed, n, width):
     return band_of(x.T @ x, width)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.integers(0, 10**6),
     st.integers(2, 9),
@@ -48,7 +48,7 @@ def test_separated(seed, n, width, separation, count):
     assert found == pytest.approx(enumerated(band, schema.patterns(n)), rel=1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 10))
 def test_epochs(seed, n, width, period):
     band = drawn(seed, n, width)

@@ -6,6 +6,7 @@ import pytest
 from anechoic.participation import MinSep
 from anechoic.sensitivity import falling_gram, sensitivity
 from anechoic.strategies import BandedInverse, BandedToeplitz, Toeplitz
+from tests.marks import in_turn
 from tests.sensitivity.brute import supremum
 
 SCHEMAS = [(2, 5), (3, 2), (3, 4), (4, 3), (5, 2), (10, 2)]
@@ -28,9 +29,9 @@ def coefficients(kind, n, rng):
             return rng.random(n) + np.eye(1, n)[0]
 
 
-@pytest.mark.parametrize(("separation", "count"), SCHEMAS)
+@in_turn(("separation", "count"), SCHEMAS)
 @pytest.mark.parametrize("kind", ["falling", "bumpy", "waves", "spikes", "mixed", "random"])
-@pytest.mark.parametrize("bands", [4, 11])
+@in_turn("bands", [4, 11])
 def test_it_is_a_bound_and_exact_where_it_says_so(kind, bands, separation, count):
     c = coefficients(kind, 11, np.random.default_rng(separation))[:bands]
     strategy = BandedToeplitz(11, c)

@@ -7,7 +7,7 @@ from anechoic.errors import PerformanceWarning
 from anechoic.sensitivity import gram
 from anechoic.sensitivity.gram import gram_of
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Restarted, Strategy
-from tests.zoo import dense, falling, zoo
+from tests.zoo import STRATEGIES, dense, every, falling
 
 WIDE = {
     "banded dense": dense(40, bands=4),
@@ -21,9 +21,9 @@ def close(found, expected, matrix):
     return found.shape == expected.shape and abs(found - expected).max() <= 1e-12 * matrix.max()
 
 
-@pytest.mark.parametrize("name", [*WIDE, *zoo()])
+@pytest.mark.parametrize("name", [*WIDE, *every()])
 def test_diagonals_and_blocks(name):
-    strategy = (WIDE | zoo())[name]
+    strategy = (WIDE | STRATEGIES)[name]
     n, c = strategy.n, strategy.to_dense()
     matrix = c.T @ c
     found = gram_of(strategy)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from anechoic.participation import MinSep
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.strategies import BandedToeplitz
+from tests.marks import in_turn
 
 
 def enumerated(rewards, separation, count):
@@ -48,8 +49,8 @@ def test_equals_enumeration(seed, n, separation, count, kind):
     assert best_schedule(r, separation, count) == pytest.approx(enumerated(r, separation, count), rel=1e-13)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 6, 20])
-@pytest.mark.parametrize("separation", [1, 2, 3, 7, 20, 30])
+@in_turn("count", [0, 1, 2, 3, 6, 20])
+@in_turn("separation", [1, 2, 3, 7, 20, 30])
 def test_many_rows_at_once(separation, count):
     rows = np.random.default_rng(1).random((5, 20))
     rows[0].sort()

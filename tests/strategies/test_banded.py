@@ -14,6 +14,7 @@ from anechoic.sensitivity.gram import gram_of
 from anechoic.strategies import Banded, BandedToeplitz, ColumnNormalized, Dense, Restarted
 from anechoic.strategies.banded import columns_of
 from anechoic.workloads.inverses import inverse_columns
+from tests.marks import in_turn
 
 SIZES = [(1, 1), (2, 1), (2, 2), (5, 5), (7, 3), (24, 3), (25, 2), (53, 5), (97, 1), (100, 30), (131, 33)]
 
@@ -132,7 +133,7 @@ WORKLOADS = {
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("n", [1, 2, 3, 40, 101])
+@in_turn("n", [1, 2, 3, 40, 101])
 def test_inverses_of_workloads_by_columns(name, n):
     workload = WORKLOADS[name](n)
     inverse = inverse_columns(workload)
@@ -146,8 +147,8 @@ def test_long_inverses_are_refused():
     assert inverse_columns(workloads.from_dense(np.tril(np.ones((3, 3)) + np.diag([0.0, 1.0, 2.0])))) is None
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize(("n", "bands"), [(101, 5), (60, 1), (64, 12)])
+@in_turn("name", WORKLOADS)
+@in_turn(("n", "bands"), [(101, 5), (60, 1), (64, 12)])
 def test_error(name, n, bands):
     strategy, workload = Banded(n, free_columns(n, bands)), WORKLOADS[name](n)
     b = workload.to_dense() @ np.linalg.inv(strategy.to_dense())

@@ -16,6 +16,7 @@ from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, ColumnNormalized, ConstantRecurrent
 from anechoic.testing import check_strategy
 from anechoic.workloads.systems import workload_system
+from tests.marks import in_turn
 
 
 def random_system(seed, order, radius=0.9):
@@ -34,8 +35,8 @@ def turning(n, radius=0.9, angle=1.3, first=1.0):
     return ConstantRecurrent(n, [0.5, 0.1], block, [1.0, 0.3], first)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 6])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 17, 100])
+@in_turn("order", [1, 2, 3, 6])
+@in_turn("n", [1, 2, 3, 5, 16, 17, 100])
 def test_coefficients_are_powers(order, n):
     u, a, v = random_system(n, order)
     found = ConstantRecurrent(n, u, a, v, 1.7).coefficients
@@ -43,7 +44,7 @@ def test_coefficients_are_powers(order, n):
     assert len(sequence(u, a, v, n)) == n
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     order=st.integers(1, 4),
     n=st.integers(1, 24),

@@ -10,14 +10,12 @@ from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.sensitivity import Sensitivity
 from anechoic.strategies import Autoregressive, BandedToeplitz, Dense, FullTree, Identity, Structure, Tree
 from anechoic.testing import ContractError, check_strategy
-from tests.zoo import dense, zoo
-
-ZOO = zoo()
+from tests.zoo import STRATEGIES, dense, every
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", every(also=("banded-fft",)))
 def test_every_strategy_keeps_the_contract(name):
-    check_strategy(ZOO[name])
+    check_strategy(STRATEGIES[name])
 
 
 def test_the_zoo_holds_every_registered_strategy():
@@ -25,7 +23,7 @@ def test_the_zoo_holds_every_registered_strategy():
 
     registered = {cls for cls in _serialize._REGISTRY.values() if issubclass(cls, Strategy)}
     assert {cls for cls in registered if cls.__module__.startswith("anechoic.")} <= {
-        type(strategy) for strategy in ZOO.values()
+        type(strategy) for strategy in STRATEGIES.values()
     }
 
 
@@ -199,7 +197,12 @@ def test_supremum(strategy, participation, truth):
 
 class TestTheContractAsAClass(testing.StrategyContract):
     def strategies(self):
-        return [ZOO["tree-13"], ZOO["banded-mixed"], ZOO["restarted-full-tree"], Identity(1)]
+        return [
+            STRATEGIES["tree"],
+            STRATEGIES["banded-mixed"],
+            STRATEGIES["restarted(full-tree)"],
+            Identity(1),
+        ]
 
 
 def test_the_contract_as_a_class_wants_strategies():

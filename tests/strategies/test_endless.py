@@ -25,6 +25,7 @@ from anechoic.strategies import (
     without_horizon,
 )
 from anechoic.strategies.endless import EndlessInverse
+from tests.marks import each_once, in_turn, slow
 
 KEY = bytes(range(32))
 
@@ -184,8 +185,8 @@ def calibrated(name, **changed):
 
 
 class TestMechanism:
-    @pytest.mark.parametrize("name", FOUND)
-    @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+    @in_turn("name", FOUND)
+    @in_turn("adjacency", ["zero_out", "replace_one"])
     def test_epsilon_is_never_above_the_one_asked_for(self, name, adjacency):
         mechanism = calibrated(name, adjacency=adjacency)
         assert 1 - 1e-9 < mechanism.epsilon() <= 1.0
@@ -331,15 +332,16 @@ def test_polynomials_of_64_coefficients_are_read_in_time():
 # Functions whose terms hide between the points of a grid. For 1 - a x^N the sum of squares is 1 / (1 - a^2).
 
 
-@pytest.mark.parametrize("radius", [1.1, 1.3, 1.5, 1.7])
-@pytest.mark.parametrize("power", [7, 1000, 1024, 1331, 2048, 2662, 3072, 4096])
+@pytest.mark.parametrize(
+    ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.7, 1.3, 1.5])
+)
 def test_aliased_terms_are_seen(power, radius):
     found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
     assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8
     assert found.at(2 * power + 1).largest_column_norm() < found.limiting_norm
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.0])
+@pytest.mark.parametrize("factor", [1.0, *slow(2.0)])
 def test_aliased_zeros_are_refused(factor):
     with pytest.raises(ValueError, match="not known to be square-summable"):
         endless.series(lambda x: 1 - factor * x**1024, radius=1.5)
@@ -369,7 +371,7 @@ def test_a_term_that_all_grids_alias_to_one_place_has_a_phase(monkeypatch):
     assert generating._taylor(np.ones_like, 1.5, 64)[1] > 1e-15  # rounding is not nothing where all agree
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 8))])
 def test_the_certificate_of_long_polynomials(seed):
     rng = np.random.default_rng(seed)
     r = np.append(1.0, 0.2 * rng.standard_normal(int(rng.integers(64, 300))))

@@ -28,6 +28,7 @@ from anechoic.strategies import (
 )
 from anechoic.strategies.circulant import circulant_factors
 from anechoic.testing import ContractError, check_recurrence
+from tests.marks import in_turn
 from tests.zoo import dense
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 26]
@@ -80,8 +81,8 @@ def balanced(n, height):
 
 
 class TestTreeAggregation:
-    @pytest.mark.parametrize("k", [2, 3, 5])
-    @pytest.mark.parametrize("n", SIZES)
+    @in_turn("k", [2, 3, 5])
+    @in_turn("n", SIZES)
     def test_it_is_the_dyadic_partition_without_unused_nodes(self, n, k):
         b, c = by_dyadic_partition(n, k)
         prefix = np.tril(np.ones((n, n)))
@@ -106,8 +107,8 @@ class TestTreeAggregation:
         assert found == pytest.approx(math.sqrt(h * (h + 1)), rel=1e-12)
         assert found >= loss(workloads.prefix_sum(n), Tree(n), Single(), "max")
 
-    @pytest.mark.parametrize("participation", PATTERNS, ids=str)
-    @pytest.mark.parametrize(("n", "k"), [(10, 2), (8, 2), (11, 3), (9, 3)])
+    @in_turn("participation", PATTERNS)
+    @in_turn(("n", "k"), [(10, 2), (8, 2), (11, 3), (9, 3)])
     def test_minimum_separation_is_exact(self, n, k, participation):
         found = sensitivity(TreeAggregation(n, k), participation)
         assert found.exact
@@ -160,8 +161,8 @@ class TestSmoothBinary:
         assert found.exact
         assert found.value == pytest.approx(supremum(SmoothBinary(13), participation), rel=1e-12)
 
-    @pytest.mark.parametrize("participation", PATTERNS, ids=str)
-    @pytest.mark.parametrize(("n", "height"), [(2, 4), (5, 4), (9, 5), (9, 7), (11, 6), (13, 6)])
+    @in_turn("participation", PATTERNS)
+    @in_turn(("n", "height"), [(2, 4), (5, 4), (9, 5), (9, 7), (11, 6), (13, 6)])
     def test_minimum_separation_is_exact(self, n, height, participation):
         found = sensitivity(SmoothBinary(n, height), participation)
         assert found.exact
@@ -178,14 +179,14 @@ class TestSmoothBinary:
 
 
 class TestRecursiveTree:
-    @pytest.mark.parametrize("k", [2, 3, 6])
-    @pytest.mark.parametrize("n", SIZES)
+    @in_turn("k", [2, 3, 6])
+    @in_turn("n", SIZES)
     def test_over_the_identity_it_is_tree_aggregation(self, n, k):
         tree = RecursiveTree(n, Identity(k - 1))
         np.testing.assert_array_equal(tree.to_dense(), TreeAggregation(n, k).to_dense())
 
-    @pytest.mark.parametrize("n", SIZES)
-    @pytest.mark.parametrize("bands", [1, 2, 4])
+    @in_turn("n", SIZES)
+    @in_turn("bands", [1, 2, 4])
     def test_rows_by_definition(self, n, bands):
         base = Banded.from_dense(np.triu(dense(4).to_dense(), 1 - bands))
         c, expected = base.to_dense(), np.zeros((n, n))
@@ -199,10 +200,8 @@ class TestRecursiveTree:
                 expected[t, first + child * 5**h : first + (child + 1) * 5**h] = c[digit - 1, child]
         np.testing.assert_allclose(RecursiveTree(n, base).to_dense(), expected, atol=1e-15)
 
-    @pytest.mark.parametrize(
-        "base", [dense(3), BLT(3, [0.5, 0.2], [0.9, 0.4]), ColumnNormalized(dense(2))], ids=str
-    )
-    @pytest.mark.parametrize("n", [1, 4, 15, 16, 17, 40])
+    @in_turn("base", [dense(3), BLT(3, [0.5, 0.2], [0.9, 0.4]), ColumnNormalized(dense(2))])
+    @in_turn("n", [1, 4, 15, 16, 17, 40])
     def test_errors_and_column_norms(self, n, base):
         tree = RecursiveTree(n, base)
         c = tree.to_dense()

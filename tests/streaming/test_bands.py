@@ -12,6 +12,7 @@ from anechoic.participation import MinSep, Single
 from anechoic.sampling import External
 from anechoic.streaming.bands import Factors, largest_entries, order_of, two_sided
 from anechoic.streaming.mechanisms import Deviations
+from tests.marks import each_once, every_other
 
 KEY = bytes(range(32))
 RUNS = 2000
@@ -49,7 +50,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every_other(KINDS))
 def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
     promise = dict(KINDS[kind])
     units = promise.get("participation")
@@ -127,8 +128,10 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
     assert math.isclose(factor, two_sided(-math.expm1(math.log(0.95) / 10**6) / 16))
 
 
-@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(5), streaming.Decayed(0.9)])
-@pytest.mark.parametrize("horizon", [1, 3, 70, None])
+@pytest.mark.parametrize(
+    ("horizon", "over"),
+    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5), streaming.Decayed(0.9)]),
+)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
     stream = streaming.Count(epsilon=1.0, horizon=horizon, over=over)
     n = horizon or 70

@@ -13,6 +13,7 @@ from anechoic import streaming
 from anechoic.errors import GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sampling import External
+from tests.marks import each_once
 
 KEY = bytes(range(32))
 
@@ -47,16 +48,18 @@ def test_several_updates_are_one_step():
 
 
 @pytest.mark.parametrize(
-    ("over", "expected"),
-    [
-        (streaming.Running(), [1, 3, 6, 10, 15]),
-        (streaming.SlidingWindow(2), [1, 3, 5, 7, 9]),
-        (streaming.SlidingWindow(1), [1, 2, 3, 4, 5]),
-        (streaming.SlidingWindow(9), [1, 3, 6, 10, 15]),
-        (streaming.Decayed(0.5), [1, 2.5, 4.25, 6.125, 8.0625]),
-    ],
+    ("horizon", "over", "expected"),
+    each_once(
+        [5, None],
+        [
+            (streaming.Running(), [1, 3, 6, 10, 15]),
+            (streaming.SlidingWindow(2), [1, 3, 5, 7, 9]),
+            (streaming.SlidingWindow(1), [1, 2, 3, 4, 5]),
+            (streaming.SlidingWindow(9), [1, 3, 6, 10, 15]),
+            (streaming.Decayed(0.5), [1, 2.5, 4.25, 6.125, 8.0625]),
+        ],
+    ),
 )
-@pytest.mark.parametrize("horizon", [5, None])
 def test_over_which_steps(over, expected, horizon):
     count = quiet(count=streaming.CountOf())(over=over, horizon=horizon)
     found = [release.estimate for release in count.steps([1, 2, 3, 4, 5])]

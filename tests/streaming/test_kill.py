@@ -70,11 +70,12 @@ def lines_of_a_run(tmp_path):
         count += event == "line"
         return trace
 
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
         run(tmp_path / "all", tmp_path / "all.counter", tmp_path / "all.log")
     finally:
-        sys.settrace(None)
+        sys.settrace(before)  # that of coverage, say
     return count
 
 

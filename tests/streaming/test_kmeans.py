@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
+from tests.marks import slow
 from tests.streaming.test_estimator import NoNoise
 
 KEY = bytes(range(32))
@@ -78,7 +79,7 @@ def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
     assert [release.to_bytes() for release in again] == expected
 
 
-@pytest.mark.parametrize("horizon", [6, None])
+@pytest.mark.parametrize("horizon", [6, *slow(None)])
 def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizon):
     """One centre of 400 coordinates, each of which is a run of its own."""
     setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400)), "horizon": horizon}

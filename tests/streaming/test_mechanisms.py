@@ -9,6 +9,7 @@ import anechoic as an
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.mechanisms import FOR_EVER, NoiseRows, Spent
+from tests.marks import each_once
 
 RUNNING = streaming.Running()
 
@@ -29,9 +30,14 @@ def max_error(mechanism, over, steps):
     return mechanism.noise_std * an.error(over.workload(steps), mechanism.strategy.truncate(steps)).max
 
 
-@pytest.mark.parametrize("over", [RUNNING, streaming.SlidingWindow(6), streaming.Decayed(0.9)])
-@pytest.mark.parametrize("participation", [Single(), MinSep(5, 3), FullBatch()])
-@pytest.mark.parametrize("horizon", [1, 2, 3, 4, 65])
+@pytest.mark.parametrize(
+    ("horizon", "participation", "over"),
+    each_once(
+        [1, 2, 3, 4, 65],
+        [Single(), MinSep(5, 3), FullBatch()],
+        [RUNNING, streaming.SlidingWindow(6), streaming.Decayed(0.9)],
+    ),
+)
 def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(horizon, participation, over):
     mechanism = planned(horizon=horizon, participation=participation, over=over)
     assert 1 - 1e-6 < mechanism.epsilon() <= 1
@@ -43,8 +49,10 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
     assert mechanism.grid_bits is not None and mechanism.unit == "event"
 
 
-@pytest.mark.parametrize("participation", [Single(), MinSep(3, 2)])
-@pytest.mark.parametrize("over", [RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)])
+@pytest.mark.parametrize(
+    ("over", "participation"),
+    each_once([RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)], [Single(), MinSep(3, 2)]),
+)
 def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
     mechanism = planned(horizon=None, over=over, participation=participation)
     assert mechanism.steps == FOR_EVER and 1 - 1e-6 < mechanism.epsilon() <= 1

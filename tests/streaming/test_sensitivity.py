@@ -11,6 +11,7 @@ from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import integer_rows
+from tests.marks import each_once, in_turn
 from tests.streaming.test_estimator import NoNoise
 
 STEPS = 6
@@ -87,9 +88,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(
-    ("participation", "per_step"), [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]
+    ("name", "statistics", "nothing", "draw", "participation", "per_step"),
+    each_once(SETTINGS, [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]),
 )
-@pytest.mark.parametrize(("name", "statistics", "nothing", "draw"), SETTINGS, ids=lambda v: str(v)[:9])
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
     name, statistics, nothing, draw, participation, per_step
 ):
@@ -163,7 +164,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize(("bound", "centre"), [(0.5, [3.0, -1.0]), (1e-3, [-TOP, TOP]), (2.0, [0.0, TINY])])
+@in_turn(("bound", "centre"), [(0.5, [3.0, -1.0]), (1e-3, [-TOP, TOP]), (2.0, [0.0, TINY])])
 def test_no_number_takes_a_record_beyond_its_bound(name, bound, centre):
     if name == "mean" and abs(centre[0]) == TOP:
         centre = [7.0, 0.0]  # an interval so narrow does not exist there
@@ -190,7 +191,7 @@ def test_rows_that_are_no_numbers_become_zero():
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("odd", [10**400, "secret", b"secret", 1j])
+@in_turn("odd", [10**400, "secret", b"secret", 1j])
 def test_what_is_no_number_is_refused_without_showing_records(name, odd):
     statistic = WHOLE[name](0.5, [0.0, 0.0])
     vectors = name in ("sum", "moments", "regression", "k-means")
@@ -226,7 +227,7 @@ def test_masked_numbers_are_left_out():
         ([10**400, 0], 10**400, np.nan),
     ],
 )
-@pytest.mark.parametrize("form", [list, tuple, lambda records: {"a": records}])
+@in_turn("form", [list, tuple, lambda records: {"a": records}])
 def test_one_odd_record_changes_no_other_category(categories, ordinary, odd, form):
     column = "a" if isinstance(form([]), dict) else None
     statistic = streaming.HistogramOf(categories, column)

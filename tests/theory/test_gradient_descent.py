@@ -8,12 +8,13 @@ import pytest
 import anechoic as an
 from anechoic import theory
 from anechoic.theory.gradient_descent import convex_rate
+from tests.marks import in_turn
 
 NAMES = ["PGD", "Anti-PGD", "Chess-PGD", "tree, online", "tree, full"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("n", "period"), [(7, 3), (8, 4), (5, 9), (2, 1)])
+@in_turn("name", NAMES)
+@in_turn(("n", "period"), [(7, 3), (8, 4), (5, 9), (2, 1)])
 def test_terms_are_sums_over_rows_of_the_decoder(name, n, period):
     strategy = theory.named_factorizations(n)[name]
     b = np.vstack(

@@ -10,6 +10,7 @@ import anechoic as an
 from anechoic import theory
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import BandedToeplitz, Identity, Tree
+from tests.marks import each_once
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 16.0])
@@ -49,8 +50,7 @@ def test_the_erratum_in_its_own_dimension():
     assert even <= noise.worst_divergence(1.2, 1.0, d) <= noise.lemma_c1(1.2, 1.0, d)
 
 
-@pytest.mark.parametrize("q", [2.0, 3.0, 5.0])
-@pytest.mark.parametrize("dimension", [10, 25])
+@pytest.mark.parametrize(("dimension", "q"), each_once([10, 25], [2.0, 3.0, 5.0]))
 def test_the_account_is_never_below_draws(q, dimension):
     """Random shifts of norm 1.3: exact sums over coordinates, and a mean over draws."""
     noise, rng, order = theory.ExponentialPower(q, 1.0), np.random.default_rng(int(q)), 1.5

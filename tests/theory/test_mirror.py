@@ -14,6 +14,7 @@ from anechoic.theory import (
     mirror_step,
     optimality_gap,
 )
+from tests.marks import in_turn
 
 POTENTIALS = [Euclidean(), PNorm(1.5), PNorm(1.1), PNorm(2.0), Entropy()]
 DOMAINS = [Ball(1.0), Ball(0.7, 1.3), Ball(2.0, 3.0), Box(-0.5, 0.3), Box(0.1, 1.0), Simplex(), Simplex(3.0)]
@@ -33,7 +34,7 @@ def check(potential, domain, rng):
     assert optimality_gap(w, y, rate, potential, domain) <= 1e-11 * scale
 
 
-@pytest.mark.parametrize("domain", DOMAINS, ids=str)
+@in_turn("domain", DOMAINS)
 @pytest.mark.parametrize("potential", POTENTIALS, ids=str)
 def test_steps_carry_a_certificate(potential, domain):
     if allowed(potential, domain):

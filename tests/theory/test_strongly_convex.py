@@ -8,6 +8,7 @@ import pytest
 from anechoic import theory
 from anechoic.strategies import endless
 from anechoic.theory.multipliers import Basis, Curvature, MultiplierForm, basis, proven_room
+from tests.marks import each_once
 from tests.theory.noises import NOISES
 
 
@@ -23,8 +24,7 @@ def quadratics(problem, noise, rho):
     return largest
 
 
-@pytest.mark.parametrize("name", ["independent", "damped", "BLT", "Anti-PGD"])
-@pytest.mark.parametrize("eta", [1.0, 0.3])
+@pytest.mark.parametrize(("eta", "name"), each_once([1.0, 0.3], ["independent", "damped", "BLT", "Anti-PGD"]))
 def test_no_quadratic_exceeds_the_bound(name, eta):
     problem, noise = theory.StronglyConvex(condition=20.0, learning_rate=eta, dimension=1), NOISES[name]
     exact = quadratics(problem, noise, 0.5)

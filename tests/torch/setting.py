@@ -11,10 +11,13 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine
+from tests.marks import mostly_slow
 
 NOISE_KEY = bytes(range(32))
 SAMPLING_KEY = bytes(range(32, 64))
 MODES = ("hooks", "functorch", "ghost")
+#: For what a loop or a ledger does whatever the source of gradients is.
+ONE_MODE = mostly_slow(MODES, quick=("hooks",))
 FEATURES = 6
 
 

@@ -23,6 +23,7 @@ from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine, PrivateDataLoader
 from anechoic.torch.sources.vmap import RowsModule
+from tests.marks import each_once
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
 
 
@@ -104,8 +105,7 @@ def test_epochs_become_an_integer_number_of_steps(length):
     assert engine.mechanism.expected_batch_size == 2
 
 
-@pytest.mark.parametrize("drop_last", [True, False])
-@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize(("drop_last", "sampled"), each_once([True, False], [False, True]))
 def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
     engine = PrivacyEngine()
     loader = DataLoader(data(40), batch_size=7, drop_last=drop_last)

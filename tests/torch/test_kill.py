@@ -47,7 +47,7 @@ def finish(process):
     return output
 
 
-@pytest.mark.slow  # test_random_kills kills a few in every run
+@pytest.mark.slow  # test_random_kills ends and resumes scripts in every run
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_run_resumes_bit_for_bit(workers, tmp_path):

@@ -18,7 +18,18 @@ from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.release import Releaser
 from anechoic.torch.sources.clipping import clipped_sums
-from tests.torch.setting import MODES, backward, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import (
+    MODES,
+    ONE_MODE,
+    backward,
+    data,
+    mechanism,
+    network,
+    start,
+    step,
+    train,
+    weights,
+)
 
 HOOKED = ("hooks", "functorch")
 
@@ -34,7 +45,7 @@ def unharmed(run, releases, before):
     assert torch.equal(weights(run.model), before)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_the_ordinary_loop_makes_all_releases(mode):
     run = start(mode)
     before = weights(run.model)
@@ -43,14 +54,14 @@ def test_the_ordinary_loop_makes_all_releases(mode):
     assert not torch.equal(weights(run.model), before)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_the_model_can_stay_unwrapped(mode):
     run, wrapped = start(mode, wrap_model=False), start(mode)
     assert not isinstance(run.module, nn.Module)
     assert torch.equal(train(run), train(wrapped))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_batch_that_continue_skips_is_refused(mode):
     run = start(mode)
     batches, _ = first(run)
@@ -59,7 +70,7 @@ def test_a_batch_that_continue_skips_is_refused(mode):
     train(run)  # iterating again delivers batch 0 again
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_break_resumes_at_the_release_count(mode):
     run, whole = start(mode), start(mode)
     for stop in (1, 4, 5, 9):
@@ -71,7 +82,7 @@ def test_break_resumes_at_the_release_count(mode):
     assert torch.equal(train(run), train(whole))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_break_before_the_step_gives_the_same_batch_again(mode):
     run, whole = start(mode), start(mode)
     for _ in range(3):
@@ -83,7 +94,7 @@ def test_break_before_the_step_gives_the_same_batch_again(mode):
         next(batches)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_step_without_a_batch_is_refused(mode):
     run = start(mode)
     before = weights(run.model)
@@ -94,7 +105,7 @@ def test_step_without_a_batch_is_refused(mode):
     unharmed(run, 0, before)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_second_step_is_refused(mode):
     run = start(mode)
     batches, batch = first(run)
@@ -121,7 +132,7 @@ def test_a_second_backward_pass_is_refused(mode):
     run.optimizer.step()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_gradients_of_two_batches_are_refused(mode):
     run = start(mode)
     batches, batch = first(run)
@@ -153,7 +164,7 @@ def test_ghost_clears_by_itself():
     assert torch.equal(weights(run.model), weights(whole.model))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_step_without_backward_is_refused(mode):
     run = start(mode)
     batches, batch = first(run)
@@ -169,7 +180,7 @@ def test_step_without_backward_is_refused(mode):
     step(run, batch)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_gradients_of_another_number_of_examples_are_refused(mode):
     run = start(mode)
     _, (x, y) = first(run)
@@ -183,7 +194,7 @@ def test_gradients_of_another_number_of_examples_are_refused(mode):
     step(run, (x, y))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_the_horizon_is_kept(mode):
     run = start(mode, mech=mechanism(steps=3))
     batches, batch = first(run)
@@ -557,7 +568,7 @@ def test_a_closure_is_evaluated_once():
     assert torch.equal(weights(run.model), train(other, len(other.loader)))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_evaluation_in_between_is_allowed(mode):
     run, whole = start(mode), start(mode)
     for _ in range(3):

@@ -21,6 +21,7 @@ from anechoic.errors import (
     ReplayError,
     UnsupportedError,
 )
+from tests.marks import each_once
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 # -- noise rows ------------------------------------------------------------------------------------
@@ -257,8 +258,7 @@ def test_one_step_at_a_time():
     assert run.engine.releases == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize(("how", "mode"), each_once([copy.copy, copy.deepcopy, pickle.dumps], MODES))
 def test_runs_are_not_copied(mode, how):
     run, same = start(mode), start(mode)
     for thing in (run.engine, run.optimizer, run.optimizer.ledger):

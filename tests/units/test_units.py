@@ -25,6 +25,7 @@ from anechoic.sampling import (
 from anechoic.units.batch import UnitBatch
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
+from tests.marks import each_once, each_pair, every_other
 
 KEY = bytes(range(32))
 NONE = np.zeros(0, dtype=np.uint64)
@@ -255,9 +256,9 @@ def random_gradients(generator, owners):
     return {e: size[e] * (shared if one_way else generator.normal(size=3)) for e in range(len(owners))}
 
 
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("most", [1, 3, 5])
-@pytest.mark.parametrize("max_examples", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("max_examples", "most", "combine"), each_pair([None, 1, 2], [1, 3, 5], ["sum", "mean"])
+)
 def test_zeroing_a_unit_moves_a_given_batch_by_at_most_the_clip_norm(combine, most, max_examples):
     generator = np.random.default_rng([7, most, max_examples or 0])
     largest = 0.0
@@ -283,8 +284,7 @@ def incidence_draws(units, chosen, table):
     return np.array([table[u, e] for u in chosen for e in units.of(u)], dtype=np.uint64)
 
 
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("max_examples", [None, 1, 2])
+@pytest.mark.parametrize(("max_examples", "combine"), each_once([None, 1, 2], ["sum", "mean"]))
 def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples):
     # Amplification compares a step in which u was drawn with one in which it was not: with u's examples
     # zeroed the two must be the same sum, whoever else was drawn, and with them at most the clip norm apart.
@@ -427,7 +427,7 @@ def test_batches_hold_the_drawn_units_whole(name, count):
     assert units.digest in batches.name and inner.name in batches.name
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", every_other(SCHEMES))
 def test_shared_examples_by_scheme(name):
     generator = np.random.default_rng(5)
     owners = hypergraph(generator, units=7, examples=25, most=2)

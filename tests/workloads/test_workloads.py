@@ -10,6 +10,7 @@ from anechoic import _serialize, workloads
 from anechoic.strategies import Output
 from anechoic.testing import check_strategy
 from anechoic.workloads import LowerTriangular, Momentum, PrefixSum, RestartDifferences, Scheduled, Workload
+from tests.marks import in_turn
 
 RATES = np.linspace(1.0, 0.1, 9)
 
@@ -70,8 +71,8 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("name", ALL)
 class TestEveryWorkload:
+    @in_turn("name", ALL)
     def test_dense(self, name):
         a = ALL[name]
         dense = a.to_dense()
@@ -86,6 +87,7 @@ class TestEveryWorkload:
         i, j = np.indices((a.n, a.n))
         assert np.allclose(dense, np.where(i >= j, column[np.maximum(i - j, 0)], 0.0) * rates, rtol=1e-14)
 
+    @in_turn("name", ALL)
     def test_multiply_and_solve(self, name):
         a = ALL[name]
         for shape in ((a.n,), (a.n, 2), (a.n, 2, 2)):
@@ -102,6 +104,7 @@ class TestEveryWorkload:
         for matrix, expected in zip(found, (a.to_dense(), np.eye(a.n), a.to_dense().T), strict=True):
             assert np.allclose(matrix, expected, rtol=0, atol=1e-10)
 
+    @in_turn("name", ALL)
     def test_fraction(self, name):
         a = ALL[name]
         if a.has_toeplitz_factor:
@@ -110,6 +113,7 @@ class TestEveryWorkload:
             quotient = np.convolve(a.coefficients, q)[: a.n]
             assert np.allclose(quotient, np.pad(p, (0, a.n - len(p))), rtol=0, atol=1e-11)
 
+    @in_turn("name", ALL)
     def test_inverse_coefficients(self, name):
         a = ALL[name]
         if not a.has_toeplitz_factor:
@@ -118,6 +122,7 @@ class TestEveryWorkload:
         assert 1 <= len(inverse) <= a.n
         assert np.allclose(np.convolve(inverse, a.coefficients)[: a.n], np.eye(1, a.n)[0], atol=1e-10)
 
+    @in_turn("name", ALL)
     def test_truncate(self, name):
         a = ALL[name]
         for steps in {1, max(1, a.n // 2), a.n}:
@@ -128,6 +133,7 @@ class TestEveryWorkload:
             with pytest.raises(ValueError, match=f"steps={steps} must lie between 1 and n={a.n}"):
                 a.truncate(steps)
 
+    @in_turn("name", ALL)
     def test_flags(self, name):
         a = ALL[name]
         dense = a.to_dense()
@@ -136,12 +142,14 @@ class TestEveryWorkload:
         assert constant or not a.is_toeplitz
         assert a.is_prefix_sum == bool((dense == np.tril(np.ones((a.n, a.n)))).all()) or a.n == 1
 
+    @in_turn("name", ALL)
     def test_json(self, name):
         a = ALL[name]
         again = _serialize.decode(json.loads(json.dumps(_serialize.encode(a))))
         assert type(again) is type(a)
         assert (again.to_dense() == a.to_dense()).all()
 
+    @in_turn("name", ALL)
     def test_wrong_length(self, name):
         a = ALL[name]
         for call in (a.multiply, a.solve, a.adjoint_multiply):
@@ -229,8 +237,8 @@ def lambda_matrix(n, tau):
     return found
 
 
-@pytest.mark.parametrize("tau", [1, 2, 3, 5, 12, 13, 40])
-@pytest.mark.parametrize("base", ["prefix", "momentum", "general"])
+@in_turn("tau", [1, 2, 3, 5, 12, 13, 40])
+@in_turn("base", ["prefix", "momentum", "general"])
 def test_restart_differences_are_those_of_the_paper(base, tau):
     n = 12
     a = {
@@ -282,7 +290,7 @@ class TestFromDense:
         assert not found.has_toeplitz_factor
         assert (found.to_dense() == matrix).all()
 
-    @pytest.mark.parametrize("name", ALL)
+    @in_turn("name", ALL)
     def test_every_workload_comes_back(self, name):
         a = ALL[name]
         again = workloads.from_dense(a.to_dense())

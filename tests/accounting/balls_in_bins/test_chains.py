@@ -20,6 +20,7 @@ from anechoic.accounting.balls_in_bins.chains import (
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
+from tests.marks import each_once
 
 
 def covariance(chain):
@@ -28,9 +29,11 @@ def covariance(chain):
 
 
 @pytest.mark.parametrize(
-    "chain", [BinChain(2, 0.0, 1.0, 0.6), BinChain(2, 0.3, 0.5, 0.0), BinChain(3, 0.0, 1.0, 0.9)]
+    ("std", "chain"),
+    each_once(
+        [0.6, 1.5], [BinChain(2, 0.0, 1.0, 0.6), BinChain(2, 0.3, 0.5, 0.0), BinChain(3, 0.0, 1.0, 0.9)]
+    ),
 )
-@pytest.mark.parametrize("std", [0.6, 1.5])
 def test_the_law_lies_above_the_integral_and_close(chain, std):
     epsilons = (0.2, 1.0, 2.0)
     exact = exact_deltas(covariance(chain), std, epsilons)
@@ -41,6 +44,7 @@ def test_the_law_lies_above_the_integral_and_close(chain, std):
         assert law.delta(epsilon) == max(law.remove(epsilon), law.add(epsilon))
 
 
+@pytest.mark.slow  # few bins against the integral above
 def test_more_bins_by_monte_carlo():
     chain, std = BinChain(40, 0.1, 1.0, 0.8), 1.3
     law, mixture = chain.law(std, 2.0, 1e-6), Mixture(covariance(chain))

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.laws.tilted import Tilt, _values
+from tests.marks import each_pair
 
 
 def random_gram(bins, rank, seed):
@@ -41,9 +42,10 @@ def test_one_bin_is_the_gaussian_mechanism(std):
     assert exact < found.upper < 1.1 * exact
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
-@pytest.mark.parametrize(("a", "b"), [(1.0, 2.5), (0.0, 2.0), (1.5, 1.5)])
-@pytest.mark.parametrize("amount", [None, 0.0, 0.7, 2.0])
+@pytest.mark.parametrize(
+    ("amount", "a", "b", "direction"),
+    each_pair([None, 0.0, 0.7, 2.0], [(1.0, 2.5), (0.0, 2.0), (1.5, 1.5)], ["remove", "add"]),
+)
 def test_every_tilt_has_the_same_mean(direction, a, b, amount):
     mixture = Mixture(np.outer([a, b], [a, b]) + 1e-12 * np.eye(2))
     tilt = mixture.tilt(0.4, 1.0, direction)

@@ -26,6 +26,7 @@ from anechoic.accounting.balls_in_bins.renyi import (
 )
 from anechoic.strategies import BLT, BandedToeplitz, Toeplitz
 from tests.accounting.integration import exact_deltas, random_gram
+from tests.marks import each_once, in_turn
 
 
 def band_on_a_circle(bins, width, seed):
@@ -67,8 +68,8 @@ def test_against_all_tuples_of_components(bins, order):
     assert renyi_exact(gram, 2.0, order) == pytest.approx(by_indices(gram, 2.0, order), rel=1e-7)
 
 
-@pytest.mark.parametrize(("bins", "width"), [(3, 2), (5, 2), (5, 3), (7, 3), (7, 4), (9, 1), (10, 2)])
-@pytest.mark.parametrize("order", [2, 3, 5])
+@in_turn(("bins", "width"), [(3, 2), (5, 2), (5, 3), (7, 3), (7, 4), (9, 1), (10, 2)])
+@in_turn("order", [2, 3, 5])
 def test_dynamic_programme_closes_the_circle(bins, width, order):
     gram = band_on_a_circle(bins, width, seed=bins)
     assert _bandwidth(gram) == width
@@ -106,8 +107,7 @@ def test_entries_only_raise_it():
         assert renyi_exact(larger, 1.0, 4) > renyi_exact(gram, 1.0, 4)
 
 
-@pytest.mark.parametrize(("bins", "rank"), [(1, 1), (3, 2), (4, 2)])
-@pytest.mark.parametrize("relative", [0.6, 1.5])
+@pytest.mark.parametrize(("relative", "bins", "rank"), each_once([0.6, 1.5], [(1, 1), (3, 2), (4, 2)]))
 def test_deltas_lie_above_the_integral(bins, rank, relative):
     gram = random_gram(bins, rank, seed=7)
     std, epsilons = relative * math.sqrt(gram.max()), (0.3, 1.0, 2.5)

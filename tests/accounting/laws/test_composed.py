@@ -12,7 +12,7 @@ from anechoic.accounting.laws import composed
 from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.poisson.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.poisson.search import _log_delta
-from tests.marks import slow
+from tests.marks import in_turn, slow
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def exact_delta(epsilon, p, width, infinite, times):
     return finite - math.expm1(times * math.log1p(-infinite))
 
 
-@pytest.mark.parametrize("infinite", [0.0, 1e-17])
-@pytest.mark.parametrize("times", [1, 7, 500, 20_000])
-@pytest.mark.parametrize("delta", [1e-3, 1e-8, 1e-13])
+@in_turn("infinite", [0.0, 1e-17])
+@in_turn("times", [1, 7, 500, 20_000])
+@in_turn("delta", [1e-3, 1e-8, 1e-13])
 def test_tails_are_those_of_an_exact_sum(delta, times, infinite):
     width = 0.02
     p = 1 / (1 + math.exp(-width))

@@ -20,6 +20,7 @@ from tests.accounting.poisson.test_conditional import (
     random_matrix,
     true_deltas,
 )
+from tests.marks import each_once, each_pair, in_turn
 
 LONG = BLT(200, [0.1, 0.05], [0.99, 0.9])
 
@@ -28,8 +29,8 @@ def written_out(row):
     return np.vstack([row.unit * row.levels, np.diag(row.own)])
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
-@pytest.mark.parametrize(
+@in_turn("groups", [1, 2, 3])
+@in_turn(
     "strategy",
     [
         BLT(7, [0.3, 0.2], [0.9, 0.4]),
@@ -60,15 +61,17 @@ def test_long_runs_have_one_level_and_products_as_large(monkeypatch):
     assert ((written_out(coarse).T @ written_out(coarse)) >= dense.T @ dense).all()
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    ("strategy", "rate", "std"),
-    [
-        (Dense(matrix=random_matrix(2, 1)), 0.5, 0.8),
-        (Dense(matrix=random_matrix(5, 3)), 0.1, 0.7),
-        (BLT(7, [0.3, 0.2], [0.9, 0.4]), 0.05, 0.7),
-        (BLT(7, [0.5, 0.2], [0.98, 0.4]), 0.4, 3.0),
-    ],
+    ("strategy", "rate", "std", "direction"),
+    each_once(
+        [
+            (Dense(matrix=random_matrix(2, 1)), 0.5, 0.8),
+            (Dense(matrix=random_matrix(5, 3)), 0.1, 0.7),
+            (BLT(7, [0.3, 0.2], [0.9, 0.4]), 0.05, 0.7),
+            (BLT(7, [0.5, 0.2], [0.98, 0.4]), 0.4, 3.0),
+        ],
+        DIRECTIONS,
+    ),
 )
 def test_never_below_the_mixture_over_all_patterns(strategy, rate, std, direction):
     truth = true_deltas(strategy.to_dense(), rate, std, EPSILONS, direction)
@@ -163,9 +166,14 @@ def test_the_accountant_takes_the_least():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rate", [1e-300, 1e-12, 1 - 2**-53])
-@pytest.mark.parametrize(("std", "delta"), [(1e-12, 0.1), (0.8, 1e-12), (0.8, 0.9), (1e12, 1e-3)])
-@pytest.mark.parametrize("entries", [[1.0, 0.9, 0.8], [1e-3, 1.0, 1e8]])
+@pytest.mark.parametrize(
+    ("entries", "std", "delta", "rate"),
+    each_pair(
+        [[1.0, 0.9, 0.8], [1e-3, 1.0, 1e8]],
+        [(1e-12, 0.1), (0.8, 1e-12), (0.8, 0.9), (1e12, 1e-3)],
+        [1e-300, 1e-12, 1 - 2**-53],
+    ),
+)
 def test_extremes_end_in_a_number(entries, std, delta, rate):
     """A bisection without end where noise vanishes beside the sum, grids of width 0, flat losses."""
     strategy, known = BandedToeplitz(7, entries), 123.0

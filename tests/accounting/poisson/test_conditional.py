@@ -13,6 +13,7 @@ from anechoic.accounting.poisson import conditional as conditional_module
 from anechoic.accounting.poisson.conditional import DIRECTIONS, HistoryChain, dense_chain, toeplitz_chain
 from anechoic.accounting.poisson.rows import bernoulli_row
 from anechoic.accounting.poisson.tails import Tails
+from tests.marks import each_once, every_other
 
 HIGH = 60.0
 
@@ -51,18 +52,20 @@ def random_matrix(steps, seed, toeplitz=False):
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 3.0)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    ("steps", "rate", "std", "seed", "toeplitz"),
-    [
-        (1, 0.3, 1.0, 0, False),
-        (2, 0.5, 2.0, 1, False),
-        (3, 0.2, 1.5, 2, True),
-        (5, 0.1, 0.7, 3, False),
-        (5, 0.02, 1.0, 6, True),
-        (7, 0.4, 6.0, 4, True),
-        (7, 0.05, 3.0, 5, False),
-    ],
+    ("steps", "rate", "std", "seed", "toeplitz", "direction"),
+    each_once(
+        [
+            (1, 0.3, 1.0, 0, False),
+            (2, 0.5, 2.0, 1, False),
+            (3, 0.2, 1.5, 2, True),
+            (5, 0.1, 0.7, 3, False),
+            (5, 0.02, 1.0, 6, True),
+            (7, 0.4, 6.0, 4, True),
+            (7, 0.05, 3.0, 5, False),
+        ],
+        DIRECTIONS,
+    ),
 )
 def test_never_below_the_truth(steps, rate, std, seed, toeplitz, direction):
     matrix = random_matrix(steps, seed, toeplitz)
@@ -172,8 +175,20 @@ def test_one_band_is_plain_poisson_sampling():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rows_against_dp_accounting(direction):
+def test_rows_against_dp_accounting(direction, composed_three):
     """Rows of three different sums, composed: dp-accounting's mixture of Gaussians, also pessimistic."""
+    laws, total = composed_three
+    ratio, slack = conditional_module.composed_rows(laws, direction)
+    assert slack < 1e-8
+    side = total._pmf_remove if direction == "remove" else total._pmf_add
+    for epsilon in (0.0, 0.5, 1.5, 3.0):
+        found = ratio.remove(epsilon) if direction == "remove" else ratio.add(epsilon)
+        assert found == pytest.approx(side.get_delta_for_epsilon(epsilon), rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def composed_three():
+    """Rows of three different sums as often as given, and their composition by dp-accounting."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     std, total, laws = 2.0, None, []
@@ -188,12 +203,7 @@ def test_rows_against_dp_accounting(direction):
         )
         one = one.self_compose(count)
         total = one if total is None else total.compose(one)
-    ratio, slack = conditional_module.composed_rows(laws, direction)
-    assert slack < 1e-8
-    side = total._pmf_remove if direction == "remove" else total._pmf_add
-    for epsilon in (0.0, 0.5, 1.5, 3.0):
-        found = ratio.remove(epsilon) if direction == "remove" else ratio.add(epsilon)
-        assert found == pytest.approx(side.get_delta_for_epsilon(epsilon), rel=0.01)
+    return laws, total
 
 
 def test_rounding_only_raises_the_sums():
@@ -210,7 +220,7 @@ def test_rounding_only_raises_the_sums():
     assert len(law.points) <= 500
 
 
-@pytest.mark.parametrize("steps", [4, 9, 30])
+@pytest.mark.parametrize("steps", every_other([4, 9, 30]))
 def test_toeplitz_is_not_below_dense(steps):
     c = np.array([1.0, 0.5, 0.3, 0.2])[: min(4, steps)]
     dense = sum(np.diag(np.full(steps - k, c[k]), -k) for k in range(len(c)))

@@ -12,12 +12,12 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import Poisson
 from anechoic.strategies import BLT, BandedToeplitz
+from tests.marks import each_once
 
 N = 6
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.3])
-@pytest.mark.parametrize("std", [0.7, 2.0])
+@pytest.mark.parametrize(("std", "rate"), each_once([0.7, 2.0], [0.02, 0.3]))
 def test_never_below_the_mixture_over_all_patterns(rate, std):
     strategy = BandedToeplitz(N, [1.0, 0.8, 0.5, 0.2])
     counted = counted_of(strategy, 1, rate)

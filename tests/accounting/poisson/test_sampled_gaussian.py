@@ -6,6 +6,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from anechoic.accounting.poisson.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from tests.marks import in_turn
 
 RELATIONS = {
     "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
@@ -32,8 +33,8 @@ def both(setting, adjacency):
     return sampled_gaussian_pld(sigma, rate, adjacency, width), theirs
 
 
-@pytest.mark.parametrize("adjacency", RELATIONS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@in_turn("adjacency", RELATIONS)
+@in_turn("setting", SETTINGS)
 def test_masses_are_those_of_dp_accounting(setting, adjacency):
     ours, theirs = both(setting, adjacency)
     noise = 1e-15 / setting[2]  # of their second differences
@@ -45,8 +46,8 @@ def test_masses_are_those_of_dp_accounting(setting, adjacency):
         assert mine._probs.sum() + mine._infinity_mass == pytest.approx(1.0, abs=1e-14)
 
 
-@pytest.mark.parametrize("adjacency", RELATIONS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@in_turn("adjacency", RELATIONS)
+@in_turn("setting", SETTINGS)
 def test_deltas_are_those_of_dp_accounting(setting, adjacency):
     ours, theirs = both(setting, adjacency)
     epsilons = np.linspace(0.0, 3.0, 13)

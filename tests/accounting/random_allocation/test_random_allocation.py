@@ -15,6 +15,7 @@ from anechoic.accounting import (
 )
 from anechoic.accounting.laws.likelihood import gaussian_ratio, product_of, sum_of
 from anechoic.accounting.random_allocation.epsilon import one_of
+from tests.marks import each_once
 
 
 def two_steps(epsilon, sigma, direction):
@@ -50,8 +51,9 @@ def test_one_step_is_the_gaussian_mechanism_also_composed(mu):
         assert exact * (1 - 1e-9) <= ratio.add(epsilon, mu) <= 1.002 * exact
 
 
-@pytest.mark.parametrize(("t", "sigma", "epsilon"), [(5, 0.8, 1.0), (30, 1.0, 0.5), (200, 2.0, 0.05)])
-@pytest.mark.parametrize("made", [None, 3])
+@pytest.mark.parametrize(
+    ("made", "t", "sigma", "epsilon"), each_once([None, 3], [(5, 0.8, 1.0), (30, 1.0, 0.5), (200, 2.0, 0.05)])
+)
 def test_more_steps_by_monte_carlo(t, sigma, epsilon, made):
     rng, samples = np.random.default_rng(0), 60_000
     epsilon = epsilon if made is None else 0.5 * epsilon / t

@@ -13,6 +13,7 @@ from anechoic.optimize.bins.objective import BinsNoise
 from anechoic.strategies import BandedToeplitz, ColumnNormalized
 from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import momentum, prefix_sum, scheduled
+from tests.marks import slow
 
 FAMILIES = {"banded_toeplitz": BandedFamily, "banded_inverse": BandedInverseFamily, "blt": BLTFamily}
 
@@ -43,7 +44,7 @@ def test_the_gradient_is_that_of_the_noise(n, bins, taps):
         assert gradient[place] == pytest.approx((plus - minus) / 2e-5, rel=2e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize(("n", "bins", "taps"), [(60, 10, 5), (47, 6, 20), (30, 40, 7)])
+@pytest.mark.parametrize(("n", "bins", "taps"), [*slow((60, 10, 5)), (47, 6, 20), (30, 40, 7)])
 def test_the_noise_is_that_of_the_mixture(n, bins, taps):
     column = square_root_coefficients(prefix_sum(n), taps)
     _, std = aimed(n, bins, column, samples=10_000)

@@ -15,7 +15,7 @@ from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Banded, ColumnNormalized, Dense
-from tests.marks import slow
+from tests.marks import each_once, each_pair, every_other, in_turn, slow
 from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
 
 objectives = import_module("anechoic.optimize.columns.objective")
@@ -43,9 +43,10 @@ def test_all_bands_give_the_dense_max_optimum(n, best):
     assert 0 <= found.gap < 3e-5 and found.gradient is None
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("schema", [Single(), Cyclic(3)])
-@pytest.mark.parametrize("kind", ["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]])
+@pytest.mark.parametrize(
+    ("kind", "schema", "name"),
+    each_pair(["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]], [Single(), Cyclic(3)], WORKLOADS),
+)
 def test_optimum_by_another_solver(name, schema, kind):
     n, bands = 8, 3
     workload = WORKLOADS[name](n)
@@ -111,8 +112,7 @@ def test_one_band_by_hand():
     np.testing.assert_allclose(norms, np.sqrt(1.0 - np.arange(64) / 64), rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
 def test_schemas(kind, schema):
     n, bands = 23, 5  # neither 5 nor 6 divides 23
     workload = workloads.prefix_sum(n)
@@ -160,8 +160,7 @@ def test_one_band_under_min_sep():
 # ---- bounds
 
 
-@pytest.mark.parametrize("schema", [*SCHEMAS[1:6:2], *slow(*SCHEMAS[::2])])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(("name", "schema"), each_once(WORKLOADS, [*SCHEMAS[1:6:2], *slow(*SCHEMAS[::2])]))
 def test_bounds_hold_wherever_they_are_taken(schema, name):
     """At any columns, however bad, the bound is below the optimum."""
     n, bands = 26, 5
@@ -268,14 +267,16 @@ def test_largest_error_of_few_bands():
 
 @pytest.mark.parametrize(
     "workload",
-    [
-        workloads.nesterov(40, 0.9),
-        workloads.sliding_window(40, 7),
-        workloads.restart_differences(workloads.momentum(40, 0.5), period=9),
-        workloads.from_dense(np.tril(np.random.default_rng(0).random((40, 40))) + np.eye(40)),
-        workloads.exponential_decay(200, 0.9),
-        workloads.scheduled(workloads.prefix_sum(200), np.linspace(1.0, 0.01, 200)),
-    ],
+    every_other(
+        [
+            workloads.nesterov(40, 0.9),
+            workloads.sliding_window(40, 7),
+            workloads.restart_differences(workloads.momentum(40, 0.5), period=9),
+            workloads.from_dense(np.tril(np.random.default_rng(0).random((40, 40))) + np.eye(40)),
+            workloads.exponential_decay(200, 0.9),
+            workloads.scheduled(workloads.prefix_sum(200), np.linspace(1.0, 0.01, 200)),
+        ]
+    ),
     ids=lambda workload: type(workload).__name__,
 )
 def test_any_workload(workload):
@@ -284,9 +285,9 @@ def test_any_workload(workload):
     assert found.loss == loss(workload, found.strategy, Single())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("schema", [Single(), MinSep(1, 2), Cyclic(2)])
+@in_turn("n", [1, 2, 3])
+@in_turn("kind", ["rms", "max", "last"])
+@in_turn("schema", [Single(), MinSep(1, 2), Cyclic(2)])
 def test_few_steps(n, kind, schema):
     for bands in range(1, 1 + (n if schema == Single() else 1)):
         found = banded(workloads.prefix_sum(n), bands=bands, loss=kind, participation=schema)

@@ -12,6 +12,7 @@ from anechoic.losses import loss, row_weights
 from anechoic.optimize import column_normalized
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BLT, ColumnNormalized
+from tests.marks import each_once, each_pair
 
 module = import_module("anechoic.optimize.columns.normalized")
 searches = import_module("anechoic.optimize.columns.search")
@@ -29,9 +30,10 @@ def dense_normalized(column, n):
     return c / np.linalg.norm(c, axis=0)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize(("n", "bands"), [(1, 1), (7, 1), (13, 4), (13, 13)])
+@pytest.mark.parametrize(
+    ("n", "bands", "name", "kind"),
+    each_pair([(1, 1), (7, 1), (13, 4), (13, 13)], WORKLOADS, ["rms", "max", "last"]),
+)
 def test_never_above_the_normalised_plain_optimum(n, bands, name, kind):
     workload = WORKLOADS[name](n)
     found = column_normalized(workload, bands=bands, loss=kind)
@@ -95,8 +97,7 @@ def test_several_participations(schema):
     assert optimize.banded(workload, bands=bands, participation=schema).loss <= found.loss
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.parametrize("schema", [Single(), MinSep(5)], ids=repr)
+@pytest.mark.parametrize(("schema", "kind"), each_once([Single(), MinSep(5)], ["rms", "max"]))
 def test_buffers(schema, kind):
     workload = workloads.prefix_sum(23)
     found = column_normalized(workload, buffers=1, participation=schema, loss=kind)

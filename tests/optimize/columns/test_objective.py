@@ -8,6 +8,7 @@ import pytest
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
 from anechoic.workloads.inverses import inverse_columns
+from tests.marks import in_turn
 from tests.optimize.columns.banded_cases import WORKLOADS, free_columns
 
 objectives = import_module("anechoic.optimize.columns.objective")
@@ -15,7 +16,7 @@ searches = import_module("anechoic.optimize.columns.search")
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize(("n", "bands"), [(1, 1), (2, 2), (5, 5), (53, 5), (97, 1), (80, 40), (48, 24)])
+@in_turn(("n", "bands"), [(1, 1), (2, 2), (5, 5), (53, 5), (97, 1), (80, 40), (48, 24)])
 def test_derivatives_are_those_of_dense_algebra(name, n, bands):
     workload, columns = WORKLOADS[name](n), free_columns(n, bands)
     weights = np.random.default_rng(0).random(n)

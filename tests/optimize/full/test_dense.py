@@ -12,6 +12,7 @@ from anechoic import optimize, workloads
 from anechoic.losses import error, loss, row_weights
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import BLT, Dense, Toeplitz
+from tests.marks import each_once
 from tests.zoo import dense as random_strategy
 
 SINGLE = Single()
@@ -98,8 +99,9 @@ def smallest_by_search(workload, kind, seed=0):
     return loss(workload, Dense(strategy(x)), SINGLE, kind)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "weights"])
-@pytest.mark.parametrize("name", ["prefix", "rates", "momentum", "random"])
+@pytest.mark.parametrize(
+    ("name", "kind"), each_once(["prefix", "rates", "momentum", "random"], ["rms", "max", "weights"])
+)
 def test_agrees_with_a_search_over_all_lower_triangular_strategies(name, kind):
     workload = catalogue(4)[name]
     kind = {"rms": np.ones(4), "max": "max", "weights": np.array([3.0, 1.0, 0.5, 2.0])}[kind]
@@ -110,8 +112,7 @@ def test_agrees_with_a_search_over_all_lower_triangular_strategies(name, kind):
     assert best.loss <= found * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last", "ramp", "some"])
-@pytest.mark.parametrize("n", [1, 2, 7, 24])
+@pytest.mark.parametrize(("n", "kind"), each_once([1, 2, 7, 24], ["rms", "max", "last", "ramp", "some"]))
 def test_every_workload_to_the_gap_asked_for(n, kind):
     weights = {"ramp": np.arange(1.0, n + 1), "some": (np.arange(n) % 3 == (n - 1) % 3) * 1.0}
     for name, workload in catalogue(n).items():

@@ -9,14 +9,15 @@ from anechoic import optimize, workloads
 from anechoic.losses import loss, row_weights
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.strategies import Dense
+from tests.marks import each_once, in_turn
 
 module = import_module("anechoic.optimize.full.generated")
 
 SCHEMAS = [MinSep(2, 2), MinSep(1, 3), MinSep(3), OncePerEpoch(3), OncePerEpoch(4)]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
-@pytest.mark.parametrize("n", [5, 8, 11])
+@in_turn("schema", SCHEMAS)
+@in_turn("n", [5, 8, 11])
 def test_heavy_patterns_are_allowed_and_hold_every_step(n, schema):
     allowed = set(schema.patterns(n))
     gram = np.random.default_rng(0).standard_normal((n, n))
@@ -34,8 +35,7 @@ def test_the_heaviest_step_joins_in_turn():
     assert (0, 3) in found and (0, 4) in found
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.parametrize("schema", SCHEMAS, ids=repr)
+@pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
 def test_generated_bounds_hold(schema, kind):
     n = 7
     workload = workloads.momentum(n, 0.5)

@@ -8,11 +8,12 @@ from anechoic.optimize.full import newton as _dense_newton
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize.full.modulus import MatrixModulus
 from anechoic.optimize.full.quadrature import inverse_root
+from tests.marks import in_turn
 from tests.optimize.full.test_dense import catalogue
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1.5, 10.0, 1e4, 1e9, 1e14])
-@pytest.mark.parametrize("tolerance", [0.1, 1e-3, 1e-8, 1e-11])
+@in_turn("ratio", [1.0, 1.5, 10.0, 1e4, 1e9, 1e14])
+@in_turn("tolerance", [0.1, 1e-3, 1e-8, 1e-11])
 def test_the_excess_of_the_rational_root_is_its_largest_error_and_no_less(ratio, tolerance):
     root = inverse_root(0.37, 0.37 * ratio, tolerance)
     x = np.geomspace(0.37, 0.37 * ratio, 20_001)
@@ -27,7 +28,7 @@ def test_an_empty_interval_is_refused():
 
 
 @pytest.mark.parametrize("name", ["prefix", "decay", "rates", "restarts", "restarts-rates"])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 61])
+@in_turn("n", [1, 2, 3, 8, 61])
 def test_bidiagonal_moduli_are_those_of_singular_vectors(name, n):
     workload = catalogue(n)[name]
     rng = np.random.default_rng(n)

@@ -17,6 +17,7 @@ from anechoic.optimize.full.windows import WindowsObjective, windows_of, windows
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Dense, Identity
+from tests.marks import each_once, every_other, slow
 
 
 def random_workload(rng, n):
@@ -115,8 +116,7 @@ def test_the_max_loss_of_any_workload_is_certified(seed, n, period):
     ("n", "period", "kind", "value"),
     [
         (60, 4, "max", 15.2900),  # nearly singular multipliers: the central path
-        (200, 2, "rms", 67.864),
-        (256, 64, "max", 5.49255),
+        *slow((200, 2, "rms", 67.864), (256, 64, "max", 5.49255)),
         (100, 7, "rms", 11.3848),
     ],
 )
@@ -146,8 +146,7 @@ WITH_ZEROS = [0.13, 0.0, 0.07, 0.87, 0.0, 0.5, 0.16, 1.0]
     ("workload", "period", "kind"),
     [
         (workloads.prefix_sum(9), 5, "last"),
-        (workloads.prefix_sum(7), 4, "last"),
-        (workloads.prefix_sum(9), 4, "last"),
+        *slow((workloads.prefix_sum(7), 4, "last"), (workloads.prefix_sum(9), 4, "last")),
         (workloads.momentum(8, 0.9), 7, "last"),
         (workloads.momentum(8, 0.9), 7, WITH_ZEROS),
         (workloads.prefix_sum(8), 5, np.eye(8)[5]),
@@ -175,8 +174,7 @@ def test_steps_that_hardly_count(workload, period, kind):
         before = best.loss
 
 
-@pytest.mark.parametrize("least", [1e-12, 1e-300])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "least"), each_once(range(6), [1e-12, 1e-300]))
 def test_shares_of_patterns_return_whatever_the_rounding(least, seed):
     """A pattern of share 9e-3 was lost for good in many of these: gaps of 2e-3 to 4e-3."""
     a = workloads.momentum(8, 0.9).to_dense()
@@ -273,8 +271,7 @@ OVERLAPPING = [
 ]
 
 
-@pytest.mark.parametrize(("n", "schema"), OVERLAPPING, ids=str)
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(("kind", "n", "schema"), each_once(["rms", "max"], OVERLAPPING))
 def test_overlapping_patterns(n, schema, kind):
     workload = workloads.prefix_sum(n)
     best = checked(workload, schema, kind)
@@ -315,7 +312,7 @@ def test_a_free_diagonal_improves_on_problem_4_8():
     assert best.loss < 1.013 * best.lower_bound
 
 
-@pytest.mark.parametrize(("n", "schema"), OVERLAPPING, ids=str)
+@pytest.mark.parametrize(("n", "schema"), every_other(OVERLAPPING), ids=str)
 def test_diagonals_of_windows_have_sensitivity_one(n, schema):
     """The dual of the schedule: no d = z + windows exceeds 1 on a pattern; the vertices reach it."""
     if schema.max_participations_in(n) == 1:
@@ -435,8 +432,9 @@ def test_published_table_of_six_epochs():
     assert best.gap <= 1e-4
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.parametrize("workload", [workloads.prefix_sum(40), workloads.momentum(36, 0.9)])
+@pytest.mark.parametrize(
+    ("workload", "kind"), each_once([workloads.prefix_sum(40), workloads.momentum(36, 0.9)], ["rms", "max"])
+)
 def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
     schema = MinSep(5, 3)
     found = optimize.dense(workload, participation=schema, loss=kind)
@@ -448,15 +446,16 @@ def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
     assert found.gap == pytest.approx(found.loss / found.lower_bound - 1)
 
 
-@pytest.mark.parametrize("schema", [MinSep(3, 2), MinSep(1, 4), MinSep(4), OncePerEpoch(4)], ids=repr)
 @pytest.mark.parametrize(
-    "workload",
-    [
-        workloads.prefix_sum(13),
-        workloads.from_coefficients([1.0, -2.0, 0.5, -0.25, 0.0], 13),
-        workloads.momentum(13, 0.5, learning_rates=10.0 ** -np.arange(13.0)),
-    ],
-    ids=["sums", "signs", "vanishing"],
+    ("workload", "schema"),
+    each_once(
+        [
+            workloads.prefix_sum(13),
+            workloads.from_coefficients([1.0, -2.0, 0.5, -0.25, 0.0], 13),
+            workloads.momentum(13, 0.5, learning_rates=10.0 ** -np.arange(13.0)),
+        ],
+        [MinSep(3, 2), MinSep(1, 4), MinSep(4), OncePerEpoch(4)],
+    ),
 )
 def test_the_error_of_one_step_has_its_infimum(workload, schema):
     n = workload.n

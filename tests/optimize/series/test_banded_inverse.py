@@ -13,6 +13,7 @@ from anechoic.optimize import banded_inverse
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedInverse, Identity
+from tests.marks import each_pair, in_turn
 
 module = import_module("anechoic.optimize.series.banded_inverse_objective")
 
@@ -36,7 +37,7 @@ def weights(n):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("kind", ["rms", "last", "weights", "max"])
+@in_turn("kind", ["rms", "last", "weights", "max"])
 def test_the_squared_error_is_a_quadratic_form(name, kind, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 60)  # several blocks of columns
     workload = WORKLOADS[name]
@@ -64,10 +65,10 @@ COMBS = [
 ]
 
 
-@pytest.mark.parametrize("falling", [False, True])
-@pytest.mark.parametrize("kind", ["rms", "max", "weights"])
+@in_turn("falling", [False, True])
+@in_turn("kind", ["rms", "max", "weights"])
 @pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
-@pytest.mark.parametrize("fft_from", [1, 10**9])
+@in_turn("fft_from", [1, 10**9])
 def test_gradient(n, bands, separation, count, kind, falling, fft_from, monkeypatch):
     monkeypatch.setattr(module, "FFT_FROM", fft_from)
     workload = workloads.momentum(n, 0.5, weight_decay=0.1)
@@ -183,9 +184,14 @@ def test_all_bands_reach_the_optimal_toeplitz_strategy():
         assert banded_inverse(workloads.prefix_sum(n), bands=n).loss == pytest.approx(printed, abs=6e-4)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last"])
-@pytest.mark.parametrize("schema", [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()])
-@pytest.mark.parametrize("beta", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("beta", "schema", "kind"),
+    each_pair(
+        [0.0, 0.8],
+        [Single(), Cyclic(10), MinSep(10), MinSep(10, 2), MinSep(16), FullBatch()],
+        ["rms", "max", "last"],
+    ),
+)
 def test_loss_is_that_of_the_strategy_and_hard_to_improve(schema, kind, beta):
     workload = workloads.momentum(47, beta)
     found = banded_inverse(workload, bands=4, participation=schema, loss=kind)

@@ -13,6 +13,7 @@ from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
+from tests.marks import each_pair, every_other, in_turn
 
 module = import_module("anechoic.optimize.series.toeplitz_objective")
 
@@ -26,7 +27,7 @@ RMS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "bands", "best"), RMS)
+@pytest.mark.parametrize(("n", "bands", "best"), every_other(RMS))
 def test_published_optima(n, bands, best):
     found = banded_toeplitz(workloads.prefix_sum(n), bands=bands)
     assert found.loss == pytest.approx(best, rel=2e-7)
@@ -62,9 +63,9 @@ COMBS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@in_turn("kind", ["rms", "max"])
 @pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
-@pytest.mark.parametrize("fft_from", [1, 10**9])
+@in_turn("fft_from", [1, 10**9])
 def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
     monkeypatch.setattr(module, "FFT_FROM", fft_from)
     workload = workloads.momentum(n, 0.5, weight_decay=0.1)
@@ -80,22 +81,24 @@ def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
     assert math.exp(value) == pytest.approx(loss(workload, BandedToeplitz(n, c), schema, kind), rel=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["rms", "max"])
 @pytest.mark.parametrize(
-    ("bands", "schema"),
-    [
-        (6, Single()),
-        (6, Cyclic(10)),
-        (10, MinSep(10)),
-        (10, MinSep(10, 2)),
-        (6, MinSep(10, 1)),
-        (17, MinSep(10)),
-        (17, Cyclic(10)),
-        (47, MinSep(10, 3)),
-        (3, FullBatch()),
-    ],
+    ("beta", "bands", "schema", "kind"),
+    each_pair(
+        [0.0, 0.8],
+        [
+            (6, Single()),
+            (6, Cyclic(10)),
+            (10, MinSep(10)),
+            (10, MinSep(10, 2)),
+            (6, MinSep(10, 1)),
+            (17, MinSep(10)),
+            (17, Cyclic(10)),
+            (47, MinSep(10, 3)),
+            (3, FullBatch()),
+        ],
+        ["rms", "max"],
+    ),
 )
-@pytest.mark.parametrize("beta", [0.0, 0.8])
 def test_loss_is_exact_and_a_local_minimum(bands, schema, kind, beta):
     workload = workloads.momentum(47, beta)  # 10 does not divide 47
     found = banded_toeplitz(workload, bands=bands, participation=schema, loss=kind)

@@ -17,7 +17,7 @@ from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, Toeplitz
-from tests.marks import slow
+from tests.marks import each_once, each_pair, every_other, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -56,7 +56,7 @@ PEERS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "buffers", "best"), SINGLE_MAX)
+@pytest.mark.parametrize(("n", "buffers", "best"), every_other(SINGLE_MAX))
 def test_single_participation(n, buffers, best):
     found = blt(workloads.prefix_sum(n), buffers=buffers)
     assert found.loss == pytest.approx(best, rel=2e-6)
@@ -65,7 +65,9 @@ def test_single_participation(n, buffers, best):
     assert "nuclear norm" in found.bound_name
 
 
-@pytest.mark.parametrize(("n", "separation", "count", "buffers", "best"), MIN_SEP_MAX)
+@pytest.mark.parametrize(
+    ("n", "separation", "count", "buffers", "best"), [*MIN_SEP_MAX[::2], *slow(*MIN_SEP_MAX[1::2])]
+)
 def test_min_sep(n, separation, count, buffers, best):
     schema = MinSep(separation, count)
     found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema)
@@ -83,7 +85,7 @@ def test_tables_of_the_monograph(n, buffers, kind, printed):
     assert blt(workloads.prefix_sum(n), buffers=buffers, loss=kind).loss == pytest.approx(printed, abs=6e-4)
 
 
-@pytest.mark.parametrize(("n", "schema", "buffers", "kind", "theirs"), PEERS)
+@pytest.mark.parametrize(("n", "schema", "buffers", "kind", "theirs"), every_other(PEERS))
 def test_not_above_peers(n, schema, buffers, kind, theirs):
     found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema, loss=kind)
     assert found.loss <= theirs * (1 + 1e-6)
@@ -186,7 +188,9 @@ LANDSCAPES = [
 ]
 
 
-@pytest.mark.parametrize(("n", "separation", "count", "buffers", "kind"), LANDSCAPES)
+@pytest.mark.parametrize(
+    ("n", "separation", "count", "buffers", "kind"), [*LANDSCAPES[::2], *slow(*LANDSCAPES[1::2])]
+)
 def test_random_starts_find_nothing_better(n, separation, count, buffers, kind):
     from scipy.optimize import minimize
 
@@ -224,9 +228,10 @@ def test_small_perturbations_are_no_better(n, schema, buffers, kind):
             assert loss(workload, BLT(n, scale, 1 - gaps), schema, kind) >= found.loss * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["max", "rms"])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 13])
-@pytest.mark.parametrize("schema", [Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()])
+@pytest.mark.parametrize(
+    ("schema", "n", "kind"),
+    each_pair([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
+)
 def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
     strategy = found.strategy
@@ -321,13 +326,15 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema"),
-    [
-        *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
-        *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
-    ],
+    ("name", "kind", "schema"),
+    each_once(
+        OTHERS,
+        [
+            *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
+            *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
+        ],
+    ),
 )
-@pytest.mark.parametrize("name", OTHERS)
 def test_other_toeplitz_workloads(name, kind, schema):
     """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
     from scipy.optimize import minimize

@@ -9,6 +9,7 @@ from anechoic.algebra.systems import realisation
 from anechoic.losses import tail_weights
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
+from tests.marks import in_turn
 
 
 def exact_loss(gaps, n, separation, count, kind, poles=(1,)):
@@ -77,15 +78,15 @@ def check_against_mpmath(objective, gaps, pattern, kind, poles=(1,), *, rel=1e-1
     np.testing.assert_allclose(gradient * gaps, slopes, rtol=0, atol=slope * scale)
 
 
-@pytest.mark.parametrize("kind", ["max", "rms"])
+@in_turn("kind", ["max", "rms"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("gaps", HARD)
 def test_prefix_sums_where_floats_are_hard(gaps, pattern, kind):
     check_against_mpmath(BLTObjective(*pattern, kind), gaps, pattern, kind)
 
 
-@pytest.mark.parametrize("kind", ["max", "rms"])
-@pytest.mark.parametrize("pattern", [PATTERNS[0], PATTERNS[2]])
+@in_turn("kind", ["max", "rms"])
+@in_turn("pattern", [PATTERNS[0], PATTERNS[2]])
 @pytest.mark.parametrize("gaps", [HARD[i] for i in (0, 2, 3, 5)])
 @pytest.mark.parametrize("momentum", [0.9, 0.5])
 def test_momentum_where_floats_are_hard(gaps, pattern, kind, momentum):

@@ -8,6 +8,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses import loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.strategies import Dense, Identity, Restarted, Toeplitz
+from tests.marks import each_once
 
 CASES = [
     (1, Single()),
@@ -25,9 +26,9 @@ def damping_of(strategy):
     return 1 - c[1] / c[0] / 0.5
 
 
-@pytest.mark.parametrize("kind", ["rms", "max", "last", "weights"])
-@pytest.mark.parametrize(("n", "schema"), CASES)
-@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("beta", "n", "schema", "kind"), each_once([0.0, 0.9], CASES, ["rms", "max", "last", "weights"])
+)
 def test_no_damping_does_better(n, schema, kind, beta):
     workload = workloads.momentum(n, beta)
     weights = np.arange(1.0, n + 1) if kind == "weights" else kind
@@ -58,8 +59,9 @@ def test_it_beats_the_square_root_where_units_come_back():
     assert found.gap > 0
 
 
-@pytest.mark.parametrize("schema", [Single(), MinSep(5), MinSep(5, 2), Cyclic(6), FullBatch()])
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(
+    ("kind", "schema"), each_once(["rms", "max"], [Single(), MinSep(5), MinSep(5, 2), Cyclic(6), FullBatch()])
+)
 def test_restarts(schema, kind):
     n = 24
     workload = workloads.prefix_sum(n)

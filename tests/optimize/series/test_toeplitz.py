@@ -14,6 +14,7 @@ from anechoic.optimize.comb import comb_of
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
+from tests.marks import each_once, every_other, in_turn
 
 bounds = import_module("anechoic.optimize.series.toeplitz_bound")
 objectives = import_module("anechoic.optimize.series.toeplitz_objective")
@@ -65,8 +66,8 @@ def test_the_square_root_is_optimal_for_max_loss():
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 47])
-@pytest.mark.parametrize("kind", ["rms", "max", "weights"])
+@in_turn("n", [1, 2, 3, 10, 47])
+@in_turn("kind", ["rms", "max", "weights"])
 def test_certified_for_every_workload(name, n, kind):
     workload = WORKLOADS[name](n)
     weights = np.random.default_rng(n).random(n) if kind == "weights" else kind
@@ -93,8 +94,9 @@ def test_equal_weights_are_rms_and_the_last_one_is_last():
     assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
 
 
-@pytest.mark.parametrize("schema", [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
-@pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.parametrize(
+    ("kind", "schema"), each_once(["rms", "max"], [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
+)
 def test_several_participations(schema, kind):
     workload = workloads.prefix_sum(41)
     found = optimize.toeplitz(workload, participation=schema, loss=kind)
@@ -152,7 +154,7 @@ class TestBound:
     """It is a lower bound whatever c it is computed at, and whatever way its norm is found."""
 
     @pytest.mark.parametrize("way", ["gram", "powers"])
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", every_other(range(6)))
     def test_no_strategy_beats_it(self, way, seed, monkeypatch):
         if way == "powers":
             monkeypatch.setattr(bounds, "WORK", 0)

@@ -17,6 +17,7 @@ from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_replayable, environment
+from tests.marks import each_once, every_other, slow
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
 
@@ -66,8 +67,10 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 5, 8, 14, 15])
-@pytest.mark.parametrize(("mode", "optimizer"), [("hooks", adam), ("ghost", momentum), ("functorch", adam)])
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "at"),
+    each_once([("hooks", adam), ("ghost", momentum), ("functorch", adam)], [0, 1, 3, 5, 8, 14, 15]),
+)
 def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     scrambled()
@@ -85,7 +88,9 @@ def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_pro
     assert resumed.engine.get_epsilon(1e-5) == whole.engine.get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "workers", every_other([{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+)
 def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     torch.manual_seed(5)
@@ -241,7 +246,7 @@ def test_a_missing_file(tmp_path):
     fresh_and_unharmed(tmp_path / "none.ckpt", CheckpointError, "cannot be read: No such file")
 
 
-@pytest.mark.parametrize("keep", [0, 10, 80, 87, 88, 1000, 0.5, 0.99, -1])
+@pytest.mark.parametrize("keep", [0, *slow(10, 80), 87, 88, *slow(1000, 0.5, 0.99), -1])
 def test_a_truncated_file(keep, tmp_path, other_process):
     path = saved(tmp_path)
     content = path.read_bytes()

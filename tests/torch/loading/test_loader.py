@@ -15,6 +15,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
+from tests.marks import each_once, every_other, in_turn
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
 
 KEY = bytes(range(32))
@@ -81,8 +82,9 @@ def same(a, b):
     )
 
 
-@pytest.mark.parametrize("name", ["one", "two", "lasting"])
-@pytest.mark.parametrize("sampling", [None, CyclicPoisson(20, 3, 2, 14)], ids=["fixed", "cyclic"])
+@pytest.mark.parametrize(
+    ("sampling", "name"), each_once([None, CyclicPoisson(20, 3, 2, 14)], ["one", "two", "lasting"])
+)
 def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     expected = passes(loader_of(sampling))
     assert same(passes(loader_of(sampling, workers=WORKERS[name])), expected)
@@ -90,7 +92,7 @@ def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     assert len(drawn.unique()) == len(drawn)  # nothing is drawn twice
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_a_loop_that_is_left_resumes_at_the_release_count(name):
     expected = passes(loader_of())
     loader = loader_of(workers=WORKERS[name])
@@ -127,7 +129,7 @@ def test_the_facade_shows_the_data_set_given():
     assert isinstance(loader, DataLoader)
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_only_the_newest_iterator_lives(name):
     loader = loader_of(workers=WORKERS[name])
     old = iter(loader)
@@ -153,7 +155,7 @@ def test_the_last_batch_of_a_pass_cannot_be_skipped_either():
         next(batches)
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_the_generators_of_the_training_loop_are_not_touched(name):
     loader = loader_of(workers=WORKERS[name])
 
@@ -188,8 +190,8 @@ def test_data_sets_that_fetch_several_examples_at_once():
 # Micro-batches.
 
 
-@pytest.mark.parametrize("count", range(12))
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 20, None])
+@in_turn("count", range(12))
+@in_turn("most", [1, 2, 3, 5, 20, None])
 def test_split(count, most):
     parts = split(list(range(count)), most)
     assert [index for part in parts for index in part] == list(range(count))
@@ -202,7 +204,7 @@ def test_split(count, most):
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("name", list(WORKERS))
+@pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_micro_batches_hold_the_same_examples(name):
     whole = passes(loader_of())
     found, step = [], []
@@ -285,8 +287,7 @@ def test_a_batch_that_cannot_be_emptied_is_refused():
         empty_like({"x": torch.ones(2), "count": 2})
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("forward", [True, False], ids=["forward", "step-only"])
+@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["hooks", "functorch", "ghost"]))
 def test_empty_batches_are_releases(mode, forward):
     mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
     run = start(mode, mech=mech)
@@ -325,7 +326,7 @@ def test_an_empty_batch_does_not_take_gradients_of_another(mode):
 # Whole runs.
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", every_other(["hooks", "ghost"]))
 def test_a_run_does_not_depend_on_workers(mode):
     ends = [
         train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))

@@ -6,14 +6,14 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager as OpacusManage
 
 from anechoic.errors import DesynchronizedError, MismatchError
 from anechoic.torch import BatchMemoryManager
-from tests.torch.setting import MODES, backward, start, step, train, weights
+from tests.torch.setting import ONE_MODE, backward, start, step, train, weights
 
 
 def manage(run, size=3):
     return BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
     run, whole = start(mode), start(mode)
     before = weights(run.model)
@@ -30,7 +30,7 @@ def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
     assert torch.equal(train(run), train(whole))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_micro_batch_that_is_skipped_is_refused(mode):
     run = start(mode)
     with manage(run) as batches:
@@ -41,7 +41,7 @@ def test_a_micro_batch_that_is_skipped_is_refused(mode):
             next(iterator)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_micro_batch_that_is_stepped_twice_is_refused(mode):
     run = start(mode)
     with manage(run) as batches:
@@ -54,7 +54,7 @@ def test_a_micro_batch_that_is_stepped_twice_is_refused(mode):
         assert run.engine.releases == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_micro_batches_accumulated_by_hand_are_refused(mode):
     run = start(mode)
     with manage(run) as batches:
@@ -66,7 +66,7 @@ def test_micro_batches_accumulated_by_hand_are_refused(mode):
             run.optimizer.step()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_sizes_may_change_between_two_batches(mode):
     run, whole = start(mode), start(mode)
     for size in (3, 100, 1):

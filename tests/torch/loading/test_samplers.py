@@ -15,6 +15,7 @@ from anechoic.batches.promise import check_promise
 from anechoic.errors import MismatchError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
+from tests.marks import in_turn
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
@@ -194,7 +195,7 @@ def test_impossible_batches_are_refused(batches, reason):
         Given(batches, 4)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("promise", "batches", "steps", "broken"),
     [
         (Single(), [[0, 1], [2, 3]], 2, None),

@@ -14,6 +14,7 @@ from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import BatchMemoryManager, LocalSteps, PrivacyEngine, pseudo_gradient
 from anechoic.torch.local.pseudo_gradient import unit_pseudo_gradients
 from anechoic.units.ownership import Units
+from tests.marks import each_pair, every_other
 from tests.torch.setting import FEATURES, data, network, start, weights
 
 SIZES = (1, 5, 2, 3, 1, 9, 4, 7)  # of the units: 32 examples in all
@@ -164,9 +165,9 @@ def test_convolutions_and_frozen_parameters():
         torch.testing.assert_close(tensor, other[name], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
-@pytest.mark.parametrize("combine", ["sum", "mean"])
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("reduction", "combine", "mode"), each_pair(["sum", "mean"], ["sum", "mean"], ["hooks", "functorch"])
+)
 def test_one_local_step_releases_what_the_path_over_unit_gradients_releases(mode, combine, reduction):
     wanted = fit(run_of(combine=combine, reduction=reduction, grad_sample_mode=mode), None)
     for vectorize in (True, False):
@@ -496,14 +497,16 @@ def go_on(run, how, *, until, contribute=None):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        (SAME, SAME | {"local_steps": 4}),
-        (SAME, SAME | {"learning_rate": 0.2}),
-        (SAME, SAME | {"local_batch_size": 1}),
-        (SAME, SAME | {"vectorize": False}),
-        (SAME, None),
-        (None, SAME),
-    ],
+    every_other(
+        [
+            (SAME, SAME | {"local_steps": 4}),
+            (SAME, SAME | {"learning_rate": 0.2}),
+            (SAME, SAME | {"local_batch_size": 1}),
+            (SAME, SAME | {"vectorize": False}),
+            (SAME, None),
+            (None, SAME),
+        ]
+    ),
 )
 def test_a_resumed_run_keeps_to_its_contributions(first, second, tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "_MADE", {})

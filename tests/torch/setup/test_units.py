@@ -18,6 +18,7 @@ from anechoic.sampling import External, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
+from tests.marks import each_once, every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network, start, step, train, weights
 from tests.torch.units_setting import (
     CLIP,
@@ -74,8 +75,7 @@ def agree(run, expected, steps):
 # The whole path.
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("combine", ["sum", "mean"])
+@pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
 def test_a_run_over_units_is_the_one_by_hand(name, combine):
     ids = np.arange(EXAMPLES) ** 3 % 29 % 9
     count = len(set(ids.tolist()))
@@ -88,8 +88,7 @@ def test_a_run_over_units_is_the_one_by_hand(name, combine):
     agree(unit_run(ids=Units(ids, combine=combine), sampling=sampling), expected, 8)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("combine", ["sum", "mean"])
+@pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
 def test_a_run_with_several_owners_is_the_one_by_hand(name, combine):
     generator = np.random.default_rng(3)
     owners = [set(generator.choice(6, size=generator.integers(1, 3), replace=False)) for _ in range(EXAMPLES)]
@@ -158,7 +157,7 @@ def test_a_run_with_max_examples_is_the_one_by_hand(owners):
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
-@pytest.mark.parametrize("ids", ["one unit", "one each", "one large"])
+@pytest.mark.parametrize("ids", every_other(["one unit", "one each", "one large"]))
 def test_extreme_units(mode, ids):
     labels = {
         "one unit": [0] * EXAMPLES,
@@ -232,8 +231,7 @@ def pulled(ids, x, *, sampling, steps=3, clip_norm=1.0, noise_std=0.5):
     return sums
 
 
-@pytest.mark.parametrize("owners", ["one", "several"])
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("name", "owners"), each_once(SCHEMES, ["one", "several"]))
 def test_zeroing_a_unit_moves_no_release_by_more_than_the_clip_norm(name, owners):
     # the same noise and the same batches: the difference of two releases is what the unit adds
     ids = [0] * 12 + [1] * 4 + [2, 3, 4, 5]

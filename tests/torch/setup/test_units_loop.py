@@ -12,14 +12,14 @@ from anechoic.runs import ledger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
+from tests.marks import each_once, every_other
 from tests.torch.setting import data, network, start, step, train, weights
 from tests.torch.units_setting import CLIP, EXAMPLES, IDS, LR, scheme, unit_run
 
 # Micro-batches, workers, empty batches.
 
 
-@pytest.mark.parametrize("most", [4, 5, 9, 100])
-@pytest.mark.parametrize("name", ["fixed", "poisson"])
+@pytest.mark.parametrize(("name", "most"), each_once(["fixed", "poisson"], [4, 5, 9, 100]))
 def test_micro_batches_split_no_unit(most, name):
     sampling = scheme(name, 11, 10)
     whole, parts = (unit_run(ids=IDS, sampling=sampling, noise_std=0.5) for _ in range(2))
@@ -47,7 +47,7 @@ def test_a_unit_larger_than_a_micro_batch_is_refused():
             step(run, batch)
 
 
-@pytest.mark.parametrize("most", [None, 4])
+@pytest.mark.parametrize("most", every_other([None, 4]))
 def test_workers_change_nothing(most):
     runs = []
     for workers in (0, 2):

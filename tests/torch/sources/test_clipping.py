@@ -6,6 +6,7 @@ import torch
 
 from anechoic.noise.grid import float_excess
 from anechoic.torch.sources.clipping import Clipping, clipped_sums, rounded_down
+from tests.marks import in_turn
 
 CLIPS = (1e-300, 1e-30, 1e-12, 1e-8, 1.0, 1e6, 1e12, 1e20)
 SCALES = (1e-25, 1e-13, 1e-6, 1.0, 1e7, 1e19, 1e30)
@@ -22,8 +23,8 @@ def test_norms_of_large_layers_do_not_fall_short():
     assert 1 - 2e-5 <= total.double().norm().item() <= 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("clip", CLIPS)
+@in_turn("dtype", [torch.float32, torch.float64])
+@in_turn("clip", CLIPS)
 def test_one_contribution_never_exceeds_the_clip_norm(clip, dtype):
     generator = torch.Generator().manual_seed(0)
     for scale in SCALES:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources import Clipping
+from tests.marks import each_once, each_pair
 from tests.torch.setting import start, weights
 
 B, CLIP = 8, 1.0
@@ -73,9 +74,10 @@ def inputs(*shape, seed=1):
 # Losses of other shapes than (examples,).
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("kind", ["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"])
+@pytest.mark.parametrize(
+    ("kind", "scale", "reduction"),
+    each_pair(["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"], [0.01, 1.0, 100.0], ["mean", "sum"]),
+)
 def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction):
     outputs = {"mse": 1, "bce": 1}.get(kind, 3)
     x, y = inputs(4) * scale, inputs(outputs, seed=2)
@@ -304,8 +306,7 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("clip", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("use", MEASURED)
+@pytest.mark.parametrize(("use", "clip"), each_once(MEASURED, [0.01, 1.0, 100.0]))
 def test_what_runs_through_layers_is_measured(use, clip):
     x, y = inputs(3), inputs(1, seed=2)
 
@@ -434,8 +435,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("wrap", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "wrap"), each_once(MODELS, [True, False]))
 def test_layers_work(name, wrap):
     make, x = MODELS[name]
     y = torch.arange(B) % 3

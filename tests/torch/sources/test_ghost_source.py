@@ -17,6 +17,7 @@ from anechoic.torch.sources.ghost import gradients, module, rows
 from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, Scattered, excess, norms
+from tests.marks import in_turn
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
 
 B = 8
@@ -59,8 +60,8 @@ def exact_norms(x, a):
 # Norms.
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e7, 1e30])
-@pytest.mark.parametrize("positions", [1, 2, 3, 64])
+@in_turn("scale", [1e-30, 1.0, 1e7, 1e30])
+@in_turn("positions", [1, 2, 3, 64])
 def test_norms_never_fall_short_of_exact_ones(positions, scale):
     x, a = normal(4, positions, 3) * scale, normal(4, positions, 2, seed=2)
     found = outer(x, a).squared_norms()
@@ -332,7 +333,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("clip", [0.05, 1.0, 1e9])
+@in_turn("clip", [0.05, 1.0, 1e9])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_against_single_rows(name, clip):
     make, x = MODELS[name]

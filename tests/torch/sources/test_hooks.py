@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
+from tests.marks import each_once
 from tests.torch.setting import weights
 
 ROWS, CLIP = 6, 0.7
@@ -435,17 +436,19 @@ def evaluation_with_gradients(module, x, y):
     module.train()
 
 
-@pytest.mark.parametrize("mode", HOOKED)
 @pytest.mark.parametrize(
-    "between",
-    [
-        forward_alone,
-        gradient_of_the_input,
-        gradient_for_the_log,
-        interrupted_forward,
-        interrupted_backward,
-        evaluation_with_gradients,
-    ],
+    ("between", "mode"),
+    each_once(
+        [
+            forward_alone,
+            gradient_of_the_input,
+            gradient_for_the_log,
+            interrupted_forward,
+            interrupted_backward,
+            evaluation_with_gradients,
+        ],
+        HOOKED,
+    ),
 )
 def test_what_was_computed_aside_does_not_count(between, mode):
     assert torch.equal(steps(between, mode=mode), steps(mode=mode))

@@ -17,9 +17,10 @@ from anechoic.torch.sources import single_rows
 from anechoic.torch.sources.ghost import gradients
 from anechoic.torch.sources.row_calls import RowCall
 from anechoic.torch.sources.single_rows import SingleRows
+from tests.marks import mostly_slow
 from tests.torch.setting import FEATURES, backward, data, network, start, step, train
 
-MODES = ("hooks", "ghost", "vmap", "vmap_loss")
+MODES = mostly_slow(("hooks", "ghost", "vmap", "vmap_loss"), quick=("ghost", "vmap"))
 WHOLE = ("hooks", "functorch", "ghost")  # these show the model a whole batch
 
 

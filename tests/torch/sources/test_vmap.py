@@ -16,6 +16,7 @@ from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources import vmap
 from anechoic.torch.sources.row_calls import RowCall, RowModel
+from tests.marks import each_once, every_other
 from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
 
 BOTH = ("vmap", "vmap_loss")
@@ -30,8 +31,7 @@ def released(run, batch):
     return torch.cat([p.grad.flatten() for p in run.model.parameters()]) * run.mechanism.expected_batch_size
 
 
-@pytest.mark.parametrize("mode", BOTH)
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("reduction", "mode"), each_once(["mean", "sum"], BOTH))
 def test_a_run_is_that_of_hooks(mode, reduction):
     expected = train(start("hooks", reduction=reduction))
     assert torch.allclose(train(start(mode, reduction=reduction)), expected, atol=1e-5)
@@ -56,8 +56,7 @@ def test_reentrant_checkpointing_at_the_inputs_loses_no_gradient(mode):
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
-@pytest.mark.parametrize("mode", BOTH)
-@pytest.mark.parametrize("rows", [1, 3, 100])
+@pytest.mark.parametrize(("rows", "mode"), each_once([1, 3, 100], BOTH))
 def test_chunks_change_nothing(mode, rows, monkeypatch):
     expected = train(start(mode))
     parameters = sum(p.numel() for p in network().parameters())
@@ -75,7 +74,7 @@ def test_memory_is_a_setting_of_the_run():
         step(run, batch)
 
 
-@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("mode", every_other(BOTH))
 def test_micro_batches(mode):
     run, whole = start(mode), start(mode)
     while run.engine.releases < run.mechanism.steps:
@@ -87,7 +86,7 @@ def test_micro_batches(mode):
     assert torch.allclose(weights(run.model), train(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("rows", every_other([1, 2, 3, 5, 100]))
 def test_units_are_clipped_together_whatever_the_chunks(rows, monkeypatch):
     owners = [*range(9), *torch.randint(0, 9, (31,), generator=torch.Generator().manual_seed(0)).tolist()]
     mech = Mechanism(Identity(3), FixedOrder(9, 5, steps=3), 1e-9, 0.2, unit="user")

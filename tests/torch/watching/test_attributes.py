@@ -16,6 +16,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.torch.sources import single_rows
 from anechoic.torch.watching import attributes
 from anechoic.torch.watching.attributes import AttributeSnapshot
+from tests.marks import in_turn
 from tests.torch.setting import FEATURES, start, step
 
 
@@ -121,7 +122,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@in_turn("change", CHANGES)
 def test_every_change_is_seen_and_only_that(change):
     made, one, other = layer(), AttributeSnapshot(), AttributeSnapshot()
     before = one.layer(made)

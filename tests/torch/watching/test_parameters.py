@@ -9,6 +9,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch.watching import parameters as watch
 from anechoic.torch.watching.parameters import ParameterWatch, checksum
+from tests.marks import each_once, each_pair, in_turn
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
 
@@ -33,9 +34,10 @@ def to_minus_zero(run):
     next(run.model.parameters()).data[0, 0].neg_()
 
 
-@pytest.mark.parametrize("change", [fused, through_data, through_memory, by_one_bit, to_minus_zero])
-@pytest.mark.parametrize("copied", [True, False])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "copied", "change"),
+    each_pair(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
+)
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     model = network()
@@ -101,8 +103,8 @@ def test_frozen_parameters_are_compared_by_bits(compared, monkeypatch):
         train(run, 2)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
+@in_turn("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
+@in_turn("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
 def test_a_checksum_sees_every_change(shape, dtype):
     tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 100).to(dtype)
     assert torch.equal(checksum(tensor), checksum(tensor.clone()))
@@ -165,8 +167,7 @@ def climbed(run, batch):
             p.add_(q.grad, alpha=0.1)
 
 
-@pytest.mark.parametrize("copied", [True, False])
-@pytest.mark.parametrize("mode", [*MODES, "vmap", "vmap_loss"])
+@pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap", "vmap_loss"], [True, False]))
 def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     run, same = start(mode), start(mode)

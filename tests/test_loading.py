@@ -1,0 +1,69 @@
+"""What is loaded when: one process takes the steps of a user one by one and says what it has loaded."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_architecture import NOT_LOADED
+from tests.test_cli import PLAN
+
+STEPS = f"""
+import json, sys
+def loaded(): said[step] = sorted(sys.modules)
+said, step = {{}}, "start"
+import anechoic as an
+step = "import"; loaded()
+from anechoic.noise import NoiseStream
+stream = NoiseStream(an.strategies.Identity(2), 3)
+step = "stream"; loaded()
+stream.next(stream.init())
+step = "row"; loaded()
+mechanism = an.Mechanism(an.strategies.Identity(4), an.sampling.FixedOrder(8, 2, epochs=1), 1.0)
+for format in ("text", "markdown", "html", "json"): mechanism.report(format)
+step = "report"; loaded()
+from anechoic.cli import main
+said["code"] = main({PLAN!r})
+step = "plan"; loaded()
+from anechoic.lab.report import charts
+step = "charts"; loaded()
+charts.heat_map([[1.0]], label="C", title="C")
+step = "drawn"; loaded()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said():
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_importing_the_package_loads_nothing_optional(said):
+    found = set(NOT_LOADED) & set(said["import"])
+    assert not found, f"import anechoic loads {sorted(found)}: import it where it is used"
+
+
+def test_numpy_streams_do_not_load_torch(said):
+    assert "torch" not in said["row"]
+
+
+def test_cryptography_is_loaded_with_the_first_row(said):
+    assert "cryptography" not in said["stream"]
+    assert "cryptography" in said["row"]
+
+
+def test_a_report_loads_no_torch(said):
+    assert not {"torch", "opacus", "matplotlib", "dp_accounting"} & set(said["report"])
+
+
+def test_plan_loads_no_torch(said):
+    assert said["code"] == 0
+    assert not {"torch", "opacus", "matplotlib"} & set(said["plan"])
+
+
+def test_importing_the_reports_loads_no_matplotlib_and_drawing_no_pyplot(said):
+    assert "matplotlib" not in said["charts"]
+    assert "matplotlib.pyplot" not in said["drawn"]
