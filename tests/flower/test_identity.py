@@ -81,6 +81,10 @@ def test_labels():
     assert (identity.unit, Partitions().unit) == ("user", "client")
 
 
-@pytest.mark.parametrize("identity", [PublicKeys(), Partitions("who"), Labels(lambda node: 1)], ids=str)
+@pytest.mark.parametrize(
+    "identity",
+    [PublicKeys(), Partitions("who"), Labels(lambda node: 1)],
+    ids=lambda identity: type(identity).__name__,
+)
 def test_each_says_who_answers_for_it(identity):
     assert len(identity.sentence) > 40
