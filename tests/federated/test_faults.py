@@ -79,8 +79,8 @@ def released_as(patch, release):
 
 
 def noise_after_momentum(patch):
-    def release(server, asked):
-        standing, noise = server._standing, server._noise.next()
+    def release(server, standing, asked):
+        noise = server._noise.next()
         scale = spacing(CLIP, BITS) / PER_ROUND
         standing.model, standing.memory = OPTIMIZER.advance(
             standing.model, asked.total * scale, standing.memory, standing.step
@@ -105,9 +105,9 @@ def noise_not_advanced(patch):
 def divisor_by_replies(patch):
     real = Server._release
 
-    def release(server, asked):
+    def release(server, standing, asked):
         server.clients_per_round = asked.answered
-        return real(server, asked)
+        return real(server, standing, asked)
 
     released_as(patch, release)
 

@@ -200,8 +200,11 @@ def test_config_is_plain_and_a_model_is_a_copy():
     asked = server.ask(range(9))
     assert all(type(value) in (int, float, str) for value in asked.config.values())
     assert (asked.config["clip_norm"], asked.config["grid_bits"]) == (CLIP, BITS) == (CLIP, server.grid_bits)
-    asked.model["w"][:] = 9
+    with pytest.raises(ValueError, match="read-only"):
+        asked.model["w"][:] = 9  # clients of one process would train on each other's weights
+    server.model["w"][:] = 9
     assert server.model["w"][0, 0] == 1
+    assert server.close(asked).model["w"].flags.writeable
 
 
 def test_a_server_cannot_be_copied_or_shared_with_a_fork():

@@ -153,7 +153,7 @@ OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"optimizer": federated.SGD(0.5)}, "optimizer"),
+        ({"optimizer": federated.SGD(0.5)}, "optimizer.lr"),
         ({"optimizer": federated.FedAdam()}, "optimizer"),
         ({"mechanism": small_mechanism(federated.CoolDown(3, 3), 3, epsilon=3.0)}, "mechanism"),
     ],

@@ -35,11 +35,11 @@ def initial():
     }
 
 
-def mechanism(rounds=ROUNDS, discipline=DISCIPLINE, per_round=PER_ROUND):
+def mechanism(rounds=ROUNDS, discipline=DISCIPLINE, per_round=PER_ROUND, unit="client"):
     strategy = BandedToeplitz(rounds, [1.0, 0.5, 0.25])
     sampling = External(discipline.participation, per_round, rounds)
     return an.calibrate(
-        strategy, sampling=sampling, epsilon=8.0, delta=1e-5, clip_norm=CLIP, unit="client", grid_bits=24
+        strategy, sampling=sampling, epsilon=8.0, delta=1e-5, clip_norm=CLIP, unit=unit, grid_bits=24
     )
 
 
@@ -93,7 +93,11 @@ def strategy(**options):
     }
     given.update(options)
     if "mechanism" not in given and "epsilon" not in given:
-        given["mechanism"] = mechanism(discipline=given["discipline"], per_round=given["clients_per_round"])
+        given["mechanism"] = mechanism(
+            discipline=given["discipline"],
+            per_round=given["clients_per_round"],
+            unit=getattr(given["identity"], "unit", "client"),
+        )
     return CorrelatedFedOpt(**given)
 
 

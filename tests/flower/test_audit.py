@@ -102,9 +102,9 @@ def test_a_divisor_by_replies_is_noticed(monkeypatch):
     """One client of each round is silent: divided by who replied, each of the others counts more."""
     real = Server._release
 
-    def by_replies(server, asked):
+    def by_replies(server, standing, asked):
         server.clients_per_round = max(1, asked.answered)
-        return real(server, asked)
+        return real(server, standing, asked)
 
     def audited():
         with monkeypatch.context() as patch:
@@ -169,11 +169,11 @@ def test_noise_after_momentum_is_noticed(monkeypatch):
 def _with(advance, optimizer):
     real = Server._release
 
-    def release(server, asked):
+    def release(server, standing, asked):
         kept = type(optimizer).advance
         type(optimizer).advance = advance
         try:
-            return real(server, asked)
+            return real(server, standing, asked)
         finally:
             type(optimizer).advance = kept
 

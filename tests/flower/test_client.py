@@ -172,6 +172,10 @@ def test_a_shared_node_keeps_no_state_of_a_user():
     seen.clear()
     found = small.strategy(identity=Labels(lambda node: "ann"), discipline=small.CoolDown(1), min_available=1)
     small.run(found, grid, rounds=2)
+    assert seen == [("ann", []), ("ann", [])]  # the device may be somebody else's tomorrow
+    seen.clear()
+    found = small.strategy(discipline=small.CoolDown(1), min_available=1)
+    small.run(found, InProcessGrid(small.client_app(training), 1), rounds=2)
     assert seen == [(None, []), (None, ["momentum"])]
 
 

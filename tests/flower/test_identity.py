@@ -77,7 +77,7 @@ def test_labels():
     identity = Labels(lambda node: people[grid.place(node.node_id)])
     places = identity.places(grid, EXCHANGE)
     found = {name: (grid.place(place.node_id), place.shared) for name, place in places.items()}
-    assert found == {"ann": (0, False), "bob": (1, True), "cy": (1, True), 5: (3, True)}
+    assert found == {"ann": (0, True), "bob": (1, True), "cy": (1, True), 5: (3, True)}
     assert (identity.unit, Partitions().unit) == ("user", "client")
 
 

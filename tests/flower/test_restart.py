@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from anechoic.flower import Fate, PublicKeys
+from anechoic.errors import MismatchError
+from anechoic.flower import Fate, Partitions, PublicKeys
 from anechoic.flower.records import arrays_of, record_of
 from tests.flower import small
 
@@ -122,3 +123,23 @@ def test_the_ledger_knows_clients_by_their_keys(tmp_path):
         found.close()
     assert summary.participations == small.ROUNDS * small.PER_ROUND
     assert summary.nearest >= 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"identity": Partitions("who")}, {"masked": True}, {"unprotected_metrics": ["loss"]}],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_run_goes_on_as_it_was_begun(tmp_path, other):
+    """Clients known by something else are others, and a statement must not forget what left before."""
+    first = strategy(tmp_path, identity=PublicKeys())
+    first.open(record_of(small.initial()))
+    first.close()
+    with pytest.raises(MismatchError, match=r"setting|identity"):
+        strategy(tmp_path, **{"identity": PublicKeys(), **other}).open(record_of(small.initial()))
+
+
+def test_a_mechanism_of_another_unit_is_refused():
+    made = small.mechanism(unit="user")
+    with pytest.raises(MismatchError, match="tells clients apart"):
+        small.strategy(mechanism=made).open(record_of(small.initial()))

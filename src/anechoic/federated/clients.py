@@ -76,10 +76,10 @@ def listed(available: Any) -> list[Any]:
         ValueError: for something else than a list of ids.
     """
     if isinstance(available, np.ndarray):
-        if np.ma.is_masked(available) or available.ndim != 1 or available.dtype.kind not in "iuUSO":
+        if np.ma.is_masked(available) or available.ndim != 1 or available.dtype.kind not in "iuUO":
             raise ValueError(
                 f"available is an array of {available.dtype}, shape {available.shape}: give a list of ids,"
-                " each an integer, text or bytes."
+                " each an integer, text or bytes (an array of bytes forgets zeros at their ends)."
             )
         return list(available.tolist())
     if isinstance(available, str | bytes | Mapping) or not isinstance(available, Sequence | Set | Iterable):

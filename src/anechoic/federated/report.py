@@ -71,20 +71,29 @@ def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> R
 
 
 def statement_of_run(
-    report: Report, mechanism: Mechanism, discipline: Discipline, clients_per_round: int, *, masked: bool
+    report: Report,
+    mechanism: Mechanism,
+    discipline: Discipline,
+    clients_per_round: int,
+    *,
+    single: bool,
+    sums: bool,
+    durable: bool,
 ) -> str:
     """What the server adds to its mechanism's statement, and that statement. It holds no secret.
 
     Args:
-        masked: whether the server sees sums of updates only.
+        single, sums: whether the server sees single updates, and sums of several.
+        durable: whether the ledger outlives the process.
     """
     unit = mechanism.unit
     lines = [
         ("Protected", f"one {unit}: all its updates, in all rounds together"),
         (
             "Participation",
-            f"{discipline.participation.describe()}. Enforced by {discipline.describe()['kind']}: charged and"
-            " on disk before anything is sent, also for rounds that release nothing",
+            f"{discipline.participation.describe()}. Enforced by {discipline.describe()['kind']}: charged"
+            f" {'and on disk ' if durable else ''}before anything is sent, also for rounds that release"
+            f" nothing{'' if durable else '. The ledger ends with the process: there is no state directory'}",
         ),
         *report.lines()[:2],
         (
@@ -93,7 +102,7 @@ def statement_of_run(
             f" integers; equal weights; every sum is divided by {clients_per_round}, however many answer",
         ),
         ("Noise", "one row a release, on the sum, before the server optimiser"),
-        ("Trusted", _trust(unit, masked)),
+        ("Trusted", _trust(unit, single, sums)),
         (
             "Not protected",
             f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether it"
@@ -106,8 +115,11 @@ def statement_of_run(
     return f"FEDERATED RUN\n{text}\n\n{mechanism.report()}"
 
 
-def _trust(unit: str, masked: bool) -> str:
-    if masked:
+def _trust(unit: str, single: bool, sums: bool) -> str:
+    if single and sums:
+        seen, masked = _trust(unit, True, False), _trust(unit, False, True)
+        return f"{seen}. Some updates reached it in sums: there, {masked}"
+    if sums:
         return (
             f"the server with sums of updates and with the noise, not with single updates; each {unit} with"
             f" the norm of its own, since only sums are checked: one that lies weakens the guarantee of none,"

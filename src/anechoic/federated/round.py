@@ -24,7 +24,7 @@ FOREIGN = "a client that was not asked"
 DUPLICATE = "a second reply of one client"
 LATE = "late: the round is over"
 OTHER_ROUND = "a reply to another round"
-LYING = "a sum longer than so many clients can reach"
+UNREADABLE = "a reply that cannot be read"
 NOT_THE_MODEL = "arrays that are not those of the model"
 NOT_FINITE = "a number that is not finite"
 NOT_ON_THE_GRID = "no update on the grid"
@@ -38,11 +38,14 @@ class Asked:
         attempt: rounds of this step before it, which were short.
         clients: ids of those that were asked.
         resumed: whether it is asked for again, after a restart or without having been closed.
-        model: what they are to start from, by name.
+        model: what they are to start from, by name; read-only.
         config: for the message, numbers and text: "step", "attempt", "clip_norm", "grid_bits", and
             "round", a name for this round and no other, which is to come back with the reply.
         answered: how many have replied so far, whatever they sent.
         reasons: of refusals so far.
+        single, sums: replies of one client that reached the server, and sums of several.
+
+    One thread at a time adds to a round.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Asked:
         self.step, self.attempt, self.resumed = step, attempt, resumed
         self.clients = tuple(clients)
         self.model = model
+        for array in model.values():
+            array.setflags(write=False)  # clients in one process would train on each other's weights
         self.config: dict[str, int | float | str] = {
             "step": step,
             "attempt": attempt,
@@ -69,6 +74,7 @@ class Asked:
             "round": name,
         }
         self.reasons: Counter[str] = Counter()
+        self.single = self.sums = 0
         self.open = True
         self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
         self._waiting = set(self.clients)
@@ -100,20 +106,27 @@ class Asked:
             None, or the reason of the refusal.
         """
         refusal = self._claim(client, round)
-        return self._noted(refusal) if refusal is not None else self._take(reply)
+        if refusal is not None:
+            return self._noted(refusal)
+        self.single += 1
+        try:
+            with np.errstate(all="ignore"):  # a caller's setting must not make contents an error
+                return self._take(reply)
+        except Exception:  # whatever a client's object does when it is read, its client has answered
+            return self._noted(UNREADABLE)
 
     def add_sum(self, total: Any, clients: Iterable[ClientId]) -> str | None:
         """Add the sum of the grid vectors of several clients, where no single one can be seen.
 
-        That each of them is at most 2**grid_bits long is their word: only the sum is checked, against so
-        many times that bound.
+        That each of them is at most 2**grid_bits long is their word. Entries beyond so many times that bound
+        are cut to it, which changes no honest sum, and moves the rest by no more than it was moved.
 
         Args:
             total: int64, shape (dimension,).
             clients: whose updates it is the sum of, each of them asked, none of them added before.
 
         Returns:
-            None, or the reason of the refusal: then these clients count as zero.
+            None, or the reason of the refusal: the round is over.
 
         Raises:
             ValueError: for clients that were not asked, or that are in two sums; for a sum of another shape
@@ -134,10 +147,9 @@ class Asked:
                 f" {self._total.shape} is needed."
             )
         self._waiting.difference_update(members)
+        self.sums += 1
         bound = len(members) * 2**self._bits
-        if int(given.max()) > bound or int(given.min()) < -bound:
-            return self._noted(LYING)
-        self._total += given
+        self._total += np.clip(given, -bound, bound)  # 1-Lipschitz, and nothing to an honest sum
         return None
 
     def _claim(self, client: Any, name: str | None) -> str | None:
@@ -158,6 +170,8 @@ class Asked:
 
     def _take(self, reply: Any) -> str | None:
         if not isinstance(reply, Mapping):
+            if type(reply) is np.ndarray and reply.shape == (self._layout.dimension,):
+                reply = reply.copy()  # what is measured is what is added
             fault = fault_of_integers(reply, self._layout.dimension, self._bits)
             if fault is not None:
                 return self._noted(NOT_ON_THE_GRID, fault)
@@ -169,7 +183,8 @@ class Asked:
         vector: Array = self._layout.flatten(reply)
         if not np.isfinite(vector).all():
             return self._noted(NOT_FINITE)
-        self._total += to_grid(vector, clip_norm=self._clip_norm, grid_bits=self._bits)
+        integers = to_grid(vector, clip_norm=self._clip_norm, grid_bits=self._bits)
+        self._total += integers
         return None
 
     def _noted(self, kind: str, detail: str = "") -> str:

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class Server:
             use a key for one run only.
         counter: path of a file, kept elsewhere, by which an older state is recognised.
         adopt: take a state that was moved or copied.
+        setting: what else must be the same whenever the state is opened, as plain data: how clients are
+            known, say.
 
     Attributes:
         mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
@@ -81,6 +84,7 @@ class Server:
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
+        setting: Mapping[str, Any] | None = None,
     ) -> None:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
         self.mechanism, self.discipline = mechanism, discipline
@@ -95,6 +99,7 @@ class Server:
         if not isinstance(self.optimizer, ServerOptimizer):
             raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
         self.layout = Layout.of(initial, exclude)
+        self._setting = dict(setting or {})
         self._like = {name: np.array(array) for name, array in initial.items()}
         self._process, self._failed = os.getpid(), False
         self._start(state, key, counter, adopt)
@@ -213,11 +218,14 @@ class Server:
                 standing.tally.starved += 1
                 self._state.save(standing)
             raise
+        after = _copy(standing)
+        after.asked = tuple(map(plain_id, picked.ids))
+        after.tally.smaller += len(picked) < self.clients_per_round
+        self._failed = True
         with self._state.transaction():
             self._state.charge(self._ledger.charge(picked, standing.step))
-            standing.asked = tuple(map(plain_id, picked.ids))
-            standing.tally.smaller += len(picked) < self.clients_per_round
-            self._state.save(standing)
+            self._state.save(after)
+        self._standing, self._failed = after, False
         return self._opened(resumed=False)
 
     def _opened(self, *, resumed: bool) -> Asked:
@@ -253,9 +261,10 @@ class Server:
         asked.open = False
         self._failed = True  # until all is done: what is in memory may be between two steps
         enough = asked.answered >= self.min_replies
+        after = _copy(self._standing)
         with self._state.transaction():
-            update = self._end(asked, enough)
-        self._failed = False
+            update = self._end(after, asked, enough)
+        self._standing, self._failed = after, False
         self._round = None
         return Closed(
             enough,
@@ -264,25 +273,25 @@ class Server:
             asked.answered,
             Counter(asked.reasons),
             update,
-            self.model if enough else asked.model,
+            self.model,
         )
 
-    def _end(self, asked: Asked, enough: bool) -> Array | None:
+    def _end(self, standing: RunStanding, asked: Asked, enough: bool) -> Array | None:
         """The noisy mean, where enough have answered."""
-        standing = self._standing
         standing.tally.replies += asked.answered
+        standing.tally.single += asked.single
+        standing.tally.sums += asked.sums
         standing.tally.refused += asked.reasons
         standing.asked = None
         if enough:
-            return self._release(asked)
+            return self._release(standing, asked)
         standing.tally.short += 1
         standing.attempt += 1
         self._state.save(standing)
         return None
 
-    def _release(self, asked: Asked) -> Array:
+    def _release(self, standing: RunStanding, asked: Asked) -> Array:
         """The noisy mean; the model advances by it."""
-        standing = self._standing
         noisy = asked.total + self._noise.next()
         scale = spacing(self.clip_norm, self.grid_bits) / self.clients_per_round
         update: Array = np.multiply(noisy, scale, dtype=np.float64)
@@ -308,10 +317,18 @@ class Server:
         """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement.
 
         Args:
-            masked: whether updates reach the server as sums only (`Asked.add_sum`), never one by one.
+            masked: whether updates are to reach the server as sums only (`Asked.add_sum`), never one by one.
+                Where it has taken both, or others than these, the statement says so.
         """
+        tally = self._standing.tally
         return statement_of_run(
-            self.report(), self.mechanism, self.discipline, self.clients_per_round, masked=masked
+            self.report(),
+            self.mechanism,
+            self.discipline,
+            self.clients_per_round,
+            single=tally.single > 0 or not (masked or tally.sums),
+            sums=tally.sums > 0 or masked,
+            durable=self._state.durable,
         )
 
     # -- the rest --------------------------------------------------------------------------------
@@ -336,6 +353,7 @@ class Server:
                 "optimizer": self.optimizer.describe(),
                 "layout": [[e.name, e.shape, e.dtype] for e in self.layout.entries],
                 "excluded": self.layout.excluded,
+                "setting": self._setting,
             },
             sort_keys=True,
         )
@@ -363,3 +381,8 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server(step {self.step} of {self.mechanism.steps}, {self.layout.dimension} parameters)"
+
+
+def _copy(standing: RunStanding) -> RunStanding:
+    """To be changed, and to take the place of `standing` once that is committed."""
+    return replace(standing, tally=replace(standing.tally, refused=Counter(standing.tally.refused)))

@@ -27,6 +27,7 @@ class RunTally:
         smaller: rounds that were begun with fewer clients than planned.
         replies: that counted.
         refused: replies that did not, by reason.
+        single, sums: replies of one client that the server was given, and sums of several.
     """
 
     short: int = 0
@@ -34,6 +35,8 @@ class RunTally:
     smaller: int = 0
     replies: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    single: int = 0
+    sums: int = 0
 
 
 @dataclass
@@ -70,7 +73,13 @@ class NoiseMemory:
 
 
 class RunState(Protocol):
-    """What `Server` writes to. Everything inside `transaction` is kept together or not at all."""
+    """What `Server` writes to. Everything inside `transaction` is kept together or not at all.
+
+    Attributes:
+        durable: whether it outlives the process.
+    """
+
+    durable: bool
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
@@ -105,6 +114,8 @@ class RunState(Protocol):
 
 class RunInMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
+
+    durable = False
 
     def transaction(self) -> AbstractContextManager[None]:
         return nullcontext()

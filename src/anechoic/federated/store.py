@@ -57,6 +57,7 @@ class RunStore(StateFile):
     AGAIN = "ask again: an open round has the same clients"
     AGAIN_UNKNOWN = "ask again: the step shows whether the round was released"
     WRITTEN = "The change is in the file."
+    durable = True
     OTHERWISE = (
         "Open it with what it was begun with; for another mechanism, model or discipline begin another run,"
         " whose privacy cost adds to this one's."

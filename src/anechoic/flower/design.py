@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anechoic.errors import MismatchError
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.planning import plan_rounds
 from anechoic.mechanism import Mechanism
@@ -49,8 +50,15 @@ class Design:
 
         Raises:
             ValueError: as `plan_rounds`.
+            MismatchError: for a mechanism of another unit.
         """
         if self.mechanism is not None:
+            if self.mechanism.unit != unit:
+                raise MismatchError(
+                    f"the mechanism protects one {self.mechanism.unit}, and this identity tells {unit}s"
+                    f" apart: calibrate it with unit={unit!r}, or take Labels(function) where one user has"
+                    " several devices, or several users share one."
+                )
             return self.mechanism
         assert self.rounds is not None and self.population is not None and self.epsilon is not None
         return plan_rounds(

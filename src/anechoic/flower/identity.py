@@ -28,7 +28,7 @@ class Place:
 
     Attributes:
         node_id: of the node, as it is registered now.
-        shared: whether the node serves other clients too.
+        shared: whether the node may serve other clients too, now or later.
     """
 
     node_id: int
@@ -49,8 +49,12 @@ class ClientIdentity(ABC):
 
     @property
     def unit(self) -> str:
-        """What the guarantee protects, for a mechanism that is planned."""
+        """What the guarantee protects: the unit of the mechanism."""
         return "client"
+
+    def describe(self) -> str:
+        """By what a state that is opened again is recognised: clients known by something else are others."""
+        return type(self).__name__
 
 
 class PublicKeys(ClientIdentity):
@@ -143,9 +147,9 @@ class Labels(ClientIdentity):
 
     Attributes:
         of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to
-            several, or to None for a node that takes no part. Two nodes of one label are one client. A node
-            of several trains with an empty `Context.state` and finds the label as `"user"` in its
-            configuration.
+            several, or to None for a node that takes no part. Two nodes of one label are one client. As a
+            device is shared, or changes hands, a node trains with an empty `Context.state`, and finds the
+            label as `"user"` in its configuration.
     """
 
     of: Callable[[NodeInfo], ClientId | Iterable[ClientId] | None]
@@ -159,7 +163,7 @@ class Labels(ClientIdentity):
                 continue
             labels = [given] if isinstance(given, str | int | bytes) else list(given)
             for label in labels:
-                found.setdefault(label, Place(node.node_id, shared=len(labels) > 1))
+                found.setdefault(label, Place(node.node_id, shared=True))  # it may change hands
         return found
 
     @property

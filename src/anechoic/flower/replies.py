@@ -72,4 +72,10 @@ def _numbers(content: RecordDict) -> dict[str, float]:
     record = content.get(METRICS)
     if not isinstance(record, MetricRecord):
         return {}
-    return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
+    found = {}
+    for name, value in record.items():
+        try:
+            found[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):  # lists, and integers beyond every float
+            continue
+    return found

@@ -145,6 +145,13 @@ class CorrelatedFedOpt(Strategy):
             "key": key,
             "counter": counter,
             "adopt": adopt,
+            # what leaves clients, and by what they are known, is the same for the whole run
+            "setting": {
+                "identity": identity.describe(),
+                "masked": masked,
+                "unprotected_metrics": sorted(self.unprotected_metrics),
+                "unprotected_evaluation": unprotected_evaluation is not None,
+            },
         }
         available = self.clients_per_round if min_available is None else min_available
         self._waiting = Waiting(positive_int("min_available", available), patience)

@@ -168,7 +168,8 @@ class StateFile(ABC):
             raise ReplayError(
                 f"state file {self.path} is another file than the one that the {self.KIND} wrote: it was"
                 " copied or moved. If two copies go on, rows of noise are used for different releases. If no"
-                " other copy is continued and nothing was released after this one was taken, say adopt=True."
+                " other copy is continued and nothing was released after this one was taken, say adopt=True"
+                " (--adopt on the command line)."
             )
         try:
             self._check_content(meta)
@@ -327,8 +328,20 @@ def digest_of_parts(head: str, *blobs: bytes) -> bytes:
 
 def _difference(written: str, given: str) -> str:
     try:
-        one, other = json.loads(written), json.loads(given)
-        names = sorted(k for k in {*one, *other} if one.get(k) != other.get(k))
+        names = _differing(json.loads(written), json.loads(given))
     except ValueError:
         return "its description cannot be read"
-    return f"{', '.join(names)} differ" if names else "it is written differently"
+    if not names:
+        return "it is written differently"
+    return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of entries that are not the same in both, down into those that have entries themselves."""
+    names: list[str] = []
+    for name in sorted(k for k in {*one, *other} if one.get(k) != other.get(k)):
+        before, now = one.get(name), other.get(name)
+        inner = _differing(before, now) if isinstance(before, dict) and isinstance(now, dict) else []
+        of_one_kind = inner and "kind" not in inner
+        names += [f"{name}.{below}" for below in inner] if of_one_kind else [name]
+    return names
