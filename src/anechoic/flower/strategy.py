@@ -66,7 +66,8 @@ class CorrelatedFedOpt(Strategy):
             answers of two thirds of those asked in every stage, and takes four exchanges.
         min_replies: fewest answers for a release; None for 1, or 2 with masks.
         exclude: names of arrays that are sent but not trained.
-        state: directory by which the run outlives this process; key, counter, adopt: as in `Server`.
+        state: directory by which the run outlives this process; key, counter, adopt: as in `Server`
+            (without a state, a key is for one run only).
         min_available: clients to wait for before a round; None for `clients_per_round`.
         patience: seconds that one round may take, waiting and repeating, before the run stops.
         unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
