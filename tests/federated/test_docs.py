@@ -21,15 +21,12 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "federated.md").read_text("utf-8"), re.DOTALL)
     assert len(code) == 1
 
-    def replies_to(asked):
-        for client in asked.clients[5:]:
-            yield client, {name: np.full_like(array, 0.01) for name, array in asked.model.items()}
-
-    names = {"folder": tmp_path, "who_is_there": lambda: range(1000), "replies_to": replies_to}
+    names = {}  # complete as pasted
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(federated.Server, "finished", property(lambda server: server.step >= 3))
     exec(code[0], names)
     server = names["server"]
-    assert server.step == 3 and server.report().replies == 3 * 45
+    assert server.step == 3 and server.report().replies == 3 * 50
     text = capsys.readouterr().out
     assert "150 were asked, 150 times in all, one at most 1 times; nobody in two rounds" in text
     assert "3 of 40 rounds" in text

@@ -167,7 +167,7 @@ def test_releases_are_read_while_the_stream_runs(tmp_path):
 
 def test_a_second_writer_is_refused(tmp_path):
     with board(tmp_path / "s") as stream:
-        with pytest.raises(GuaranteeError, match="state file .* is open in another process"):
+        with pytest.raises(GuaranteeError, match="state file .* is open in this process"):
             board(tmp_path / "s")
         stream.release()
     board(tmp_path / "s").close()
@@ -189,10 +189,10 @@ def test_every_name_of_the_file_is_the_same_file(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "s")
     with board(tmp_path / "link") as stream:
         stream.release()
-        with pytest.raises(GuaranteeError, match="open in another process"):
+        with pytest.raises(GuaranteeError, match="open in this process"):
             board(tmp_path / "s")
         os.link(tmp_path / "s", tmp_path / "t")
-        with pytest.raises(GuaranteeError, match="open in another process"):
+        with pytest.raises(GuaranteeError, match="open in this process"):
             board(tmp_path / "t")
         with pytest.raises(GuaranteeError, match="2 names"):
             stream.release()
@@ -207,7 +207,7 @@ def test_every_name_of_the_file_is_the_same_file(tmp_path):
         board(tmp_path / "s", key=KEY).close()
         with pytest.raises(GuaranteeError, match="moved, removed or replaced"):
             stream.release()
-        with pytest.raises(GuaranteeError, match="open in another process"):
+        with pytest.raises(GuaranteeError, match="open in this process"):
             board(tmp_path / "u")
 
 

@@ -17,7 +17,7 @@ class Report:
 
     Attributes:
         released, rounds: releases made, and planned.
-        epsilon, delta: of the releases made.
+        epsilon, delta: of the releases made; epsilon is that of the next power of two of them.
         short: rounds that were closed without a release: too few had answered.
         starved: times that too few clients were there to begin a round.
         smaller: rounds that were begun with fewer clients than planned.
@@ -44,7 +44,10 @@ class Report:
         """(heading, text) pairs."""
         refused = ", ".join(f"{count} x {reason}" for reason, count in sorted(self.refused.items()))
         return [
-            ("Released", f"{self.released} of {self.rounds} rounds; epsilon so far {round_up(self.epsilon)}"),
+            (
+                "Released",
+                f"{self.released} of {self.rounds} rounds; epsilon so far at most {round_up(self.epsilon)}",
+            ),
             ("Ledger", _seen(self.ledger)),
             ("Rounds", f"{self.short} short, {self.smaller} smaller than planned, {self.starved} x starved"),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),

@@ -44,6 +44,7 @@ class Asked:
         answered: how many have replied so far, whatever they sent.
         reasons: of refusals so far.
         single, sums: replies of one client that reached the server, and sums of several.
+        counted: clients whose updates are in the sum, as far as can be seen.
 
     One thread at a time adds to a round.
     """
@@ -74,7 +75,7 @@ class Asked:
             "round": name,
         }
         self.reasons: Counter[str] = Counter()
-        self.single = self.sums = 0
+        self.single = self.sums = self.counted = 0
         self.open = True
         self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
         self._waiting = set(self.clients)
@@ -111,9 +112,11 @@ class Asked:
         self.single += 1
         try:
             with np.errstate(all="ignore"):  # a caller's setting must not make contents an error
-                return self._take(reply)
+                refusal = self._take(reply)
         except Exception:  # whatever a client's object does when it is read, its client has answered
-            return self._noted(UNREADABLE)
+            refusal = self._noted(UNREADABLE)
+        self.counted += refusal is None
+        return refusal
 
     def add_sum(self, total: Any, clients: Iterable[ClientId]) -> str | None:
         """Add the sum of the grid vectors of several clients, where no single one can be seen.
@@ -148,6 +151,7 @@ class Asked:
             )
         self._waiting.difference_update(members)
         self.sums += 1
+        self.counted += len(members)
         bound = len(members) * 2**self._bits
         self._total += np.clip(given, -bound, bound)  # 1-Lipschitz, and nothing to an honest sum
         return None
@@ -207,6 +211,7 @@ class Closed:
         released: whether a row of noise was used, and the model advanced.
         step: of the round.
         asked, answered: clients; who answered is not protected.
+        counted: of those that answered, whose updates are in the sum as they came.
         reasons: of replies that were refused, with their number; for the operator, not for publication.
         update: the noisy mean, float64, shape (dimension,); None where nothing was released.
         model: what is to be sent next, by name.
@@ -216,6 +221,7 @@ class Closed:
     step: int
     asked: int
     answered: int
+    counted: int
     reasons: Counter[str]
     update: Array | None
     model: Model

@@ -271,6 +271,7 @@ class Server:
             asked.step,
             len(asked.clients),
             asked.answered,
+            asked.counted,
             Counter(asked.reasons),
             update,
             self.model,
@@ -348,7 +349,12 @@ class Server:
         """What must be the same whenever a state is opened."""
         return json.dumps(
             {
-                "mechanism": self.mechanism.fingerprint,
+                "mechanism": {
+                    "rounds": self.mechanism.steps,
+                    "noise_std": self.mechanism.noise_std,
+                    "clip_norm": self.mechanism.clip_norm,
+                    "fingerprint": self.mechanism.fingerprint,
+                },
                 "discipline": self.discipline.describe(),
                 "optimizer": self.optimizer.describe(),
                 "layout": [[e.name, e.shape, e.dtype] for e in self.layout.entries],

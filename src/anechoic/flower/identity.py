@@ -76,7 +76,7 @@ class PublicKeys(ClientIdentity):
             if not node.public_key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
                 raise ValueError(
                     f"node {node.node_id} has no public key that lasts: start the SuperLink with"
-                    " --enable-supernode-auth, or in a simulation use clients=Partitions()."
+                    " --enable-supernode-auth, or in a simulation use identity=Partitions()."
                 )
             found[bytes(node.public_key)] = Place(node.node_id)
         return found

@@ -302,6 +302,19 @@ class CorrelatedFedOpt(Strategy):
             "" if closed.released else ": too few, nothing is released",
             f"; refused: {dict(closed.reasons)}" if closed.reasons else "",
         )
+        if closed.released and closed.counted == 0:
+            _log.error(
+                "aggregate_train: NO update counted, and this release is noise alone. It costs what a good"
+                " one would: stop the run, and look into the logs of the clients"
+            )
+        elif closed.released and closed.answered < self.clients_per_round / 2:
+            _log.warning(
+                "aggregate_train: %d of %d clients answered, and the divisor stays %d: more noise for each"
+                " (min_replies=)",
+                closed.answered,
+                self.clients_per_round,
+                self.clients_per_round,
+            )
         if not closed.released:
             return None, None
         return record_of(closed.model), opened.mean_metrics(self.unprotected_metrics)

@@ -37,14 +37,20 @@ class HeldFile:
             sync_folder(path.parent)
         self._handle = os.open(path, os.O_RDWR)
         try:
+            held = _place_of(self._handle)
+            if held in _HELD:
+                raise GuaranteeError(
+                    f"state file {path} is open in this process already: two that go on with one run would"
+                    " use the same rows of noise. Close the other one first: close(), or shut() of a"
+                    " federated.Server."
+                )
             lock(self._handle, path, "state file")
             self.check()
-            status = os.fstat(self._handle)
-            system = os.fstatvfs(self._handle).f_fsid if hasattr(os, "fstatvfs") else status.st_dev
         except BaseException:
             os.close(self._handle)
             raise
-        self.place = f"{system:x}.{status.st_ino:x}"
+        self.place = held
+        _HELD.add(held)
 
     def check(self) -> None:
         """The locked file is the one at its path, and has no other name.
@@ -71,5 +77,18 @@ class HeldFile:
     def close(self) -> None:
         """Give the lock back. The database is closed before: it would lose locks of its own."""
         if self._handle >= 0:
+            _HELD.discard(self.place)
             os.close(self._handle)
         self._handle = -1
+
+
+#: Places of the files that this process has open; a fork has none, whatever it inherits.
+_HELD: set[str] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_HELD.clear)
+
+
+def _place_of(handle: int) -> str:
+    status = os.fstat(handle)
+    system = os.fstatvfs(handle).f_fsid if hasattr(os, "fstatvfs") else status.st_dev
+    return f"{system:x}.{status.st_ino:x}"

@@ -343,5 +343,7 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
         before, now = one.get(name), other.get(name)
         inner = _differing(before, now) if isinstance(before, dict) and isinstance(now, dict) else []
         of_one_kind = inner and "kind" not in inner
-        names += [f"{name}.{below}" for below in inner] if of_one_kind else [name]
+        plain = all(isinstance(value, int | float) for value in (before, now))
+        said = f"{name} (was {before}, is {now})" if plain else name
+        names += [f"{name}.{below}" for below in inner] if of_one_kind else [said]
     return names

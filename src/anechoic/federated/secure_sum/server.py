@@ -153,8 +153,8 @@ class SumServer:
         count, needed, name = len(closed.answers), self.terms.threshold, closed.stage.name.lower()
         if count < needed:
             self.aborted = (
-                f"{count} of {self.terms.clients} clients answered the stage {name}, {needed} are needed: "
-                "ask more clients, wait longer, or lower the threshold (above half of the clients)."
+                f"{count} of {self.terms.clients} clients answered the stage {name}, {needed} are needed:"
+                " ask more clients, wait longer, or let fewer be enough (threshold=, above half of them)."
             )
             return False
         try:
