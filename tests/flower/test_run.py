@@ -188,6 +188,15 @@ def test_configuration_reaches_the_training_function():
         ({"patience": float("nan")}, "patience"),
         ({"min_available": 0}, "min_available"),
         ({"clients_per_round": 0, "mechanism": small.mechanism()}, "clients_per_round"),
+        ({"clip_norm": -0.5, "mechanism": small.mechanism()}, "clip_norm"),
+        ({"discipline": 20, "mechanism": small.mechanism()}, "CoolDown"),
+        ({"optimizer": "adam"}, "ServerOptimizer"),
+        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon"),
+        ({"rounds": 5, "population": 50, "epsilon": 1.0, "delta": 0.0}, "delta"),
+        (
+            {"rounds": 5, "population": 3, "epsilon": 1.0, "clients_per_round": 4},
+            "different clients|participations",
+        ),
     ],
 )
 def test_refuses(options, what):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.planning import plan_rounds
@@ -36,6 +37,22 @@ class Design:
                 "give a mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
                 f" mechanism={self.mechanism!r}, {planned}."
             )
+        for name in ("rounds", "population"):
+            if (count := getattr(self, name)) is not None:
+                positive_int(name, count)
+        if self.epsilon is not None:
+            positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
+        if self.delta is not None:
+            fraction("delta", self.delta)
+
+    def check_supply(self, discipline: Discipline, clients_per_round: int) -> None:
+        """Refuse rounds that the population cannot fill, where both are known.
+
+        Raises:
+            ValueError: with the arithmetic.
+        """
+        if self.rounds is not None and self.population is not None:
+            discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=clients_per_round)
 
     def made(
         self,

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from anechoic._validate import positive_int
+from anechoic._validate import positive_float, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
@@ -131,13 +131,21 @@ class CorrelatedFedOpt(Strategy):
                 f"min_replies={min_replies} with masked=True: a sum of one update hides nothing, so take 2."
             )
         self.identity, self.discipline, self.masked = identity, discipline, masked
+        if not isinstance(discipline, Discipline):
+            raise ValueError(
+                f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation,"
+                " max_participations)."
+            )
+        if optimizer is not None and not isinstance(optimizer, ServerOptimizer):
+            raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
-        self.clip_norm = clip_norm
+        self.clip_norm = positive_float("clip_norm", clip_norm)
         self.server: Server | None = None
         self.stopped: str | None = None
         self.unprotected_metrics = tuple(unprotected_metrics)
         self.unprotected_evaluation = unprotected_evaluation
         self._design = Design(mechanism, rounds, population, epsilon, delta)
+        self._design.check_supply(discipline, self.clients_per_round)
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,

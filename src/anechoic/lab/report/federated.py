@@ -242,7 +242,11 @@ def _guarantee(record: Record, mechanisms: Mapping[str, Mechanism], statement: s
         if arm["epsilon"] is not None
     ]
     stated = (
-        fold("What the server of one run states", f"<pre>{escape(statement)}</pre>", opened=True)
+        fold(
+            "What the server of one run states before its first round",
+            f"<pre>{escape(statement)}</pre>",
+            opened=True,
+        )
         if statement
         else ""
     )
