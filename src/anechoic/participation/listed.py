@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class Patterns(Participation):
 
     @property
     def _listed(self) -> tuple[tuple[int, ...], ...]:
-        return self.steps  # type: ignore[return-value]
+        return cast("tuple[tuple[int, ...], ...]", self.steps)
 
 
 class _OfListed(Watch):

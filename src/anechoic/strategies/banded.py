@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,7 +74,7 @@ class Banded(SquareStrategy):
 
     @property
     def _c(self) -> Array:
-        return self.columns  # type: ignore[return-value]
+        return cast("Array", self.columns)
 
     @cached_property
     def structure(self) -> Structure:

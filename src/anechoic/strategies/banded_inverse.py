@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 import scipy
@@ -134,7 +135,7 @@ class BandedInverse(SquareStrategy):
 
     @property
     def _inverse(self) -> Array:
-        return self.inverse_coefficients  # type: ignore[return-value]
+        return cast("Array", self.inverse_coefficients)
 
     @property
     def bands(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -115,11 +116,11 @@ class BLT(SequenceStrategy):
 
     @property
     def _alpha(self) -> Array:
-        return self.scale  # type: ignore[return-value]
+        return cast("Array", self.scale)
 
     @property
     def _lambda(self) -> Array:
-        return self.decay  # type: ignore[return-value]
+        return cast("Array", self.decay)
 
     @cached_property
     def structure(self) -> Structure:

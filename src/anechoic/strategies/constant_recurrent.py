@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -83,15 +84,15 @@ class ConstantRecurrent(SequenceStrategy):
 
     @property
     def _u(self) -> Array:
-        return self.readout  # type: ignore[return-value]
+        return cast("Array", self.readout)
 
     @property
     def _a(self) -> Array:
-        return self.transition  # type: ignore[return-value]
+        return cast("Array", self.transition)
 
     @property
     def _v(self) -> Array:
-        return self.input  # type: ignore[return-value]
+        return cast("Array", self.input)
 
     @classmethod
     def from_rational(cls, n: int, numerator: ArrayLike, denominator: ArrayLike) -> ConstantRecurrent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +34,7 @@ class Dense(SquareStrategy):
 
     @property
     def _c(self) -> Array:
-        return self.matrix  # type: ignore[return-value]
+        return cast("Array", self.matrix)
 
     @cached_property
     def structure(self) -> Structure:

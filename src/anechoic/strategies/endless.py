@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,7 +115,7 @@ class EndlessBands(HorizonFree):
 
     @property
     def _c(self) -> Array:
-        return self.coefficients  # type: ignore[return-value]
+        return cast("Array", self.coefficients)
 
     def at(self, n: int) -> BandedToeplitz:
         return BandedToeplitz(n, self._c[: positive_int("n", n)])
@@ -194,7 +195,7 @@ class EndlessInverse(HorizonFree):
 
     @property
     def _r(self) -> Array:
-        return self.coefficients  # type: ignore[return-value]
+        return cast("Array", self.coefficients)
 
     def at(self, n: int) -> BandedInverse:
         return BandedInverse(n, self._r[: positive_int("n", n)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,7 +67,7 @@ class FullTree(SquareStrategy):
 
     @property
     def _steps(self) -> int:
-        return self.horizon  # type: ignore[return-value]
+        return cast("int", self.horizon)
 
     @cached_property
     def structure(self) -> Structure:

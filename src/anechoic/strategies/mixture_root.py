@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,7 +59,7 @@ class MixtureRoot(HorizonFree):
 
     @property
     def _parts(self) -> tuple[Array, Array]:
-        return self.weight, self.decay  # type: ignore[return-value]
+        return cast("tuple[Array, Array]", (self.weight, self.decay))
 
     def mixture(self, n: int) -> Array:
         """First n coefficients of C^2: the workload of which C is the square root, shape (n,)."""

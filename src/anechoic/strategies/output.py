@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,7 +39,7 @@ class Output(SquareStrategy):
 
     @property
     def _a(self) -> Workload:
-        return self.workload  # type: ignore[return-value]
+        return cast("Workload", self.workload)
 
     @cached_property
     def _as_dense(self) -> Dense:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,7 +62,7 @@ class ColumnScaled(Wrapper):
 
     @property
     def _d(self) -> Array:
-        return self.scales  # type: ignore[return-value]
+        return cast("Array", self.scales)
 
     @property
     def rows(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class SmoothBinary(IntervalStrategy):
 
     @property
     def _bits(self) -> int:
-        return self.height  # type: ignore[return-value]
+        return cast("int", self.height)
 
     @cached_property
     def starts(self) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,7 +39,7 @@ class _ToeplitzStrategy(SquareStrategy):
 
     @property
     def _c(self) -> Array:
-        return self.band  # type: ignore[return-value]
+        return cast("Array", self.band)
 
     @cached_property
     def structure(self) -> Structure:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
@@ -252,4 +253,4 @@ def _finish(
     found = OptimizedNoise(
         strategy, loss, None, None, evaluations, time.perf_counter() - started, problem=problem
     )
-    return found.against(bound)  # type: ignore[return-value]
+    return cast("OptimizedNoise", found.against(bound))

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -256,7 +257,7 @@ class LinearRegression(LearningProblem):
 
     @property
     def _lambda(self) -> Array:
-        return self.eigenvalues  # type: ignore[return-value]
+        return cast("Array", self.eigenvalues)
 
     @cached_property
     def _damping(self) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +44,7 @@ class LowerTriangular(GeneralWorkload):
 
     @property
     def _a(self) -> Array:
-        return self.matrix  # type: ignore[return-value]
+        return cast("Array", self.matrix)
 
     def multiply(self, x: ArrayLike) -> Array:
         return np.asarray(np.tensordot(self._a, rows_of(self.n, x), axes=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import scipy
@@ -61,7 +62,7 @@ class _WithMomentum(Workload):
 
     @property
     def rates(self) -> Array | None:
-        return self.learning_rates  # type: ignore[return-value]
+        return cast("Array | None", self.learning_rates)
 
     @property
     def is_prefix_sum(self) -> bool:
@@ -175,7 +176,7 @@ class Scheduled(Workload):
 
     @property
     def _d(self) -> Array:
-        return self.learning_rates  # type: ignore[return-value]
+        return cast("Array", self.learning_rates)
 
     @property
     def has_toeplitz_factor(self) -> bool:

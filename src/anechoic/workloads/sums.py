@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -169,7 +170,7 @@ class ToeplitzWorkload(Workload):
 
     @property
     def _a(self) -> Array:
-        return self.column  # type: ignore[return-value]
+        return cast("Array", self.column)
 
     @property
     def coefficients(self) -> Array:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import scipy
@@ -238,16 +239,15 @@ def _doubled(
     combine: Callable[[Ratio, Ratio], Ratio],
     prepare: Callable[[Ratio], Ratio],
 ) -> Ratio:
-    """`count` copies combined by doubling; each power is prepared before it is combined with itself."""
-    total, power, left = None, ratio, count
-    while True:
-        if left & 1:
-            total = power if total is None else combine(total, power)
-        left >>= 1
-        if not left:
-            return total  # type: ignore[return-value]  # count >= 1
-        power = prepare(power)
-        power = combine(power, power)
+    """`count` >= 1 copies combined by doubling; each power is prepared before it is combined with itself."""
+    powers, power = [], ratio
+    for place in range(count.bit_length()):
+        if place:
+            power = prepare(power)
+            power = combine(power, power)
+        if count >> place & 1:
+            powers.append(power)
+    return reduce(combine, powers)
 
 
 def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
@@ -99,8 +99,6 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
 def allocation_ratio(noise_multiplier: float, period: int, steps: int) -> Ratio:
     """The ratio of `steps` releases in epochs of `period` steps."""
     whole, rest = divmod(steps, period)
-    ratio = product_of(one_of(period, noise_multiplier), whole) if whole else None
-    if rest:
-        last = one_of(period, noise_multiplier, rest)
-        ratio = last if ratio is None else ratio.times(last)
-    return ratio  # type: ignore[return-value]  # steps >= 1
+    epochs = [product_of(one_of(period, noise_multiplier), whole)] if whole else []
+    last = [one_of(period, noise_multiplier, rest)] if rest else []
+    return reduce(Ratio.times, epochs + last)
