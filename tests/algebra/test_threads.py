@@ -35,6 +35,19 @@ def test_an_error_gives_the_threads_back():
     assert blas_threads() == {2}
 
 
+def test_a_thread_that_is_not_the_main_one_changes_nothing():
+    seen = []
+
+    def other():
+        with threads.one_blas_thread():
+            seen.append(blas_threads())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [{2}]
+
+
 def test_threads_that_overlap_give_them_back():
     entered, leave = threading.Event(), threading.Event()
 

@@ -143,6 +143,19 @@ def test_statements_say_what_was_done(tmp_path):
         assert "not with single updates" in again.statement()
 
 
+def test_single_updates_that_were_seen_are_not_forgotten():
+    """In a round that is open, or was asked for again: the server has seen them."""
+    server = small_server()
+    asked = server.ask(range(20))
+    asked.add(asked.clients[0], update_of(1, 0))
+    assert "with every update as it comes" in server.statement(masked=True)
+    again = server.ask(range(20))
+    assert again.resumed and "with every update as it comes" in server.statement(masked=True)
+    again.add_sum(np.zeros(server.layout.dimension, np.int64), again.clients)
+    server.close(again)
+    assert "with every update as it comes" in server.statement(masked=True)
+
+
 def test_another_setting_is_another_run(tmp_path):
     with small_server(state=tmp_path / "run", setting={"identity": "PublicKeys"}) as server:
         run_round(server, range(20))

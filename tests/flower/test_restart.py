@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from flwr.serverapp.strategy import FedAvg
 
 from anechoic.errors import MismatchError
 from anechoic.flower import Fate, Partitions, PublicKeys
@@ -127,16 +128,22 @@ def test_the_ledger_knows_clients_by_their_keys(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"identity": Partitions("who")}, {"masked": True}, {"unprotected_metrics": ["loss"]}],
-    ids=lambda other: next(iter(other)),
+    [
+        {"identity": PublicKeys()},
+        {"identity": Partitions("who")},
+        {"masked": True},
+        {"unprotected_metrics": ["loss"]},
+        {"unprotected_evaluation": FedAvg()},
+    ],
+    ids=["keys", "other names", "masked", "metrics", "evaluation"],
 )
 def test_a_run_goes_on_as_it_was_begun(tmp_path, other):
     """Clients known by something else are others, and a statement must not forget what left before."""
-    first = strategy(tmp_path, identity=PublicKeys())
+    first = strategy(tmp_path)
     first.open(record_of(small.initial()))
     first.close()
     with pytest.raises(MismatchError, match=r"setting|identity"):
-        strategy(tmp_path, **{"identity": PublicKeys(), **other}).open(record_of(small.initial()))
+        strategy(tmp_path, **other).open(record_of(small.initial()))
 
 
 def test_a_mechanism_of_another_unit_is_refused():

@@ -1,5 +1,7 @@
 """A state file belongs to one holder: of this process or of another one."""
 
+import gc
+import os
 import subprocess
 import sys
 
@@ -25,3 +27,26 @@ def test_a_holder_in_another_process_is_refused(tmp_path):
     assert refused.returncode and "is open in another process" in refused.stderr
     first.close()
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_nobody_can_close_any_more_is_given_back(tmp_path):
+    first = HeldFile(tmp_path / "s")
+    del first
+    gc.collect()
+    HeldFile(tmp_path / "s").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_does_not_keep_a_file_that_was_closed(tmp_path):
+    first = HeldFile(tmp_path / "s")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(reader, 1)  # lives on with its own handle
+        os._exit(0)
+    first.close()
+    HeldFile(tmp_path / "s").close()
+    os.write(writer, b"x")
+    os.waitpid(child, 0)
+    os.close(reader)
+    os.close(writer)

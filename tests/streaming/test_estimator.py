@@ -400,3 +400,10 @@ def test_the_horizon_ends_a_stream_without_breaking_it():
         with pytest.raises(HorizonError):
             call()
     assert stream.get() is last
+
+
+def test_a_callers_rule_for_floats_makes_no_content_an_error():
+    stream = streaming.Moments(bound=1, epsilon=1.0, horizon=2)
+    with np.errstate(all="raise"):
+        assert stream.update([1e-200])
+    assert stream.release().step == 0

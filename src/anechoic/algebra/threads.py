@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
+from threading import current_thread, main_thread
 from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -25,8 +26,11 @@ def _controller() -> ThreadpoolController:
 def one_blas_thread() -> AbstractContextManager[Any]:
     """BLAS takes one thread inside; afterwards as many as before.
 
-    The setting is one for the whole process: where threads overlap, the first one's holds.
+    The setting is one for the whole process, so that only its main thread makes it: of several that overlap
+    the last one would put back what it found, which is what another one had made.
     """
+    if current_thread() is not main_thread():
+        return nullcontext()
     limiter: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limiter
 

@@ -106,10 +106,10 @@ class Asked:
         Returns:
             None, or the reason of the refusal.
         """
+        self.single += reply is not None  # seen, whether it counts or not
         refusal = self._claim(client, round)
         if refusal is not None:
             return self._noted(refusal)
-        self.single += 1
         try:
             with np.errstate(all="ignore"):  # a caller's setting must not make contents an error
                 refusal = self._take(reply)

@@ -232,6 +232,8 @@ class Server:
         standing = self._standing
         if self._round is not None:
             self._round.open = False
+            standing.tally.single += self._round.single  # seen, though asked for again
+            standing.tally.sums += self._round.sums
         numbers = (standing.step, standing.attempt)
         self._round = Asked(
             *numbers,
@@ -321,14 +323,16 @@ class Server:
             masked: whether updates are to reach the server as sums only (`Asked.add_sum`), never one by one.
                 Where it has taken both, or others than these, the statement says so.
         """
-        tally = self._standing.tally
+        tally, now = self._standing.tally, self._round
+        singles = tally.single + (now.single if now else 0)
+        sums = tally.sums + (now.sums if now else 0)
         return statement_of_run(
             self.report(),
             self.mechanism,
             self.discipline,
             self.clients_per_round,
-            single=tally.single > 0 or not (masked or tally.sums),
-            sums=tally.sums > 0 or masked,
+            single=singles > 0 or not (masked or sums),
+            sums=sums > 0 or masked,
             durable=self._state.durable,
         )
 

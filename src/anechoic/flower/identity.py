@@ -132,6 +132,10 @@ class Partitions(ClientIdentity):
                 " anechoic.flower.client.clipped_update_mod, and its nodes that entry in node_config."
             )
 
+    def describe(self) -> str:
+        """With the entry that names clients: under another one they would be strangers."""
+        return f"Partitions of {self.key!r}"
+
     @property
     def sentence(self) -> str:
         """What identifies a client."""

@@ -159,7 +159,7 @@ class CorrelatedFedOpt(Strategy):
                 "identity": identity.describe(),
                 "masked": masked,
                 "unprotected_metrics": sorted(self.unprotected_metrics),
-                "unprotected_evaluation": unprotected_evaluation is not None,
+                "unprotected_evaluation": type(unprotected_evaluation).__name__,
             },
         }
         available = self.clients_per_round if min_available is None else min_available

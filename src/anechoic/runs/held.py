@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anechoic.errors import GuaranteeError
 from anechoic.runs.files import sync_folder
-from anechoic.runs.locking import lock
+from anechoic.runs.locking import lock, unlock
 
 #: Seconds that a commit and who reads releases wait for each other.
 PATIENCE = 60.0
@@ -31,7 +31,7 @@ class HeldFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._process = path, os.getpid()
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             sync_folder(path.parent)
@@ -77,9 +77,16 @@ class HeldFile:
     def close(self) -> None:
         """Give the lock back. The database is closed before: it would lose locks of its own."""
         if self._handle >= 0:
-            _HELD.discard(self.place)
+            if os.getpid() == self._process:
+                _HELD.discard(self.place)
+                unlock(self._handle)  # closing is not enough while a fork has a handle of its own
             os.close(self._handle)
         self._handle = -1
+
+    def __del__(self) -> None:
+        """A state that nobody can close any more, as after a constructor that failed, is given back."""
+        if hasattr(self, "place"):
+            self.close()
 
 
 #: Places of the files that this process has open; a fork has none, whatever it inherits.

@@ -43,9 +43,15 @@ if os.name == "nt":  # pragma: no cover - no such machine among those tested
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
         os.lseek(handle, 0, os.SEEK_SET)
 
+    def unlock(handle: int) -> None:
+        """Closing the handle gives the lock back here."""
+
 else:
+    import fcntl
 
     def _lock(handle: int) -> None:
-        import fcntl
-
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def unlock(handle: int) -> None:
+        """Give the lock back for all handles of this open file, those that forks inherited among them."""
+        fcntl.flock(handle, fcntl.LOCK_UN)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from anechoic.streaming.ledger import Account, Ledger
 from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Integers, Records
@@ -31,6 +33,7 @@ class Intake:
     def __init__(self, shared: SharedRelease, ledger: Ledger | None) -> None:
         self._shared, self._ledger = shared, ledger
 
+    @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def read(self, batch: Any, unit_ids: Any) -> Addition:
         """The batch, checked as far as that can be done before anything changes.
 
@@ -56,6 +59,7 @@ class Intake:
             raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
         return Addition(records, units)
 
+    @np.errstate(all="ignore")
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
         """What it adds, what was left out or changed by reason, and the accounts to be kept."""
         kept = None

@@ -165,7 +165,7 @@ def _listed(unit_ids: Any) -> list[Any]:
     """
     if np.ma.is_masked(unit_ids):
         raise ValueError("unit_ids has masked entries: leave such records out, or give them an id.")
-    if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUSO":
+    if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUO":
         raise ValueError(
             f"unit_ids is an array of {unit_ids.dtype}: each id must be an integer, text or bytes. Name units"
             " by such."
