@@ -44,9 +44,11 @@ def test_a_fork_does_not_keep_a_file_that_was_closed(tmp_path):
     if not child:
         os.read(reader, 1)  # lives on with its own handle
         os._exit(0)
-    first.close()
-    HeldFile(tmp_path / "s").close()
-    os.write(writer, b"x")
-    os.waitpid(child, 0)
-    os.close(reader)
-    os.close(writer)
+    try:
+        first.close()
+        HeldFile(tmp_path / "s").close()
+    finally:
+        os.write(writer, b"x")
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
