@@ -30,12 +30,16 @@ def demo(options: argparse.Namespace) -> None:
     )
 
 
+def _check_resume(options: argparse.Namespace) -> None:
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+
+
 def train(options: argparse.Namespace) -> None:
     need("torch", "opacus", "rich", "matplotlib")
     from anechoic.lab.studies.train import train
 
-    if options.resume and options.checkpoint is None:
-        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+    _check_resume(options)
     train(
         data=options.data,
         directory=options.data_dir,
@@ -73,8 +77,7 @@ def federate(options: argparse.Namespace) -> None:
     need("torch", "opacus", "rich", "matplotlib")
     from anechoic.lab.studies.federated.command import federate
 
-    if options.resume and options.checkpoint is None:
-        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+    _check_resume(options)
     federate(
         data=options.data,
         directory=options.data_dir,

@@ -147,36 +147,35 @@ class FedAdagrad(_Adaptive):
 
 
 @dataclass(frozen=True)
-class FedAdam(_Adaptive):
+class _Fading(_Adaptive):
+    """Of a second moment that forgets: by 1 - beta_2 in each step."""
+
+    beta_2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
+
+
+@dataclass(frozen=True)
+class FedAdam(_Fading):
     """beta_2 v + (1 - beta_2) update^2, without bias correction: see `_Adaptive`.
 
     Args:
         beta_2: of the second moment, in [0, 1).
     """
 
-    beta_2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
-
     def second(self, before: Array, squares: Array) -> Array:
         return self.beta_2 * before + (1 - self.beta_2) * squares
 
 
 @dataclass(frozen=True)
-class FedYogi(_Adaptive):
+class FedYogi(_Fading):
     """v - (1 - beta_2) update^2 sign(v - update^2): see `_Adaptive`.
 
     Args:
         beta_2: of the second moment, in [0, 1).
     """
-
-    beta_2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
 
     def second(self, before: Array, squares: Array) -> Array:
         return before - (1 - self.beta_2) * squares * np.sign(before - squares)

@@ -56,7 +56,26 @@ class Warmup(Schedule):
 
 
 @dataclass(frozen=True)
-class Linear(Schedule):
+class _Between(Schedule):
+    """From `first` in step 0 to `last` in step steps - 1, which stays."""
+
+    first: float
+    steps: int
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", positive_float("first", self.first))
+        object.__setattr__(self, "steps", positive_int("steps", self.steps, minimum=2))
+        if self.last != 0:
+            object.__setattr__(self, "last", positive_float("last", self.last))
+
+    def _done(self, step: int) -> float:
+        """The part of the way that is done, in [0, 1]."""
+        return min(step, self.steps - 1) / (self.steps - 1)
+
+
+@dataclass(frozen=True)
+class Linear(_Between):
     """From `first` in step 0 linearly to `last` in step steps - 1, which stays.
 
     Args:
@@ -65,23 +84,13 @@ class Linear(Schedule):
         last: >= 0.
     """
 
-    first: float
-    steps: int
-    last: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "first", positive_float("first", self.first))
-        object.__setattr__(self, "steps", positive_int("steps", self.steps, minimum=2))
-        if self.last != 0:
-            object.__setattr__(self, "last", positive_float("last", self.last))
-
     def __call__(self, step: int) -> float:
-        done = min(step, self.steps - 1) / (self.steps - 1)
+        done = self._done(step)
         return self.first + (self.last - self.first) * done
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(_Between):
     """From `first` in step 0 down to `last` in step steps - 1 along half a cosine, and then `last`.
 
     Args:
@@ -90,16 +99,6 @@ class Cosine(Schedule):
         last: >= 0.
     """
 
-    first: float
-    steps: int
-    last: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "first", positive_float("first", self.first))
-        object.__setattr__(self, "steps", positive_int("steps", self.steps, minimum=2))
-        if self.last != 0:
-            object.__setattr__(self, "last", positive_float("last", self.last))
-
     def __call__(self, step: int) -> float:
-        done = min(step, self.steps - 1) / (self.steps - 1)
+        done = self._done(step)
         return self.last + (self.first - self.last) * (1 + math.cos(math.pi * done)) / 2
