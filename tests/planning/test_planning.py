@@ -456,6 +456,18 @@ def test_permitting_more_never_gives_a_larger_error(examples, batch_size, epochs
                 assert other <= value * (1 + 1e-12), (sampled, budget, strategy, more, larger, wider)
 
 
+@pytest.mark.parametrize(
+    ("examples", "passes", "epsilon"),
+    [(240, 1, 0.5), *slow((600, 1, 1.0), (2000, 1, 1.0), (1000, 1, 1.0), (600, 2, 2.0))],
+)
+def test_more_rows_of_noise_in_bins_are_never_worse(examples, passes, epsilon):
+    """A BLT of fewer buffers may leave more bins to hide in: the best one is not always the largest."""
+    setting = {"examples": examples, "batch_size": 20, "epochs": passes, "epsilon": epsilon, "delta": 1e-5}
+    found = [plan(**setting, dimension=1, memory_budget=4 * rows, strategy="blt").chosen for rows in (1, 2)]
+    assert all(isinstance(row.mechanism.sampling, BallsInBins) for row in found)
+    assert found[0].predicted >= found[1].predicted
+
+
 def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give():
     setting = {"examples": 10**6, "batch_size": 1000, "epochs": 1, "epsilon": 2.0, "delta": 1e-7}
     large = plan(**setting, dimension=10**8, random_sampling=False)

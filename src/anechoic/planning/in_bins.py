@@ -10,7 +10,6 @@ from typing import cast
 from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
-from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.optimize import blt
 from anechoic.planning.amplified import NOISE_UP_TO, Amplified
 from anechoic.planning.bands import FAR, powers_of_two
@@ -25,16 +24,17 @@ BINS_UP_TO = 1024
 #: Passes up to which that bound can be the better one, for bands and for buffers: an example draws its bin
 #: once for all of them.
 PASSES_IN_BINS, PASSES_BUFFERED = 4, 64
-#: The bound gives about so much more noise than the estimate by which bins are ranked, and at least so much.
-MORE, LEAST = 1.08, 0.94
+#: The search for the least noise ends about so far below the rough one, and at most so far.
+ABOUT, LEAST = 0.97, 0.9
 #: How far below the goal the epsilon of a costly calibration may stay.
 SLACK = 0.005
-#: Buffers of a BLT in bins, and the parts of a pass that it is designed for.
-_BUFFERS = 3
-_PARTS = (0.25, 1.0)
-#: Samples of the estimate that ranks them: the same ones every time.
-_SAMPLES = 500
-_ROUGH = 1e-3  # relative, of the noise by which numbers of bands are compared
+#: Buffers of the BLTs in bins, and the parts of a pass that they are designed for: what fades sooner leaves
+#: more bins to hide in.
+_BUFFERS = (1, 2)
+_PARTS = (0.125, 0.25, 0.5, 1.0)
+#: Numbers of bands are compared by an upper bound that is quick, to this precision, and within this of the
+#: least by another that is less so.
+_ROUGH, _NEAR = 1e-3, 1.15
 
 
 class InBins:
@@ -67,72 +67,69 @@ class InBins:
     # -- bands ---------------------------------------------------------------------------------
 
     def _banded(self) -> Iterable[Candidate]:
-        """Orthogonal means: an example hides in one of period // bands places."""
+        """Orthogonal means: an example hides in one of period // bands places.
+
+        What has less error than all smaller ones is tried where it fits, so that more room loses nothing.
+        """
         designs, most = self.setting.designs, min(self.n, self.period // 2)
-        scores: dict[int, float] = {}
-        for bands in powers_of_two(most):
-            if bands > 1:
-                scores[self.period // bands] = designs.error(bands) * self._noise(self.period // bands)
-                if scores[self.period // bands] > FAR * min(scores.values()):
-                    break
-        rows = self.drawn.room.rows
-        fitting = {p: value for p, value in scores.items() if rows is None or self.period // p <= rows}
-        if fitting:
-            strategy = designs.toeplitz(self.period // min(fitting, key=lambda p: fitting[p]))
+        rows, scores = self.drawn.room.rows, dict[int, float]()
+        for tried in powers_of_two(most):
+            places = self.period // max(1, tried)
+            bands = self.period // places
+            if bands == 1 or (rows is not None and bands > rows):
+                continue
+            value = designs.error(bands) * self._noise(places)
+            least = min(scores.values(), default=float("inf"))
+            if value > FAR * least:
+                break
+            if value < _NEAR * least:
+                scores[bands] = value
+        least = min(scores.values(), default=float("inf"))
+        for bands in [bands for bands, value in scores.items() if value <= _NEAR * least]:
+            strategy = designs.toeplitz(bands)
             if strategy.structure.nonnegative:
-                yield self._candidate(strategy, self._estimate(strategy))
+                yield self._candidate(strategy, BinsBound(bins_gram(strategy, self.period), renyi=False))
 
     def _noise(self, places: int) -> float:
         """An upper bound: one of `places` orthogonal means, each of `passes` participations."""
-        goal = self.goal
-        if goal.epsilon is None:
-            raise ValueError("noise is searched for where an epsilon is given.")
         return math.sqrt(self.passes) * random_allocation_noise_multiplier(
-            goal.epsilon, goal.delta, places, places, _ROUGH
+            self._epsilon, self.goal.delta, places, places, _ROUGH
         )
 
     # -- buffers -------------------------------------------------------------------------------
 
     def _buffered(self) -> Iterable[Candidate]:
-        """A BLT that fades within a part of a pass: its bins overlap, and Gauss-Markov chains bound that.
-
-        Which part is decided by an estimate of the noise, from the same samples every time; the noise is
-        that of the bound.
-        """
+        """BLTs that fade within a part of a pass: their bins overlap, and Gauss-Markov chains bound that."""
         rows = self.drawn.room.rows
-        if rows == 0:
-            return
-        buffers = min(_BUFFERS, self.n - 1, self.period - 1, _BUFFERS if rows is None else rows)
-        ranked: list[tuple[float, float, Strategy]] = []
-        for part in _PARTS:
-            steps = max(buffers + 1, round(part * self.period))
-            strategy = self._fading(steps, buffers)
-            if strategy is None:
-                continue
-            std = self._estimate(strategy)
-            ranked.append((std * self.setting.designs.rms(strategy), std, strategy))
-        if ranked:
-            _, std, strategy = min(ranked, key=lambda found: found[0])
-            yield self._candidate(strategy, std)
-
-    # -- noise ---------------------------------------------------------------------------------
-
-    def _candidate(self, strategy: Strategy, estimate: float) -> Candidate:
-        sampling, about = BallsInBins(self.setting.examples, self.period, self.n), MORE * estimate
-        return Candidate(strategy, sampling, about, hope=LEAST / MORE, enough=about, costly=True)
-
-    def _estimate(self, strategy: Strategy) -> float:
-        """A point estimate of the least noise std, from the same samples every time: for rankings."""
-        if self.goal.epsilon is None:
-            raise ValueError("noise is searched for where an epsilon is given.")
-        mixture = Mixture(bins_gram(strategy, self.period))
-        return mixture.noise_std(self.goal.epsilon, self.goal.delta, samples=_SAMPLES)
+        for buffers in _BUFFERS:
+            if buffers >= min(self.n, self.period) or (rows is not None and buffers > rows):
+                return
+            for steps in sorted({max(buffers + 1, round(part * self.period)) for part in _PARTS}):
+                strategy = self._fading(steps, buffers)
+                if strategy is not None:
+                    gram = bins_gram(strategy, self.period)
+                    yield self._candidate(strategy, BinsBound(gram, classes=(), renyi=False))
 
     def _fading(self, steps: int, buffers: int) -> Strategy | None:
         """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""
         found = cast(BLT, blt(prefix_sum(steps), buffers=buffers, loss="rms").strategy)
         strategy = ColumnNormalized(BLT(self.n, found.scale, found.decay))
         return strategy if strategy.structure.nonnegative else None
+
+    # -- noise ---------------------------------------------------------------------------------
+
+    @property
+    def _epsilon(self) -> float:
+        if self.goal.epsilon is None:
+            raise ValueError("noise is searched for where an epsilon is given.")
+        return self.goal.epsilon
+
+    def _candidate(self, strategy: Strategy, bound: BinsBound) -> Candidate:
+        rough = bound.rough_noise_std(self._epsilon, self.goal.delta)
+        sampling = BallsInBins(self.setting.examples, self.period, self.n)
+        return Candidate(
+            strategy, sampling, ABOUT * rough, hope=LEAST / ABOUT, enough=ABOUT * rough, costly=True
+        )
 
 
 @lru_cache(maxsize=4)

@@ -103,12 +103,9 @@ def best_column(
     """The first column of smallest loss that was found, with at most `bands` bands, and its class's bound."""
     root = root_of(plain, bands)
     if bands <= objective.separation:
-
-        def certify(column: Array) -> Bound | None:
-            return class_bound(objective, workload, loss, column)
-
-        column = free_column(objective, root, bands, certify)
-        return column, certify(column)
+        return free_column(
+            objective, root, bands, lambda column: class_bound(objective, workload, loss, column)
+        )
     found = several_columns(objective, root, bands)
     losses = [loss_of(workload, BandedToeplitz(workload.n, c), participation, loss) for c in found]
     return found[int(np.argmin(losses))], None

@@ -42,21 +42,23 @@ def root_of(plain: Workload, bands: int) -> Array | None:
 
 
 def free_column(
-    objective: ToeplitzObjective, root: Array | None, bands: int, certify: Certify | None = None
-) -> Array:
-    """Coefficients of any sign, at most `separation` of them, of the smallest loss found."""
+    objective: ToeplitzObjective, root: Array | None, bands: int, certify: Certify
+) -> tuple[Array, Bound | None]:
+    """Coefficients of any sign, at most `separation` of them, of the smallest loss found, and their bound."""
     identity = np.eye(1, bands)[0]
     found: list[Found] = []
+    bound = None
     if root is not None:
         found.append(_minimised(objective, root[:bands]))
         value, column = found[0]
-        bound = certify(column) if certify is not None and value < OUTSIDE else None
+        bound = certify(column) if value < OUTSIDE else None
         if bound is not None and value <= np.log(bound.value) + PROVEN:
-            return column
+            return column, bound
         if bound is None and len(objective.a) > SECOND_UP_TO and value <= objective(identity)[0]:
-            return column
+            return column, bound
     found.append(_minimised(objective, identity))
-    return _best(found)
+    best = _best(found)
+    return best, bound if best is found[0][1] and bound is not None else certify(best)
 
 
 def several_columns(objective: ToeplitzObjective, root: Array | None, bands: int) -> list[Array]:
@@ -66,7 +68,7 @@ def several_columns(objective: ToeplitzObjective, root: Array | None, bands: int
     MinSep, so that it is for the caller to compare.
     """
     n = len(objective.a)
-    fewer = free_column(objective, root, objective.separation)
+    fewer, _ = free_column(objective, root, objective.separation, lambda column: None)
     found: list[Found] = []
     if root is not None and np.abs(root).max() < LARGEST:
         found.append(_falling(objective, np.concatenate([fewer / fewer[0], root[len(fewer) :]])))
