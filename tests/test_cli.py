@@ -12,7 +12,8 @@ from anechoic import cli
 from anechoic.cli import commands, manners, parser, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.sentences import KEYS
-from anechoic.planning import STRATEGIES
+from anechoic.planning import STRATEGIES, plan
+from anechoic.workloads import momentum
 
 # without random sampling: calibrating amplified mechanisms takes seconds
 PLAN = ["plan", "--examples", "10000", "--batch-size", "100", "--epochs", "2", "--epsilon", "1"]
@@ -350,3 +351,16 @@ def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(cap
     assert "least noise in a single step" in printed
     assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5"]) == 0
     assert "every row keeps it" in " ".join(capsys.readouterr().out.split())
+    assert (
+        cli.main([*setting, "--epochs", "2", "--epsilon", "4", "--momentum", "0.9", "--mechanism", "blt"])
+        == 0
+    )
+    assert f"{_of_momentum():.4g}" in capsys.readouterr().out
+
+
+def _of_momentum() -> float:
+    """The predicted error of the chosen row of the same setting."""
+    return plan(
+        examples=200, batch_size=20, delta=1e-5, random_sampling=False, epochs=2, epsilon=4.0, strategy="blt",
+        workload=lambda n: momentum(n, 0.9),
+    ).chosen.predicted  # fmt: skip

@@ -1,6 +1,7 @@
 """make_private: what it returns, what it plans, and everything that it refuses."""
 
 import logging
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -17,12 +18,15 @@ from torch.utils.data import (
 )
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.losses import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine, PrivateDataLoader
+from anechoic.torch.setup.options import ByEpsilon, ByNoise
 from anechoic.torch.sources.vmap import RowsModule
+from anechoic.workloads import momentum
 from tests.marks import each_once
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
 
@@ -79,6 +83,28 @@ def test_a_strategy_can_be_named(name):
     private(engine, mechanism=name, poisson_sampling=False, **EPSILON)
     named = {"identity": "Identity", "banded_toeplitz": "Banded", "blt": "BLT", "auto": ""}[name]
     assert named in repr(engine.mechanism.strategy)
+
+
+def test_a_workload_can_be_given():
+    def made(**options):
+        engine = PrivacyEngine()
+        private(engine, mechanism="banded_toeplitz", poisson_sampling=False, **options, **EPSILON)
+        return engine
+
+    plain, heavy = made(), made(workload=lambda n: momentum(n, 0.9))
+    assert heavy.mechanism.strategy != plain.mechanism.strategy
+    assert error(momentum(15, 0.9), heavy.mechanism.strategy).rms == pytest.approx(
+        heavy.plan.chosen.rms_error
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [(PrivacyEngine.make_private, ByNoise), (PrivacyEngine.make_private_with_epsilon, ByEpsilon)],
+)
+def test_type_checkers_know_every_argument(method, options):
+    known = {*signature(method).parameters} - {"self", "grad_sample_mode", "wrap_model", "unknown"}
+    assert options.__required_keys__ | options.__optional_keys__ == known
 
 
 def test_a_noise_multiplier_can_be_given():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from anechoic.cli.manners import check_writable, naming, need, patience, text_of
 from anechoic.cli.values import as_tuple
@@ -104,6 +105,7 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.participation import MinSep
     from anechoic.planning import plan
     from anechoic.sampling.base import plural
+    from anechoic.workloads import momentum, prefix_sum
 
     if options.max_participations is not None and options.min_sep is None:
         raise ValueError(
@@ -126,6 +128,7 @@ def plan(options: argparse.Namespace) -> None:
             memory_budget=options.memory_budget,
             random_sampling=not options.no_random_sampling,
             participation=promised,
+            workload=partial(momentum, momentum=options.momentum) if options.momentum else prefix_sum,
             strategy=options.mechanism,
             optimizer=options.optimizer,
             clip_norm=options.clip_norm,

@@ -135,6 +135,9 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument(
         "--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step"
     )
+    plan.add_argument(
+        "--momentum", type=float, default=0.0, help="of SGD: what its steps add up to is planned for"
+    )
     plan.add_argument("--clip-norm", type=float, default=1.0)
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, Unpack, overload
 
-from opacus.validators import ModuleValidator
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
@@ -18,18 +18,18 @@ from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
-from anechoic.torch.run import PrivateRun
-from anechoic.torch.setup.exact_sums import Arithmetic
+from anechoic.torch.setup.compatible import Compatible
+from anechoic.torch.setup.options import ByEpsilon, ByNoise, Four, Three, WithCriterion, WithoutCriterion
 from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.sources.automatic import AUTO
-from anechoic.units.ownership import Units
+from anechoic.workloads import Workload, prefix_sum
 
 
 class NoAttributeError(UnsupportedError, AttributeError):
     """An attribute of Opacus's engine that has no counterpart here."""
 
 
-class PrivacyEngine(Resumable, Uncopyable):
+class PrivacyEngine(Compatible, Resumable, Uncopyable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
@@ -93,10 +93,24 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
-        self._run: PrivateRun | None = None
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
+
+    @overload
+    def make_private(
+        self, *, grad_sample_mode: WithCriterion, wrap_model: bool = True, **options: Unpack[ByNoise]
+    ) -> Four: ...
+
+    @overload
+    def make_private(
+        self, *, grad_sample_mode: WithoutCriterion = "auto", **options: Unpack[ByNoise]
+    ) -> Three: ...
+
+    @overload
+    def make_private(
+        self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByNoise]
+    ) -> tuple[Any, ...]: ...
 
     def make_private(
         self,
@@ -122,6 +136,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         adjacency: Adjacency | None = None,
         unit: str | None = None,
         participation: Participation | None = None,
+        workload: Workload | Callable[[int], Workload] = prefix_sum,
         memory_budget: int | None = None,
         unit_ids: Any = None,
         exact_sums: bool | None = None,
@@ -158,6 +173,7 @@ class PrivacyEngine(Resumable, Uncopyable):
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
+            workload: of the optimizer, as in `plan`: ``lambda n: workloads.momentum(n, 0.9)`` plans for that.
             memory_budget: bytes that the noise state may take, on a grid too; None as in `plan`.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
@@ -205,11 +221,27 @@ class PrivacyEngine(Resumable, Uncopyable):
                 adjacency=adjacency,
                 unit=unit,
                 participation=participation,
+                workload=workload,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
                 exact_sums=exact_sums,
             )
         )
+
+    @overload
+    def make_private_with_epsilon(
+        self, *, grad_sample_mode: WithCriterion, wrap_model: bool = True, **options: Unpack[ByEpsilon]
+    ) -> Four: ...
+
+    @overload
+    def make_private_with_epsilon(
+        self, *, grad_sample_mode: WithoutCriterion = "auto", **options: Unpack[ByEpsilon]
+    ) -> Three: ...
+
+    @overload
+    def make_private_with_epsilon(
+        self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByEpsilon]
+    ) -> tuple[Any, ...]: ...
 
     def make_private_with_epsilon(
         self,
@@ -235,6 +267,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         adjacency: Adjacency | None = None,
         unit: str | None = None,
         participation: Participation | None = None,
+        workload: Workload | Callable[[int], Workload] = prefix_sum,
         memory_budget: int | None = None,
         unit_ids: Any = None,
         exact_sums: bool | None = None,
@@ -276,42 +309,14 @@ class PrivacyEngine(Resumable, Uncopyable):
                 adjacency=adjacency,
                 unit=unit,
                 participation=participation,
+                workload=workload,
                 memory_budget=memory_budget,
                 unit_ids=unit_ids,
                 exact_sums=exact_sums,
             )
         )
 
-    def is_compatible(
-        self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
-    ) -> bool:
-        """Whether Opacus can compute the module's per-example gradients."""
-        return bool(ModuleValidator.is_valid(module))
-
-    def validate(
-        self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
-    ) -> None:
-        """Raise opacus.validators.errors.UnsupportedModuleError where `is_compatible` is False."""
-        ModuleValidator.validate(module, strict=True)
-
-    @classmethod
-    def get_compatible_module(cls, module: nn.Module) -> nn.Module:
-        """A copy of `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
-        fixed: nn.Module = ModuleValidator.fix(module)
-        ModuleValidator.validate(fixed, strict=True)
-        return fixed
-
     # -- beyond Opacus -------------------------------------------------------------------------
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
-        return self._current().mechanism
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """Whether the sums of the run are integers, and if not, why."""
-        return self._current().arithmetic
 
     @property
     def accountant(self) -> NoReturn:
@@ -324,19 +329,6 @@ class PrivacyEngine(Resumable, Uncopyable):
             "engine.accountant does not exist here: epsilon follows from the mechanism. Call"
             " engine.get_epsilon(delta), or print(engine.mechanism)."
         )
-
-    @property
-    def units(self) -> Units | None:
-        """Who owns which example; None where every example is a unit of its own."""
-        return self._current().loader.feed.batches.units
-
-    @property
-    def unreachable_examples(self) -> int:
-        """Examples that no batch of this run can hold, as their owners never take part together.
-
-        Where batches are secret it depends on the draw, so it is not for publication.
-        """
-        return self._current().loader.feed.batches.unreachable
 
     def pseudo_gradients(
         self,
@@ -368,18 +360,6 @@ class PrivacyEngine(Resumable, Uncopyable):
         return PseudoGradients(
             run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize
         )
-
-    @property
-    def releases(self) -> int:
-        """Releases (steps) made so far."""
-        return self._current().ledger.releases
-
-    def _current(self) -> PrivateRun:
-        if self._run is None:
-            raise ValueError(
-                "this engine has no run yet: call make_private or make_private_with_epsilon first."
-            )
-        return self._run
 
     def _make(self, setup: Setup) -> tuple[Any, ...]:
         if self._run is not None:

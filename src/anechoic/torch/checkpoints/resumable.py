@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.run import PrivateRun
+from anechoic.torch.of_run import OfRun
 
 
-class Resumable(ABC):
+class Resumable(OfRun):
     """Saves and loads a run, and counts releases that were made before it."""
-
-    @abstractmethod
-    def _current(self) -> PrivateRun:
-        """The run of this engine."""
 
     def get_epsilon(self, delta: float) -> float:
         """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,6 +43,7 @@ from anechoic.torch.sources.automatic import AUTO, chosen_mode
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.units.ownership import Units
+from anechoic.workloads import Workload
 
 logger = logging.getLogger("anechoic")
 
@@ -75,6 +77,7 @@ class Setup:
     adjacency: Adjacency | None
     unit: str | None
     participation: Participation | None
+    workload: Workload | Callable[[int], Workload]
     memory_budget: int | None
     unit_ids: Any = None
     exact_sums: bool | None = None
@@ -228,6 +231,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             memory_budget=memory_budget,
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
+            workload=setup.workload,
             strategy=str(setup.mechanism),
             optimizer=kind_of(setup.optimizer),
             clip_norm=clip_norm,
