@@ -47,6 +47,7 @@ def train(options: argparse.Namespace) -> None:
         jobs=options.jobs,
         command=options.command_line,
         quick=options.quick,
+        damped=options.damped,
         checkpoints=options.checkpoint,
         checkpoint_every=options.checkpoint_every,
         resume=options.resume,

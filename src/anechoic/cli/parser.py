@@ -69,6 +69,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
     train.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
     train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
+    train.add_argument(
+        "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
+    )
     train.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
     _add_running(train, Path("train-report"))
     train.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
