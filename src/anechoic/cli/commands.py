@@ -187,12 +187,13 @@ def stream(options: argparse.Namespace) -> None:
 
 def theory(options: argparse.Namespace) -> None:
     need("matplotlib")
-    from anechoic.lab.published import EXHIBITS, exhibit
+    from anechoic.lab.published import EXHIBITS, TRAINED, exhibit
 
     if options.list:
-        for name, make in EXHIBITS.items():
+        for name, make in (EXHIBITS | TRAINED).items():
             print(f"{name:16}{(make.__doc__ or '').splitlines()[0]}")
         return
     for name in options.names or EXHIBITS:
-        for file in exhibit(name).write(options.out):
+        found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")
+        for file in found.write(options.out):
             print(file, flush=True)

@@ -210,7 +210,10 @@ def _add_theory(commands: Any) -> None:
     theory = commands.add_parser(
         "theory", help="figures and tables of the papers on learning, computed again"
     )
-    theory.add_argument("names", nargs="*", metavar="NAME", help="such as 000-2; all of them by default")
+    theory.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as 000-2; by default all that train nothing"
+    )
     theory.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="default: theory")
+    theory.add_argument("--data-dir", metavar="DIR", help="folder of the images, for what trains on them")
     theory.add_argument("--list", action="store_true", help="print the names, and stop")
     theory.set_defaults(run=do.theory)
