@@ -144,8 +144,8 @@ def compete(
 ) -> Scores:
     """Train every arm, or read from `folder` what was trained before with the same settings and data.
 
-    A file holds one arm at one batch size in one trial. A run that is stopped goes on where it was. Files know
-    settings and data, not the version of this library: for new strategies begin in an empty folder.
+    A file holds one arm at one batch size in one trial. A run that is stopped goes on where it was.
+    Files know settings and data, not the version of this library: for new strategies take an empty folder.
 
     Args:
         images: the data.

@@ -38,9 +38,7 @@ def exhibit(name: str, *, data: str | None = None, folder: Path | None = None) -
     """
     if name in TRAINED:
         if data is None:
-            raise ValueError(
-                f"{name} trains on images: give --data-dir, the folder with the four files."
-            )
+            raise ValueError(f"{name} trains on images: give --data-dir, the folder with the four files.")
         return TRAINED[name](data, folder or Path(f"{name}-runs"))
     if name not in EXHIBITS:
         raise ValueError(f"name={name!r} is unknown: choose one of {', '.join([*EXHIBITS, *TRAINED])}.")
