@@ -46,7 +46,7 @@ def test_divergences_against_quadrature(q, order):
 def test_divergences_rise_with_the_shift(q, order):
     """Step 3 of the proof: exp((order - 1) phi) is convex in the shift, and least at 0."""
     noise = theory.ExponentialPower(q, 1.0)
-    phi = np.array([noise.divergence(order, float(u)) for u in np.linspace(0.0, 1.0, 21)])
+    phi = np.array([noise.divergence(order, float(u)) for u in np.linspace(0.0, 0.5, 21)])
     assert np.all(np.diff(phi) > 0)
     assert np.all(np.diff(np.exp((order - 1) * phi), 2) > 0)
 
