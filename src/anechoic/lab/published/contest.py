@@ -23,7 +23,7 @@ from anechoic.strategies import Identity, Strategy
 from anechoic.workloads import prefix_sum, restart_differences
 
 #: Settings that say which outcomes there are, and not what one of them is.
-VARIED = ("batch_sizes", "periods", "trials")
+VARIED = ("batch_sizes", "periods", "trials", "left_out")
 #: Parameters whose noise is made at once: bounds the memory of double precision.
 COLUMNS = 1024
 
@@ -49,6 +49,7 @@ class Contest:
         periods: tau of DP-MF+.
         epsilons: the printed grid is {0.01, 0.1, …, 100}; its text names 0.31 and 31, hence half decades.
         delta, rate, clip_norm, trials: of every run.
+        left_out: batch sizes and arms that are not trained.
     """
 
     steps: int = 2048
@@ -59,6 +60,7 @@ class Contest:
     rate: float = 0.5
     clip_norm: float = 1.0
     trials: int = 5
+    left_out: tuple[tuple[int, str], ...] = ()
 
 
 MF, SGD, PLANNED, SAMPLED = "DP-MF", "DP-SGD, Poisson", "planned, fixed order", "planned, sampled"
@@ -70,9 +72,10 @@ def plus(period: int) -> str:
     return f"DP-MF⁺, τ = {period}"
 
 
-def arms(contest: Contest) -> tuple[str, ...]:
-    """Names of all arms, in the order of the table."""
-    return (MF, *(plus(period) for period in contest.periods), SGD, PLANNED, SAMPLED, CLIPPED, PLAIN)
+def arms(contest: Contest, batch_size: int) -> tuple[str, ...]:
+    """Names of the arms, in the order of the table."""
+    every = (CLIPPED, PLAIN, MF, *(plus(period) for period in contest.periods), SGD, PLANNED, SAMPLED)
+    return tuple(arm for arm in every if (batch_size, arm) not in contest.left_out)
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def compete(
     folder.mkdir(parents=True, exist_ok=True)
     values: dict[tuple[int, str, float], list[float]] = {}
     for batch_size in contest.batch_sizes:
-        for arm in arms(contest):
+        for arm in arms(contest, batch_size):
             made: dict[float, Mechanism] | None = None
             for trial in range(contest.trials):
                 file = folder / f"{batch_size}-{_letters(arm)}-{trial}.json"

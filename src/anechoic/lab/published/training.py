@@ -56,7 +56,7 @@ def drawn(scores: Scores, examples: int) -> Exhibit:
     for chosen in ((MF, last, SGD, PLANNED, SAMPLED), (MF, *map(plus, contest.periods))):
         for size in contest.batch_sizes:
             what = "methods" if SGD in chosen else "τ"
-            curves = [_curve(scores, size, arm) for arm in chosen]
+            curves = [_curve(scores, size, arm) for arm in chosen if arm in arms(contest, size)]
             curves += [_level(scores, size, arm) for arm in (CLIPPED, PLAIN) if what == "methods"]
             panels.append(Panel(f"batches of {size}: {what}", "ε", "test accuracy", tuple(curves), "x"))
     return Exhibit(
@@ -85,7 +85,7 @@ def _table(scores: Scores) -> tuple[tuple[str, ...], ...]:
     contest = scores.contest
     rows = [("batch", "noise", *(f"ε = {epsilon:g}" for epsilon in contest.epsilons))]
     for size in contest.batch_sizes:
-        for arm in arms(contest):
+        for arm in arms(contest, size):
             if arm in (CLIPPED, PLAIN):
                 rows.append((str(size), arm, *[_cell(scores, size, arm, math.inf)] * len(contest.epsilons)))
             else:
@@ -160,6 +160,10 @@ def _claims(scores: Scores, size: int) -> str:
         f" {scores.mean(size, CLIPPED, math.inf):.4f}, without clipping too"
         f" {scores.mean(size, PLAIN, math.inf):.4f}.",
         f"Beside them: {_against(scores, size, PLANNED, MF)}; {_against(scores, size, PLANNED, last)};"
-        f" {_against(scores, size, SAMPLED, SGD)}; {_against(scores, size, SAMPLED, last)}.",
+        f" {_against(scores, size, PLANNED, SGD)}.",
     ]
+    if SAMPLED in arms(contest, size):
+        found = (_against(scores, size, SAMPLED, rival) for rival in (SGD, last))
+        says.append(f"Where batches may be drawn: {'; '.join(found)}.")
+    says += [f"Not trained here: {arm}." for left, arm in contest.left_out if left == size]
     return " ".join(says)
