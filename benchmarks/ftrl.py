@@ -32,9 +32,10 @@ Array = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-6
 CLASSES = (0, 6)  # T-shirt, shirt
 OF_IMAGES = (
-    "Rows have 2-norm 1, so that the entries of larger images are smaller: the ℓ1 ball of one radius then holds"
-    " less, its least risk rises with d, and there is less to exceed. Gradients are clipped in the 2-norm, which"
-    " is √2 times the radius in the ℓ1 ball: its noise is larger, and the geometry gains nothing here."
+    "Rows have 2-norm 1, so that the entries of larger images are smaller: the ℓ1 ball of one radius then"
+    " holds less, its least risk rises with d, and there is less to exceed. Gradients are clipped in the"
+    " 2-norm, which is √2 times the radius in the ℓ1 ball: its noise is larger, and the geometry gains"
+    " nothing here."
 )
 
 MECHANISMS: dict[str, Callable[[int], an.strategies.Strategy]] = {
