@@ -42,6 +42,15 @@ def test_divergences_against_quadrature(q, order):
     )
 
 
+@pytest.mark.parametrize(("q", "order"), [(2.0, 4.0), (3.0, 1.2), (5.0, 2.5)])
+def test_divergences_rise_with_the_shift(q, order):
+    """Step 3 of the proof: exp((order - 1) phi) is convex in the shift, and least at 0."""
+    noise = theory.ExponentialPower(q, 1.0)
+    phi = np.array([noise.divergence(order, float(u)) for u in np.linspace(0.0, 0.5, 21)])
+    assert np.all(np.diff(phi) > 0)
+    assert np.all(np.diff(np.exp((order - 1) * phi), 2) > 0)
+
+
 def test_the_erratum_in_its_own_dimension():
     """q = 3, alpha = 1.2, d = 10^4, an even shift of norm scale: 39, where Lemma C.1 claims 1."""
     noise, d = theory.ExponentialPower(3.0, 1.0), 10_000

@@ -48,6 +48,7 @@ def train(options: argparse.Namespace) -> None:
         jobs=options.jobs,
         command=options.command_line,
         quick=options.quick,
+        damped=options.damped,
         checkpoints=options.checkpoint,
         checkpoint_every=options.checkpoint_every,
         resume=options.resume,
@@ -189,12 +190,13 @@ def stream(options: argparse.Namespace) -> None:
 
 def theory(options: argparse.Namespace) -> None:
     need("matplotlib")
-    from anechoic.lab.published import EXHIBITS, exhibit
+    from anechoic.lab.published import EXHIBITS, TRAINED, exhibit
 
     if options.list:
-        for name, make in EXHIBITS.items():
+        for name, make in (EXHIBITS | TRAINED).items():
             print(f"{name:16}{(make.__doc__ or '').splitlines()[0]}")
         return
     for name in options.names or EXHIBITS:
-        for file in exhibit(name).write(options.out):
+        found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")
+        for file in found.write(options.out):
             print(file, flush=True)

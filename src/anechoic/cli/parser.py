@@ -69,6 +69,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
     train.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
     train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
+    train.add_argument(
+        "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
+    )
     train.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
     _add_running(train, Path("train-report"))
     train.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
@@ -210,7 +213,10 @@ def _add_theory(commands: Any) -> None:
     theory = commands.add_parser(
         "theory", help="figures and tables of the papers on learning, computed again"
     )
-    theory.add_argument("names", nargs="*", metavar="NAME", help="such as 000-2; all of them by default")
+    theory.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as 000-2; by default all that train nothing"
+    )
     theory.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="default: theory")
+    theory.add_argument("--data-dir", metavar="DIR", help="folder of the images, for what trains on them")
     theory.add_argument("--list", action="store_true", help="print the names, and stop")
     theory.set_defaults(run=do.theory)

@@ -12,11 +12,14 @@ pytest.importorskip("rich")
 from rich.console import Console  # noqa: E402 - needs the extras
 
 from anechoic.lab.studies.demo import flights_study  # noqa: E402
-from anechoic.lab.studies.runner import run_study  # noqa: E402
+from anechoic.lab.studies.runner import run_study, with_damped  # noqa: E402
 from anechoic.lab.studies.tasks import FashionMNIST  # noqa: E402
 from anechoic.lab.studies.train import fashion_study, train  # noqa: E402
+from anechoic.losses import loss  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import FixedOrder  # noqa: E402
+from anechoic.strategies import Toeplitz  # noqa: E402
+from anechoic.workloads import prefix_sum  # noqa: E402
 
 
 @pytest.fixture
@@ -34,6 +37,9 @@ def images(tmp_path):
     return str(tmp_path)
 
 
+DAMPED_AND_PLANNED = ("damped-fixed-eps1", "damped-fixed-eps4", "planned-fixed-eps1")
+
+
 def mechanisms(study):
     return {arm.name: Mechanism.from_json(arm.mechanism) for arm in study.arms if arm.private}
 
@@ -47,6 +53,8 @@ def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     assert study.steps == 6 and list(found) == ["planned-fixed-eps10", "planned-poisson-eps10"]
     fixed, sampled = (m.sampling for m in found.values())
     assert isinstance(fixed, FixedOrder) and sampled.amplified
+    study, reasons = with_damped(study, reasons)  # for what is not sampled
+    assert [arm.name for arm in study.arms if arm.kind == "damped"] == ["damped-fixed-eps10"]
     screen = Console(file=io.StringIO(), width=200)
     out = tmp_path / "out"
     record = run_study(
@@ -57,7 +65,9 @@ def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     assert record == json.loads((out / "results.json").read_text())
     assert record["comparisons"] == []
     assert all(arm["best"]["mean"] > 0.2 for arm in record["arms"])  # better than guessing, in six steps
+    assert "damped root, ε = 10: " in shown and ">damped root<" in (out / "report.html").read_text()
     assert sorted(path.name for path in out.iterdir()) == [
+        "damped-fixed-eps10.json",
         "planned-fixed-eps10.json",
         "planned-poisson-eps10.json",
         "report.html",
@@ -82,6 +92,20 @@ def test_building_a_model_leaves_the_random_state_alone(images):
     before = torch.get_rng_state()
     FashionMNIST(images, "cnn").build(7)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_damping_is_the_best_for_steps_and_participation(images):
+    study, reasons = fashion_study(images, batch_size=8, epochs=3, epsilons=(1.0, 4.0), rates=(1.0,))
+    study, reasons = with_damped(study, reasons)
+    found, sums = mechanisms(study), prefix_sum(36)
+    low, high, planned = (found[name] for name in DAMPED_AND_PLANNED)
+    assert low.sampling == planned.sampling == FixedOrder(96, 8, steps=36)
+    assert low.epsilon() <= 1.0 and low.noise_std > high.noise_std
+    promise = planned.sampling.participation
+    reached = loss(sums, low.strategy, promise, "rms")
+    others = [loss(sums, Toeplitz.damped(36, nu), promise, "rms") for nu in np.geomspace(1e-4, 0.9, 12)]
+    assert reached <= min(others) * (1 + 1e-9) < loss(sums, Toeplitz.damped(36, 0.0), promise, "rms")
+    assert "least root mean square error" in reasons[DAMPED_AND_PLANNED[0]]
 
 
 def test_planned_strategy_can_be_named():

@@ -295,6 +295,15 @@ def test_what_cannot_be_designed_for_is_refused():
         blt(rates, buffers=2)
     with pytest.raises(UnsupportedError, match="LowerTriangular is not Toeplitz"):
         blt(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), buffers=2)
+    with pytest.raises(UnsupportedError, match="RestartDifferences is not Toeplitz"):
+        blt(workloads.restart_differences(rates, period=4), buffers=2, loss="rms")
+    restarts = workloads.restart_differences(workloads.prefix_sum(30), period=4)
+    with pytest.raises(UnsupportedError, match="loss='max' of restart differences"):
+        blt(restarts, buffers=2, loss="max")
+    with pytest.raises(UnsupportedError, match="restarts of anything but prefix sums.*n=3000000"):
+        blt(
+            workloads.restart_differences(workloads.momentum(3 * 10**6, 0.9), period=9), buffers=2, loss="rms"
+        )
     with pytest.raises(UnsupportedError, match="SlidingWindow has no short recursion.*n=3000000"):
         blt(workloads.sliding_window(3 * 10**6, 100), buffers=2)
     with pytest.raises(ValueError, match="must be a Workload"):

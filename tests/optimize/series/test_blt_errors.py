@@ -9,6 +9,7 @@ from anechoic.algebra.systems import realisation
 from anechoic.losses import tail_weights
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
+from anechoic.optimize.series.toeplitz_objective import quadratic_form
 from tests.marks import in_turn
 
 
@@ -142,7 +143,7 @@ def test_both_forms_are_the_error_of_the_dense_matrices(name, kind):
             np.tril(c[np.subtract.outer(np.arange(n), np.arange(n))]), workload.to_dense()[:, 0]
         )
         expected = tail_weights(kind, n) @ np.square(column)
-        forms = [MaterialisedError(workload.coefficients, tail_weights(kind, n))]
+        forms = [MaterialisedError(workload.coefficients, quadratic_form(workload, kind)[1])]
         short = RecurrentError.of(workload, 45, mean=kind == "rms")
         if short is not None:
             forms.append(short)
@@ -158,9 +159,9 @@ def test_both_forms_are_the_error_of_the_dense_matrices(name, kind):
 
 def test_weights_of_the_steps():
     n, gaps = 30, np.array([0.05, 0.1, 0.3, 0.4])
-    weights = np.random.default_rng(1).random(n)
-    form = MaterialisedError(np.ones(n), tail_weights(weights, n))
-    by_row = [MaterialisedError(np.ones(n), tail_weights(row, n))(gaps)[0] for row in np.eye(n)]
+    weights, sums = np.random.default_rng(1).random(n), workloads.prefix_sum(n)
+    form = MaterialisedError(np.ones(n), quadratic_form(sums, weights)[1])
+    by_row = [MaterialisedError(np.ones(n), quadratic_form(sums, row)[1])(gaps)[0] for row in np.eye(n)]
     assert form(gaps)[0] == pytest.approx(np.average(by_row, weights=weights), rel=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Figures of paper 004, *Gradient Descent with Linearly Correlated Noise* (2023), without sampling."""
+"""Figures of paper 004, *Gradient Descent with Linearly Correlated Noise* (2023): exact, checked by draws."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from anechoic.theory.problems import LinearRegression
 
 PAPER = "Gradient Descent with Linearly Correlated Noise (2023)"
 SMOOTH, DIMENSION, SIGMA = 10.0, 100, 20.0
+#: Runs that are drawn beside an expectation, and steps at which they are shown.
+DRAWS, SHOWN = 24, 12
 
 
 def spectrum_of_the_paper() -> Array:
@@ -33,6 +35,32 @@ def norms(strategy: Strategy, rate: float, sigma: float = SIGMA) -> Array:
     mechanism = Mechanism(strategy, External(Single(), 1, steps=strategy.n), std)
     # x* = A^-1 b has variance 1 / lambda along each direction
     return gradient_norms(problem, mechanism, displacement=1.0 / np.sqrt(values))
+
+
+def drawn(strategy: Strategy, rate: float, label: str, *, seed: int, sigma: float = SIGMA) -> Curve:
+    """What `norms` is the expectation of, as the mean of runs that are carried out, with standard errors."""
+    values, rng, n = spectrum_of_the_paper(), np.random.default_rng(seed), strategy.n
+    std = sigma / math.sqrt(DIMENSION) * strategy.largest_column_norm()
+    noise = std * strategy.correlate(rng.standard_normal((strategy.rows, DRAWS * len(values))))
+    away = rng.standard_normal((DRAWS, len(values))) / np.sqrt(values)
+    found = np.empty((n + 1, DRAWS))
+    for t in range(n + 1):
+        found[t] = np.square(away) @ np.square(values)
+        if t < n:
+            away = away - rate * (away * values + noise[t].reshape(away.shape))
+    steps = np.unique(np.linspace(0, n, SHOWN + 1).round().astype(int))[1:]
+    means, errors = found.mean(axis=1), found.std(axis=1, ddof=1) / math.sqrt(DRAWS)
+    return Curve(
+        f"{label}, {DRAWS} runs", steps.astype(float), means[steps], points=True, error=errors[steps]
+    )
+
+
+def compared(exact: Curve, runs: Curve) -> float:
+    """Root mean square, over the steps shown, of the difference in standard errors."""
+    if runs.error is None:
+        raise ValueError(f"{runs.label!r} has no standard errors: compare with what `drawn` gives.")
+    away = (runs.y - exact.y[runs.x.astype(int)]) / runs.error
+    return float(np.sqrt(np.square(away).mean()))
 
 
 def figure_2() -> Exhibit:
@@ -53,6 +81,9 @@ def figure_2() -> Exhibit:
             last[name].append(float(course[-1]))
     steps = np.arange(n + 1.0)
     courses = tuple(Curve(name, steps, norms(strategy, 1e-2)) for name, strategy in strategies.items())
+    runs = tuple(
+        drawn(strategy, 1e-2, name, seed=place) for place, (name, strategy) in enumerate(strategies.items())
+    )
     panels = (
         Panel(
             "Average",
@@ -68,7 +99,7 @@ def figure_2() -> Exhibit:
             tuple(Curve(k, rates, np.array(v)) for k, v in last.items()),
             "xy",
         ),
-        Panel("γ = 0.01", "step t", "E|∇f(x_t)|²", courses, "y"),
+        Panel("γ = 0.01", "step t", "E|∇f(x_t)|²", (*courses, *runs), "y"),
     )
     best = {name: min(values) for name, values in average.items()}
     ends = {name: min(values) for name, values in last.items()}
@@ -78,7 +109,9 @@ def figure_2() -> Exhibit:
         f" {', '.join(f'{k} {v:.4g}' for k, v in best.items())}. Least last step:"
         f" {', '.join(f'{k} {v:.4g}' for k, v in ends.items())}.",
         "Expectations are exact (mean and covariance recursion), so that differences are not luck. The"
-        " oscillation of period τ that the paper sees is there, and belongs to the expectation.",
+        " oscillation of period τ that the paper sees is there, and belongs to the expectation. As a check"
+        f" {DRAWS} runs of each are carried out: over the {SHOWN} steps shown they are away from the"
+        f" expectation by {_listed(courses, runs)} standard errors (root mean square; 1 is luck).",
     )
     return Exhibit("004-2", "DP-MF and DP-MF+ on a quadratic", f"{PAPER}, Figure 2", panels, remarks=remarks)
 
@@ -90,16 +123,22 @@ def figure_4() -> Exhibit:
     steps = np.arange(n + 1.0)
     courses = {name: norms(named[name], 0.02) for name in ("PGD", "Anti-PGD", "Chess-PGD")}
     curves = tuple(Curve(name, steps, course) for name, course in courses.items())
+    runs = tuple(drawn(named[name], 0.02, name, seed=place) for place, name in enumerate(courses))
     panels = (
-        Panel("logarithmic", "step t", "E|∇f(x_t)|²", curves, "y"),
-        Panel("linear", "step t", "E|∇f(x_t)|²", (curves[0], curves[2])),
+        Panel("logarithmic", "step t", "E|∇f(x_t)|²", (*curves, *runs), "y"),
+        Panel("linear", "step t", "E|∇f(x_t)|²", (curves[0], curves[2], runs[0], runs[2])),
     )
     chess = courses["Chess-PGD"]
     remarks = (
         f"γ = 0.02 as in the paper. Exact: PGD settles at {courses['PGD'][-1]:.4g}; Chess-PGD is at"
-        f" {chess[n // 2]:.4g} after {n // 2} steps and at {chess[-1]:.4g} after {n}.",
+        f" {chess[n // 2]:.4g} after {n // 2} steps and at {chess[-1]:.4g} after {n}. The points are the"
+        f" mean of {DRAWS} runs, away from it by {_listed(curves, runs)} standard errors (root mean square).",
         "C⁻¹ is √2 / (1 + x): every injected row is a sum of all earlier ones with alternating signs, and its"
         " variance grows with t. PGD has the same squared error of prefix sums in the limit (errata, P4), so"
         " that this error alone does not tell how a learner fares.",
     )
     return Exhibit("004-4", "PGD and Chess-PGD", f"{PAPER}, Figure 4", panels, remarks=remarks)
+
+
+def _listed(exact: tuple[Curve, ...], runs: tuple[Curve, ...]) -> str:
+    return ", ".join(f"{compared(one, other):.2f}" for one, other in zip(exact, runs, strict=True))

@@ -11,18 +11,21 @@ import numpy as np
 
 from anechoic._validate import Array
 
+#: Panels in one row; more stand in rows of two.
+MOST_ACROSS = 3
 _COLOURS = ("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#8b949e")
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line: x and y of shape (points,)."""
+    """One line: x and y of shape (points,), and the standard errors of y where there are some."""
 
     label: str
     x: Array
     y: Array
     dashed: bool = False
     points: bool = False
+    error: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,7 @@ class Exhibit:
         title: one line.
         source: paper and number.
         panels: drawn side by side; none for a table.
-        table: header and rows, for a table.
+        table: header and rows, for a table; beside panels it is on the page only, their data in the file.
         remarks: what was published, what is found here, and why they differ; each one paragraph.
     """
 
@@ -73,13 +76,17 @@ class Exhibit:
         return [data, page, *([image] if drawn else [])]
 
     def _rows(self) -> list[tuple[Any, ...]]:
-        if self.table:
+        if not self.panels:
             return list(self.table)
-        rows: list[tuple[Any, ...]] = [("panel", "curve", "x", "y")]
+        with_errors = any(curve.error is not None for panel in self.panels for curve in panel.curves)
+        head = ("panel", "curve", "x", "y", *(["standard error"] if with_errors else []))
+        rows: list[tuple[Any, ...]] = [head]
         for panel in self.panels:
             for curve in panel.curves:
-                for x, y in zip(np.asarray(curve.x, float), np.asarray(curve.y, float), strict=True):
-                    rows.append((panel.title, curve.label, f"{x:.10g}", f"{y:.10g}"))
+                errors = np.full(len(curve.x), np.nan) if curve.error is None else curve.error
+                for x, y, e in zip(*(np.asarray(v, float) for v in (curve.x, curve.y, errors)), strict=True):
+                    spread = [""] if np.isnan(e) else [f"{e:.3g}"]
+                    rows.append((panel.title, curve.label, f"{x:.10g}", f"{y:.10g}", *spread[:with_errors]))
         return rows
 
     def _page(self, drawn: bool) -> str:
@@ -105,14 +112,18 @@ class Exhibit:
         }
         style |= {"axes.spines.top": False, "axes.spines.right": False}
         with matplotlib.rc_context(style):
-            figure = Figure(figsize=(4.4 * len(self.panels), 3.6), layout="constrained")
-            for axes, panel in zip(np.ravel(figure.subplots(1, len(self.panels))), self.panels, strict=True):
+            count = len(self.panels)
+            across = count if count <= MOST_ACROSS else 2
+            down = -(-count // across)
+            figure = Figure(figsize=(4.4 * across, 3.6 * down), layout="constrained")
+            for axes, panel in zip(np.ravel(figure.subplots(down, across)), self.panels, strict=False):
                 for curve, colour in zip(panel.curves, _COLOURS * 2, strict=False):
                     line = "none" if curve.points else "--" if curve.dashed else "-"
                     marker = "o" if curve.points else ""
-                    axes.plot(
+                    axes.errorbar(
                         curve.x,
                         curve.y,
+                        None if curve.error is None else np.nan_to_num(curve.error),
                         ls=line,
                         marker=marker,
                         ms=3,

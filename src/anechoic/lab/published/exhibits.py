@@ -1,8 +1,9 @@
 """Every figure and table that is computed again, by name."""
 
 from collections.abc import Callable
+from pathlib import Path
 
-from anechoic.lab.published import correlated, descent, ftrl
+from anechoic.lab.published import correlated, descent, ftrl, training
 from anechoic.lab.published.exhibit import Exhibit
 
 EXHIBITS: dict[str, Callable[[], Exhibit]] = {
@@ -19,13 +20,26 @@ EXHIBITS: dict[str, Callable[[], Exhibit]] = {
     "004-4": descent.figure_4,
 }
 
+#: Those that train on data of the caller's, and take long: made only when they are asked for by name.
+TRAINED: dict[str, Callable[[str, Path], Exhibit]] = {"004-3": training.figure_3}
 
-def exhibit(name: str) -> Exhibit:
+
+def exhibit(name: str, *, data: str | None = None, folder: Path | None = None) -> Exhibit:
     """The figure or table of this name.
 
+    Args:
+        name: in `EXHIBITS` or `TRAINED`.
+        data: folder of the data set, for one of `TRAINED`.
+        folder: where one of `TRAINED` keeps its outcomes, and goes on from them; None for a folder of its
+            name where the program runs.
+
     Raises:
-        ValueError: for a name that is not in `EXHIBITS`.
+        ValueError: for an unknown name, or one of `TRAINED` without data.
     """
+    if name in TRAINED:
+        if data is None:
+            raise ValueError(f"{name} trains on images: give --data-dir, the folder with the four files.")
+        return TRAINED[name](data, folder or Path(f"{name}-runs"))
     if name not in EXHIBITS:
-        raise ValueError(f"name={name!r} is unknown: choose one of {', '.join(EXHIBITS)}.")
+        raise ValueError(f"name={name!r} is unknown: choose one of {', '.join([*EXHIBITS, *TRAINED])}.")
     return EXHIBITS[name]()

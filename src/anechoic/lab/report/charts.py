@@ -26,6 +26,7 @@ _ORANGE, _BLUE = "#c44e12", "#104e8b"
 #: How a role is drawn.
 _ROLES: dict[str, dict[str, Any]] = {
     "independent": {"color": _ORANGE},
+    "damped": {"color": "#3b7d3b"},
     "planned": {"color": _BLUE},
     "tree": {"color": "#3b7d3b", "linestyle": (0, (5, 1.5))},
     "blt": {"color": _BLUE},

@@ -148,7 +148,11 @@ def _utility_figure(record: Record, setting: words.Setting) -> str:
 def _utility(record: Record, setting: words.Setting) -> dict[str, Any]:
     """Metric against epsilon, with what is reached without privacy: arguments of `line_chart`."""
     metric, lines = record["task"]["metric"], []
-    for kind, label in (("independent", "independent noise"), ("planned", "planned mechanism")):
+    for kind, label in (
+        ("independent", "independent noise"),
+        ("damped", "damped root"),
+        ("planned", "planned mechanism"),
+    ):
         arms = [
             a
             for a in record["arms"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from anechoic.lab.studies.console import print_record, progress
 from anechoic.lab.studies.pool import execute_all
 from anechoic.lab.studies.record import make_record
 from anechoic.lab.studies.study import Arm, Study
+from anechoic.mechanism import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
+from anechoic.optimize import damped
 from anechoic.participation import Participation
 from anechoic.planning import plan
+from anechoic.workloads import prefix_sum
 
 
 def private_arms(
@@ -75,6 +79,44 @@ def private_arms(
             arms.append(arm)
             reasons[arm.name] = chosen.reason
     return arms, reasons
+
+
+def with_damped(study: Study, reasons: Mapping[str, str]) -> tuple[Study, dict[str, str]]:
+    """The study with a damped root before every planned mechanism that needs no sampling, and its reasons.
+
+    Its one number has the least mean squared error of prefix sums for the steps and the participation of the
+    planned mechanism, whose batches, unit and guarantee it shares.
+
+    Args:
+        study: of planned mechanisms in a fixed order, or of promised batches.
+        reasons: why each mechanism was chosen.
+
+    Raises:
+        UnsupportedError: for a promise whose worst pattern is not known.
+    """
+    arms: list[Arm] = []
+    texts = dict(reasons)
+    for arm in study.arms:
+        planned = Mechanism.from_json(arm.mechanism) if arm.mechanism and arm.kind == "planned" else None
+        if planned is not None and not planned.amplified:
+            promise = planned.sampling.participation
+            found = damped(prefix_sum(planned.steps), participation=promise)
+            made = calibrate(
+                found.strategy,
+                sampling=planned.sampling,
+                epsilon=arm.epsilon,
+                delta=planned.delta,
+                clip_norm=planned.clip_norm,
+                adjacency=planned.adjacency,
+                unit=planned.unit,
+            )
+            arms.append(replace(arm, kind="damped", mechanism=made.to_json()))
+            texts[arms[-1].name] = (
+                f"{found.strategy.describe()}: the damping of least root mean square error of prefix sums for"
+                f" {promise.describe()}."
+            )
+        arms.append(arm)
+    return replace(study, arms=tuple(arms)), texts
 
 
 def plain_arms(task: Any) -> list[Arm]:

@@ -10,7 +10,7 @@ from anechoic._validate import positive_float, positive_int
 from anechoic.lab.studies.metrics import mean_and_error
 from anechoic.lab.studies.tasks import Task
 
-Kind = Literal["plain", "clipped", "independent", "planned", "tree", "blt", "banded"]
+Kind = Literal["plain", "clipped", "independent", "planned", "damped", "tree", "blt", "banded"]
 Scheme = Literal["fixed", "poisson", "cool-down"]
 #: How people call each kind.
 KINDS: dict[Kind, str] = {
@@ -18,6 +18,7 @@ KINDS: dict[Kind, str] = {
     "clipped": "not private",
     "independent": "independent noise",
     "planned": "planned mechanism",
+    "damped": "damped root",
     "tree": "tree",
     "blt": "BLT",
     "banded": "banded",
@@ -32,7 +33,8 @@ class Arm:
 
     Args:
         kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise),
-            "independent" (DP-SGD), "planned" (correlated noise), or the class of the noise by name.
+            "independent" (DP-SGD), "planned" (correlated noise), "damped" (the root of one tuned
+            number ν), or the class of the noise by name.
         scheme: how batches are formed: "fixed" order, "poisson" (secret random batches, of the scheme that
             was planned), or "cool-down" (rounds of clients that rest in between).
         clip_norm: largest norm of an example's gradient; None where nothing is clipped.

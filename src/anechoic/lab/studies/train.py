@@ -11,7 +11,7 @@ from rich.console import Console
 from anechoic.lab.studies import demo
 from anechoic.lab.studies.aircraft import QUICK_PASSES, aircraft_study, sampled_study
 from anechoic.lab.studies.keeping import check_empty
-from anechoic.lab.studies.runner import plain_arms, private_arms, run_study
+from anechoic.lab.studies.runner import plain_arms, private_arms, run_study, with_damped
 from anechoic.lab.studies.study import Arm, Study
 from anechoic.lab.studies.tasks import FashionMNIST, load
 
@@ -86,6 +86,7 @@ def train(
     jobs: int,
     command: str,
     quick: bool = False,
+    damped: bool = False,
     checkpoints: Path | None = None,
     checkpoint_every: int = 256,
     resume: bool = False,
@@ -98,6 +99,7 @@ def train(
         directory: where the files of the data set are (not needed for the flights).
         out, jobs, command: see `run_study`.
         quick: a slice of the data and a few steps, for a look.
+        damped: whether to train with the best damped root too, beside the planned mechanism.
         checkpoints, checkpoint_every, resume: see `run_study`.
         options: of `fashion_study`, `flights_study` or `aircraft_study`; None stands for the default.
 
@@ -147,6 +149,9 @@ def train(
             given.setdefault("steps", QUICK_STEPS) if "epochs" not in given else None
         with console.status("Planning the mechanisms"):
             study, reasons = fashion_study(directory, **given)
+    if damped:
+        with console.status("Tuning the damped root"):
+            study, reasons = with_damped(study, reasons)
     record = run_study(
         study,
         reasons,

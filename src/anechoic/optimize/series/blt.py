@@ -3,8 +3,8 @@
 With decays lambda = exp(-mu) of C and exp(-nu) of C^-1, the interlacing 0 < mu_1 < nu_1 < mu_2 < … < nu_d
 (Lemma 4.14) is a sequence of 2 d positive gaps, and their logarithms are free parameters. The scales of C
 and, for prefix sums, the weights of B = A C^-1 are then products of differences of these points (Lemma 4.13),
-all positive, and every norm is a double sum of geometric series without cancellation (`strategies.blt_sums`).
-The errors of other workloads are in `_blt_errors`.
+all positive, and every norm is a double sum of geometric series without cancellation
+(`algebra.exponentials`). The errors of other workloads are in `blt_errors`, of restarts in `blt_restarts`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, tail_weights
+from anechoic.losses import KINDS, LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
+from anechoic.optimize.series.blt_restarts import RestartSums
+from anechoic.optimize.series.toeplitz_objective import quadratic_form
 from anechoic.participation import Participation
 from anechoic.strategies import BLT
 from anechoic.workloads import Workload
@@ -55,10 +57,12 @@ def blt(
     the smaller optimum; a buffer that gains less than 1e-9 is left out, so that fewer than asked for may come
     back. Deterministic. One evaluation costs
 
-    - for prefix sums O(k d^2), k participations, whatever n is;
+    - for prefix sums O(k d^2), k participations, whatever n is, and for their restarts every tau steps
+      O(d^2 log tau) more;
     - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
       O(k d^2 + d^4 log n);
-    - for any other Toeplitz workload, and for weights of the steps, O(n d), up to 2 * 10**6 steps.
+    - for any other Toeplitz workload, restarts of one, and weights of the steps O(n d), up to 2 * 10**6
+      steps.
 
     Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
     not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
@@ -66,7 +70,7 @@ def blt(
     10^5 where the steps, or those between participations, are few.
 
     Args:
-        workload: A, Toeplitz.
+        workload: A, Toeplitz, or `workloads.restart_differences` of a Toeplitz one (loss "rms").
         buffers: d, >= 1, at most; None for as many as pay: growth ends with the first buffer that lowers the
             loss by less than the part `gain` (that buffer is left out), at 16 at the latest.
         gain: in (0, 1); used where buffers is None.
@@ -112,28 +116,39 @@ def blt(
     return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
 
 
-def _error_of(workload: Workload, loss: LossKind) -> tuple[str, SquaredError | None]:
+def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, SquaredError | None]:
     """The kind of error for prefix sums in closed form, and its replacement for anything else."""
     named = isinstance(loss, str)
     kind = "rms" if named and loss == "rms" else "max"
     if workload.is_prefix_sum and named:
         return kind, None
+    if workload.restarts is not None and workload.restarts[0].is_toeplitz:
+        base, period = workload.restarts
+        if not base.is_prefix_sum:
+            _check_materialised(workload, "restarts of anything but prefix sums have no closed form")
+        elif named and kind == "rms":
+            return RestartSums(workload.n, period), None
+        return kind, MaterialisedError(base.coefficients, quadratic_form(workload, loss)[1])
     if not workload.is_toeplitz:
         raise UnsupportedError(
-            f"workload={type(workload).__name__} is not Toeplitz, and BLTs are optimised for Toeplitz ones:"
-            " design for the workload without learning rates or restarts, and use that strategy."
+            f"workload={type(workload).__name__} is not Toeplitz, and BLTs are optimised for Toeplitz ones"
+            " and restarts of them: design for the workload without learning rates, and use that strategy."
         )
     if named:
         short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
         if short is not None:
             return kind, short
+    what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+    _check_materialised(workload, what)
+    return kind, MaterialisedError(workload.coefficients, quadratic_form(workload, loss)[1])
+
+
+def _check_materialised(workload: Workload, what: str) -> None:
     if workload.n > MATERIALISED:
-        what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
         raise UnsupportedError(
             f"{what}, so that all n={workload.n} coefficients would be needed: at most {MATERIALISED} are"
             " made. Design for fewer steps, or for a workload with a short recursion and a named loss."
         )
-    return kind, MaterialisedError(workload.coefficients, tail_weights(loss, workload.n))
 
 
 class _Point(NamedTuple):
@@ -146,6 +161,8 @@ def _grow(objective: BLTObjective, smaller: _Point | None, order: int) -> _Point
     starts = [_spread(1.0 / objective.n, order)]
     if objective.count > 1:
         starts.append(_spread(1.0 / objective.separation, order))
+    if isinstance(objective.kind, RestartSums):
+        starts.append(_spread(1.0 / objective.kind.period, order))
     if smaller is not None:
         starts += _with_one_more(objective, smaller.gaps)
     reached = [_minimise(objective, gaps) for gaps in starts]

@@ -1,6 +1,6 @@
 """Squared error of a BLT as a function of its 2 d gaps, for Toeplitz workloads other than prefix sums.
 
-With the points y of `_blt_objective`, lambda = exp(-y) of C and lambda^ of C^-1, and with a pole kappa of the
+With the points y of `blt_objective`, lambda = exp(-y) of C and lambda^ of C^-1, and with a pole kappa of the
 workload a(x) = rest(x) / (1 - kappa x) taken out, the decoder is the series
 
     b(x) = rest(x) (1 - lambda_1 x)/(1 - kappa x) (1 - lambda_2 x)/(1 - lambda^_1 x) … 1/(1 - lambda^_d x),
@@ -19,6 +19,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.algebra.systems import System, chained, power_sums, realisation
+from anechoic.optimize.series.toeplitz_objective import QuadraticForm
 from anechoic.workloads import Workload
 
 # Step of the complex differences: its square is lost against 1 in float64.
@@ -92,22 +93,22 @@ class RecurrentError:
 
 
 class MaterialisedError:
-    """For any Toeplitz workload and any weights: 4 d recursions over the n coefficients.
+    """For any Toeplitz workload and any weights of steps or periods: 4 d recursions over the n coefficients.
 
     Args:
         coefficients: a, shape (n,).
-        weights: v >= 0, shape (n,): the squared error is sum_s v_s b_s^2.
+        form: Q b for b of shape (n,): the squared error is b^T Q b.
     """
 
-    def __init__(self, coefficients: Array, weights: Array) -> None:
-        self._a, self._v = coefficients, weights
+    def __init__(self, coefficients: Array, form: QuadraticForm) -> None:
+        self._a, self._form = coefficients, form
 
     def __call__(self, gaps: Array) -> tuple[float, Array]:
         poles = np.exp(-np.cumsum(gaps))
         b = self._a
         for pole, zero in zip(poles[1::2], poles[0::2], strict=True):
             b = scipy.signal.lfilter([1.0, -zero], [1.0, -pole], b)
-        weighted = self._v * b
+        weighted = self._form(b)
         # the derivative of b by a pole p of b is x / (1 - p x) b, that by a zero its negative
         by_pole = [weighted[1:] @ scipy.signal.lfilter([1.0], [1.0, -p], b[:-1]) for p in poles]
         by_point = 2.0 * np.array(by_pole) * poles

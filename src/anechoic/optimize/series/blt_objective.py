@@ -28,6 +28,7 @@ from anechoic.algebra.exponentials import (
     remaining_moment,
 )
 from anechoic.optimize.series.blt_errors import SquaredError
+from anechoic.optimize.series.blt_restarts import RestartSums
 
 Masks = tuple[Array, NDArray[np.bool_], NDArray[np.intp]]
 
@@ -38,7 +39,7 @@ class BLTObjective:
     Args:
         n: steps.
         separation, count: worst pattern of the participation schema.
-        kind: "max" or "rms", of prefix sums.
+        kind: "max" or "rms", of prefix sums, or the sums of their differences between restarts.
         squared_error: of another workload or other weights, in place of `kind`.
         progress: called with the evaluations so far and the loss, after each.
 
@@ -51,7 +52,7 @@ class BLTObjective:
         n: int,
         separation: int,
         count: int,
-        kind: str,
+        kind: str | RestartSums,
         squared_error: SquaredError | None = None,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -115,6 +116,9 @@ class BLTObjective:
 
     def _error(self, weights: Array, nu: Array) -> tuple[float, Array, Array]:
         """The squared error, and half its derivatives by log weight and by nu."""
+        if isinstance(self.kind, RestartSums):
+            form, slopes = self.kind(nu)
+            return float(weights @ form @ weights), weights * (form @ weights), weights * (slopes @ weights)
         rates = pairs(nu)
         products = weights[:, None] * weights
         if self.kind == "max":
