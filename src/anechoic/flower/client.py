@@ -324,6 +324,13 @@ def _called(message: Message, context: Context, ask: ConfigRecord, call_next: Cl
     try:
         return call_next(inner, context)
     finally:
+        if context.state:
+            _log.warning(
+                "Context.state of the training function (%s) is thrown away: this node may serve several"
+                " users, and what is kept of one, such as an optimiser's momentum, must not reach the update"
+                " of another",
+                ", ".join(sorted(context.state)),
+            )
         context.state = kept
 
 
