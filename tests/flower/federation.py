@@ -70,6 +70,10 @@ class Federation:
                 start_new_session=True,
             )
 
+    def ended(self, name):
+        """Whether a process has ended by itself."""
+        return self.processes[name].poll() is not None
+
     def kill(self, name):
         """Kill a process and all that it started, whatever sessions they are in."""
         process = self.processes.pop(name)

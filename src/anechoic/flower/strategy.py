@@ -258,8 +258,8 @@ class CorrelatedFedOpt(Strategy):
             self._round = PlainRound(asked, letters)
         messages = self._round.messages()
         _log.info(
-            "configure_train: asked %d clients, of which %d are there%s",
-            len(asked.clients),
+            "configure_train: asked %s, of which %d are there%s",
+            counted(len(asked.clients), "client"),
             len(messages),
             " (a round that was not closed is repeated)" if asked.resumed else "",
         )
