@@ -1,4 +1,4 @@
-"""Real data: flights that ship with the package, readers for Fashion-MNIST, installed changelogs and docstrings."""
+"""Real data: flights that ship with the package; readers for Fashion-MNIST, changelogs and docstrings."""
 
 from anechoic.lab.data.changelogs import changelogs
 from anechoic.lab.data.docstrings import docstrings
