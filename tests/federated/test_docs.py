@@ -28,7 +28,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     server = names["server"]
     assert server.step == 3 and server.report().replies == 3 * 50
     text = capsys.readouterr().out
-    assert "150 were asked, 150 times in all, one at most 1 times; nobody in two rounds" in text
+    assert "150 asked, 150 times in all, none more than 1 time; nobody twice" in text
     assert "3 of 40 rounds" in text
     server.shut()
 
@@ -47,7 +47,7 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
     text = server.statement()
     seen = server.report().ledger
     assert seen.most == 2 and seen.nearest == 2
-    assert "one at most 2 times; two of one at least 2 steps apart" in text
+    assert "none more than 2 times; two of one at least 2 steps apart" in text
     for words in (
         "one client: all its updates",
         "at least 2 steps apart, at most 3 times. Enforced by CoolDown",
@@ -61,6 +61,9 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
         server.mechanism.fingerprint,
     ):
         assert words in text, words
+    for words in ("anechoic.torch", "journal", "checkpoint", "state directory, which holds noise"):
+        assert words not in text, f"{words}: not of this server"
+    assert "when this server ends, the run is over" in " ".join(text.split())
     assert "only sums are checked" in server.statement(masked=True)
     assert "Replies" not in text  # what clients sent is not for publication
 
@@ -79,7 +82,9 @@ def test_a_report_says_what_happened():
     assert report.replies == 3 and report.refused == {"no update on the grid": 2}
     assert (report.ledger.clients, report.ledger.participations) == (3, 3)
     assert 0 < report.epsilon <= server.mechanism.epsilon() and report.delta == 1e-6
-    assert "1 short, 1 smaller than planned, 1 x starved" in str(report)
+    assert "1 short, 1 begun with fewer clients than planned; 1 time too few clients were there" in str(
+        report
+    )
     assert "3; refused: 2 x no update on the grid" in str(report)
 
 

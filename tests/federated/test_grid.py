@@ -45,18 +45,31 @@ def test_integers_are_measured_without_overflow():
     assert fault_of_integers(many, len(many), bits) == "longer than the clip norm"
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_narrow_integers_are_measured_as_wide_ones(dtype):
+    """Squares of narrow integers wrap around in their own type, some to 0."""
+    most = np.iinfo(dtype).max
+    for bits in (2, 7, 15, 30):
+        for entries in ([1, -1, 0], [most, -most - 1, 0], [most // 2 + 1] * 2, [2**bits - 1 & most, 0, 0]):
+            given = np.array(entries, dtype)
+            longer = sum(int(entry) ** 2 for entry in entries) > largest_square(bits)
+            assert (fault_of_integers(given, len(given), bits) is not None) == longer
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         (None, "no array"),
         ([1, 2], "no array"),
         (np.zeros(2), "float64"),
-        (np.zeros(2, np.int32), "int32"),
         (np.zeros(2, np.uint64), "uint64"),
+        (np.zeros(2, np.uint8), "uint8"),
+        (np.zeros(2, bool), "bool"),
+        (np.zeros(2, "m8[s]"), "timedelta64"),
         (np.zeros(2, object), "object"),
         (np.zeros((2, 1), np.int64), "shape"),
         (np.zeros(3, np.int64), "shape"),
-        (np.zeros(2, ">i8"), "int64"),
+        (np.zeros(2, ">i8"), ">i8"),
         (np.ma.masked_array([2**40, 0], mask=[True, False]), "no array"),
         (np.zeros((2, 0), np.int64), "shape"),
     ],

@@ -50,7 +50,7 @@ def malformed(rng):
         np.array([2**62, 2**62, 2**62, 2**62, 0], np.int64),
         np.array([2**63 - 1] * 5, np.int64),
         np.array([2**BITS, 1, 0, 0, 0], np.int64),
-        np.zeros(5, np.int32),
+        np.full(5, 2**31 - 1, np.int32),  # whose squares are 1 in int32
         np.zeros(5, np.uint64),
         np.zeros(5, object),
         np.zeros(5),
@@ -73,6 +73,7 @@ def hostile(rng):
         {**GOOD, "seen": np.array(-7)},  # what is not trained is not read
         np.array([int(sign) * (2**BITS - 2), 0, 0, 0, 0]),
         np.zeros(5, np.int64),
+        np.zeros(5, np.int16),
     ]
     return kinds[rng.integers(len(kinds))]
 

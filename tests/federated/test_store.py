@@ -238,12 +238,31 @@ def test_a_ledger_or_standing_that_was_changed_is_refused(tmp_path, statement):
         small_server(state=state)
 
 
+def test_a_state_that_cannot_be_a_directory_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("something")
+    for state, words in (
+        (file, "file is a file: give a directory"),
+        (tmp_path / "missing" / "run", "missing, which is no folder"),
+        (file / "run", "file, which is no folder"),
+        (7, "state=7 must be the path"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            small_server(state=state)
+    assert file.read_text() == "something" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"who": object()}, {"who": {1, 2}}, {b"who": 1}, ["who"], "who"], ids=str
+)
+def test_a_setting_that_no_file_can_hold_is_refused(tmp_path, setting):
+    for state in (None, tmp_path / "run"):
+        with pytest.raises(ValueError, match=r"setting=.* must be plain data"):
+            small_server(state=state, setting=setting)
+    assert not list(tmp_path.iterdir())
+
+
 def test_something_else_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileExistsError):
-        small_server(state=tmp_path / "file")
-    with pytest.raises(FileNotFoundError):
-        small_server(state=tmp_path / "no" / "where")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "state.db").write_text("x" * 5000)
     with pytest.raises(CheckpointError, match="damaged, or no such file"):

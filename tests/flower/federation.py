@@ -70,6 +70,10 @@ class Federation:
                 start_new_session=True,
             )
 
+    def ended(self, name):
+        """Whether a process has ended by itself."""
+        return self.processes[name].poll() is not None
+
     def kill(self, name):
         """Kill a process and all that it started, whatever sessions they are in."""
         process = self.processes.pop(name)
@@ -89,23 +93,29 @@ class Federation:
         )
         wait_for(lambda: is_open(self.port), 60, "the SuperLink listens")
 
-    def supernodes(self, configs):
-        """Nodes with keys of their own, registered, one for each configuration."""
+    def supernodes(self, configs, hosts):
+        """Nodes with keys of their own, registered, one for each configuration, at these addresses."""
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(self.supernode, range(len(configs)), configs))
+            list(pool.map(self.register, range(len(configs))))
+        for number, (config, host) in enumerate(zip(configs, hosts, strict=True)):
+            self.supernode(number, config, host)
 
-    def supernode(self, number, config):
+    def register(self, number):
+        """Make a key for a node, and tell the SuperLink."""
         key = ec.generate_private_key(ec.SECP384R1())
         private = self.folder / f"node{number}"
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
         public = self.folder / f"node{number}.pub"
         public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
         self.flwr("supernode", "register", str(public), "test")
+
+    def supernode(self, number, config, host):
+        """Start a node that is registered, for the first time or again."""
         self.start(
             f"node{number}",
             "flower-supernode",
             *("--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self.port}"),
-            *("--auth-supernode-private-key", private.name, "--host", "127.0.0.1"),
+            *("--auth-supernode-private-key", f"node{number}", "--host", host),
             *("--port", str(free_port()), "--node-config", config),
         )
 

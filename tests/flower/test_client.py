@@ -157,7 +157,7 @@ def test_other_messages_pass():
     assert dict(reply.content["metrics"])["accuracy"] == 0.5
 
 
-def test_a_shared_node_keeps_no_state_of_a_user():
+def test_a_shared_node_keeps_no_state_of_a_user(caplog):
     seen = []
 
     def training(message, context):
@@ -169,6 +169,9 @@ def test_a_shared_node_keeps_no_state_of_a_user():
     users = ["ann", "bob", "cy"]
     small.run(small.strategy(identity=Labels(lambda node: users)), grid, rounds=1)
     assert sorted(seen) == [(user, []) for user in users]
+    thrown = [record.message for record in caplog.records if "thrown away" in record.message]
+    assert len(thrown) == 3 and all("(momentum)" in message for message in thrown)
+    caplog.clear()
     seen.clear()
     found = small.strategy(identity=Labels(lambda node: "ann"), discipline=small.CoolDown(1), min_available=1)
     small.run(found, grid, rounds=2)
@@ -177,6 +180,7 @@ def test_a_shared_node_keeps_no_state_of_a_user():
     found = small.strategy(discipline=small.CoolDown(1), min_available=1)
     small.run(found, InProcessGrid(small.client_app(training), 1), rounds=2)
     assert seen == [(None, []), (None, ["momentum"])]
+    assert caplog.text.count("thrown away") == 2  # in the two rounds before: this node keeps what is its own
 
 
 @pytest.mark.parametrize("options", [{"metrics": "loss"}, {"largest_clip_norm": 0.0}])

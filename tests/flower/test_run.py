@@ -1,5 +1,7 @@
 """Full runs over Flower's messages: bit for bit those of the server without Flower."""
 
+import re
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
@@ -9,6 +11,7 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated import Cohorts, CoolDown, FedAdam
 from anechoic.flower import ClippedUpdate, Fate, Partitions, PublicKeys
 from anechoic.flower.records import arrays_of, record_of
+from anechoic.statement import round_up
 from tests.flower import small
 
 
@@ -156,6 +159,68 @@ def test_the_statement_says_who_a_client_is_and_what_masks_hide():
     assert plain.statement() != masked.statement()
 
 
+def test_the_log_begins_with_what_is_guaranteed(caplog):
+    with caplog.at_level("INFO", logger="flwr"):
+        found = small.strategy()
+        small.run(found, rounds=1)
+    text = "\n".join(record.message for record in caplog.records)
+    head = text[: text.index("[ROUND 1/1]")]
+    mechanism = found.server.mechanism
+    for words in (
+        f"({round_up(mechanism.epsilon())}, 1e-05)-differential privacy for one client, of 6 rounds together",
+        f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g}",
+        "Discipline: CoolDown(separation=3, max_participations=None)",
+        "at most 3 clients each, and every sum is divided by 3; 1 answer at least",
+        "Updates: single updates reach the server",
+        "Horizon: 0 of 6 rounds released, 7 parameters; no state directory",
+    ):
+        assert words in head, words
+
+
+def test_a_short_round_is_called_so(caplog):
+    found = small.strategy(min_replies=2)
+    with caplog.at_level("INFO", logger="flwr"):
+        small.run(found, small.grid(fate=lambda *_: Fate.LOST, who=True))
+    (warned,) = [record for record in caplog.records if "below min_replies" in record.message]
+    assert warned.levelname == "WARNING"
+    assert "0 of 3 clients answered, below min_replies=2" in warned.message
+    assert "stay charged" in warned.message
+
+
+@pytest.mark.parametrize(
+    ("discipline", "words"),
+    [
+        (CoolDown(7), "separation=7.* nobody takes part twice"),
+        (CoolDown(6), "as long as the run of 6 rounds"),
+        (Cohorts(8), "clients of 2 cohorts are never asked"),
+        (Cohorts(7), "clients of 1 cohort are never asked"),
+        (CoolDown(5), None),
+        (CoolDown(6, 1), None),
+        (Cohorts(6), None),
+    ],
+    ids=repr,
+)
+def test_a_rest_that_no_round_reaches_is_called_out(caplog, discipline, words):
+    with caplog.at_level("WARNING", logger="flwr"):
+        small.strategy(discipline=discipline, rounds=6, population=1000, epsilon=1.0)
+        small.strategy(discipline=discipline)
+    assert len(caplog.records) == (0 if words is None else 2)
+    assert all(re.search(words, record.message) for record in caplog.records)
+
+
+def test_each_failing_client_is_one_line(caplog):
+    def training(message, context):
+        raise ZeroDivisionError("nothing to divide")
+
+    with caplog.at_level("INFO", logger="flwr"):
+        small.run(over=small.grid(small.client_app(training)), rounds=1)
+    failed = [record for record in caplog.records if "training failed" in record.message]
+    assert len(failed) == small.PER_ROUND
+    for record in failed:
+        assert "ZeroDivisionError: nothing to divide (" in record.message and "test_run.py" in record.message
+        assert record.exc_info is None and "\n" not in record.message
+
+
 def test_there_is_no_report_before_the_first_round():
     with pytest.raises(GuaranteeError, match="no round"):
         small.strategy().statement()
@@ -183,7 +248,15 @@ def test_configuration_reaches_the_training_function():
         ({"epsilon": 1.0, "mechanism": small.mechanism()}, "mechanism"),
         ({"unprotected_metrics": "loss"}, "collection"),
         ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
-        ({"min_replies": 1, "masked": True}, "min_replies"),
+        ({"min_replies": 1, "masked": True}, "min_replies=1 with masked"),
+        ({"min_replies": 0}, "min_replies=0 must be at least 1"),
+        ({"min_replies": small.PER_ROUND + 1}, "min_replies=4 exceeds clients_per_round=3"),
+        ({"min_replies": "2"}, "min_replies='2' must be an integer"),
+        ({"exclude": "seen"}, r"exclude='seen' must be a collection of names, such as \['seen'\]"),
+        ({"patience": "x"}, "patience='x' must be a number of seconds"),
+        ({"state": __file__}, "is a file"),
+        ({"state": "/missing/folder/run"}, "/missing/folder, which is no folder"),
+        ({"state": 3}, "state=3 must be the path"),
         ({"delta": 1e-5, "mechanism": small.mechanism()}, "mechanism"),
         ({"patience": float("nan")}, "patience"),
         ({"min_available": 0}, "min_available"),

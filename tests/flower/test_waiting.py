@@ -60,10 +60,33 @@ def test_says_so_every_ten_seconds(caplog):
     assert len([record for record in caplog.records if "min_available" in record.message]) == 4
 
 
-@pytest.mark.parametrize("patience", [-1.0, float("nan")])
+def test_short_rounds_come_ever_more_rarely():
+    found, clock = waiting(1, 400)
+    while found.after_short():
+        pass
+    assert clock.naps[:4] == [0.125, 0.25, 0.5, 1.0]
+    assert max(clock.naps) == 60.0 and sum(clock.naps) == 400.0, "the patience is kept to the second"
+    found.begin()
+    assert found.after_short() and clock.naps[-1] == 0.125, "the next round begins anew"
+
+
+def test_many_short_rounds_are_no_error():
+    found, clock = waiting(1, float("inf"))
+    for _ in range(2000):
+        assert found.after_short()
+    assert clock.naps[-1] == 60.0
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("nan"), "x", None, True])
 def test_refuses(patience):
-    with pytest.raises(ValueError, match="patience"):
+    with pytest.raises(ValueError, match=r"patience=.* must be a number of seconds"):
         Waiting(1, patience)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, "x", float("nan")])
+def test_an_exchange_refuses(timeout):
+    with pytest.raises(ValueError, match="timeout="):
+        Exchange(timeout)
 
 
 class Slow:

@@ -1,6 +1,7 @@
 """Contributions on the grid: no entry, scale or length makes one larger than its clip norm."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.noise import grid
-from anechoic.noise.grid import default_bits, largest_square, spacing, square_of, to_grid
+from anechoic.noise.grid import default_bits, is_short, largest_square, spacing, square_of, to_grid
 
 AWKWARD = [0.0, -0.0, 1e-45, -1e-38, 1e-30, 1e-12, 1.0, -3.5, 1e12, 1e38, 3.4e38, 1e300, 5e-324, 1.7e308]
 NOT_FINITE = [float("inf"), float("-inf"), float("nan")]
@@ -54,7 +55,7 @@ def test_the_bound_is_counted_and_not_only_computed(monkeypatch):
     """With a clip norm that is wrongly applied the count of squares still holds."""
     monkeypatch.setattr(grid.math, "sqrt", lambda square: 0.5 * square)
     assert not to_grid([3.0, 4.0], 1.0, 20).any()
-    monkeypatch.setattr(grid, "square_of", lambda integers, bits: 0)
+    monkeypatch.setattr(grid, "is_short", lambda integers, bits: True)
     assert to_grid([3.0, 4.0], 1.0, 20).any(), "without the count it would have passed"
 
 
@@ -65,6 +66,34 @@ def test_squares_are_counted_exactly(bits):
     assert square_of(integers, bits) == exact_square(integers)
     assert square_of(np.array([2**bits + 1]), bits) > 4**bits
     assert square_of(np.array([2**62]), bits) > 4**bits
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.integers(2, 30), st.integers(-3, 3), st.lists(st.integers(0, 2**31), max_size=6))
+def test_short_is_decided_to_the_last_square(bits, off, others):
+    """At the limit and beside it, where float64 cannot tell from 2**54 on."""
+    limit = largest_square(bits)
+    parts, left = [], limit + off
+    while left > 0:  # the largest square each time: a few of them
+        parts.append(math.isqrt(left))
+        left -= parts[-1] ** 2
+    for dtype in (np.int64, np.int32):
+        assert is_short(np.array(parts, dtype), bits) == (off <= 0)
+    free = np.array([other >> (31 - bits) for other in others], np.int64)
+    assert is_short(free, bits) == (exact_square(free) <= limit)
+
+
+def test_short_over_several_blocks(monkeypatch):
+    monkeypatch.setattr(grid, "_BLOCK", 4)
+    for last, short in ((1, True), (4, False)):
+        assert is_short(np.array([[1] * 11 + [last]]), 2) == short  # 15 of 4**2, less the spare part
+    for size in (0, 1, 4, 9):
+        assert is_short(np.zeros(size, np.int64), 2)
+
+
+@pytest.mark.parametrize("entry", [2**62, 2**63 - 1, -(2**63), 2**32, 2**31])
+def test_no_entry_is_too_large_to_be_measured(entry):
+    assert not is_short(np.array([entry, entry], np.int64), 30)
 
 
 def test_sums_depend_on_no_order():

@@ -85,11 +85,11 @@ def _add_federate(commands: Any) -> None:
         "federate", help="compare noise for whole clients of a federation, simulated on this machine"
     )
     what = federate.add_mutually_exclusive_group(required=True)
-    what.add_argument("--data", choices=("fashion-mnist", "changelogs"))
+    what.add_argument("--data", choices=("fashion-mnist", "changelogs", "docstrings"))
     what.add_argument(
         "--deployments", action="store_true", help="print published settings with the errors predicted here"
     )
-    federate.add_argument("--data-dir", metavar="DIR", help="folder of the data (changelogs: /usr/share/doc)")
+    federate.add_argument("--data-dir", metavar="DIR", help="folder of the data; texts have a usual place")
     federate.add_argument("--clients", type=count, help="to spread the images over (default: 2000)")
     federate.add_argument("--epsilon", type=float, nargs="+", help="default: 1 2 4 8 16")
     federate.add_argument("--rounds", type=count, help="default: 720, of text 240")

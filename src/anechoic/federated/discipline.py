@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.participation import Cyclic, MinSep, Participation
+from anechoic.sampling.base import counted
 
 Integers = NDArray[np.int64]
 
@@ -84,6 +85,10 @@ class Discipline(ABC):
         """
         return np.zeros(len(ids), np.int64)
 
+    def remark(self, rounds: int) -> str | None:
+        """What may not be meant by it in a run of so many rounds; None where there is nothing to say."""
+        return None
+
     def remedy(self) -> str:
         """What helps where too few clients are allowed."""
         return "Wait until others are there: steps pass with releases, not with time."
@@ -144,6 +149,15 @@ class Cohorts(Discipline):
             raise ValueError(f"cohort={cohort} must be below count={self.count}.")
         return int(cohort)
 
+    def remark(self, rounds: int) -> str | None:
+        if self.count <= rounds:
+            return None
+        return (
+            f"Cohorts(count={self.count}) are more than the {counted(rounds, 'round')} of the run: clients of"
+            f" {counted(self.count - rounds, 'cohort')} are never asked, and nobody takes part twice. Take"
+            f" count={rounds} or fewer, unless that is meant."
+        )
+
     def remedy(self) -> str:
         return (
             "Wait until more clients of this cohort are there, or plan fewer cohorts or smaller rounds: the"
@@ -193,3 +207,12 @@ class CoolDown(Discipline):
 
     def apart(self, rounds: int) -> int:
         return min(self.separation, rounds)
+
+    def remark(self, rounds: int) -> str | None:
+        if self.separation < rounds or self.max_participations == 1 or rounds == 1:
+            return None
+        return (
+            f"CoolDown(separation={self.separation}) is as long as the run of {counted(rounds, 'round')} or"
+            " longer: nobody takes part twice. A separation counts rounds, not hours; give a smaller one, or"
+            " max_participations=1 if once is meant."
+        )

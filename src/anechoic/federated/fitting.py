@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from anechoic._validate import positive_float, positive_int
@@ -42,6 +44,39 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
             f"clip_norm={clip_norm!r}, but the mechanism's is {mechanism.clip_norm!r}: leave the argument"
             " out, or plan with it."
         )
+
+
+def check_fewest(min_replies: int, clients_per_round: int) -> int:
+    """`min_replies`, from 1 to `clients_per_round`.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if positive_int("min_replies", min_replies) > clients_per_round:
+        raise ValueError(
+            f"min_replies={min_replies} exceeds clients_per_round={clients_per_round}: no round could be"
+            " released. Ask more clients, or let fewer answers be enough."
+        )
+    return int(min_replies)
+
+
+def checked_setting(setting: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What must be the same at every opening, as plain data that a file can hold.
+
+    Raises:
+        ValueError: for something that JSON has no form for.
+    """
+    if setting is None:
+        return {}
+    remedy = "give a mapping from names to texts, numbers, lists and mappings of these."
+    if not isinstance(setting, Mapping):
+        raise ValueError(f"setting={setting!r} must be plain data: {remedy}")
+    found = dict(setting)
+    try:
+        json.dumps(found, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"setting={setting!r} must be plain data ({error}): {remedy}") from error
+    return found
 
 
 def check_rounds(mechanism: Mechanism) -> None:

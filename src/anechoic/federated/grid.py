@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic.noise import grid
-from anechoic.noise.grid import Integers, largest_square, square_of
+from anechoic.noise.grid import Integers, is_short
 
 
 def to_grid(update: ArrayLike, *, clip_norm: float, grid_bits: int) -> Integers:
@@ -37,13 +37,13 @@ def to_grid(update: ArrayLike, *, clip_norm: float, grid_bits: int) -> Integers:
 
 
 def fault_of_integers(given: Any, dimension: int, grid_bits: int) -> str | None:
-    """Why something is no update on the grid, or None; counted in integers that cannot overflow."""
+    """Why something is no update on the grid, or None; its norm is decided exactly."""
     if type(given) is not np.ndarray:  # not of a subclass, whose comparisons may leave entries out
         return "no array"
-    if given.dtype != np.int64:
-        return f"a vector of {given.dtype}, not int64"
+    if given.dtype.kind != "i" or not given.dtype.isnative:
+        return f"a vector of {given.dtype}, not of signed integers in this machine's byte order"
     if given.shape != (dimension,):
         return f"a vector of shape {given.shape}, not ({dimension},)"
-    if square_of(given, grid_bits) > largest_square(grid_bits):
+    if not is_short(given, grid_bits):
         return "longer than the clip norm"
     return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.ledger import Summary
 from anechoic.federated.state import RunStanding
 from anechoic.mechanism import Mechanism
-from anechoic.statement import round_up
+from anechoic.mechanism.sentences import KEYS
+from anechoic.sampling.base import counted
+from anechoic.statement import render, round_up, statement_of
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,15 @@ class Report:
         return [
             (
                 "Released",
-                f"{self.released} of {self.rounds} rounds; epsilon so far at most {round_up(self.epsilon)}",
+                f"{self.released} of {counted(self.rounds, 'round')}; epsilon so far at most"
+                f" {round_up(self.epsilon)}",
             ),
             ("Ledger", _seen(self.ledger)),
-            ("Rounds", f"{self.short} short, {self.smaller} smaller than planned, {self.starved} x starved"),
+            (
+                "Rounds",
+                f"{self.short} short, {self.smaller} begun with fewer clients than planned;"
+                f" {counted(self.starved, 'time')} too few clients were there",
+            ),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
         ]
 
@@ -115,7 +122,25 @@ def statement_of_run(
         ("Proof", "docs/proofs/federated.md"),
     ]
     text = "\n".join(f"{head:<21}{words}." for head, words in lines)
-    return f"FEDERATED RUN\n{text}\n\n{mechanism.report()}"
+    stated = replace(statement_of(mechanism), duties=_duties(unit, durable))
+    return f"FEDERATED RUN\n{text}\n\n{render(stated, 'text')}"
+
+
+def _duties(unit: str, durable: bool) -> tuple[str, ...]:
+    """What a federation must still ensure, in the place of what a training loop must."""
+    return (
+        f"each {unit}'s update is computed from that {unit}'s data and from models that were released before,"
+        " alone",
+        KEYS,
+        "what leaves the server are released models and what is computed from them"
+        + ("; the state directory, which holds noise and key, stays" if durable else ""),
+        "a server that is started again goes on from its state directory, the newest one: of two copies"
+        " only one goes on, and a counter that is kept elsewhere tells an older one"
+        if durable
+        else "when this server ends, the run is over: another one has a ledger of its own, and its privacy"
+        " cost adds up with this one",
+        "other releases from the same data add up with this one",
+    )
 
 
 def _trust(unit: str, single: bool, sums: bool) -> str:
@@ -138,11 +163,11 @@ def _seen(ledger: Summary) -> str:
     if not ledger.clients:
         return "nobody was asked yet"
     nearest = (
-        "nobody in two rounds"
+        "nobody twice"
         if ledger.nearest is None
-        else f"two of one at least {ledger.nearest} steps apart"
+        else f"two of one at least {counted(ledger.nearest, 'step')} apart"
     )
     return (
-        f"{ledger.clients} were asked, {ledger.participations} times in all, one at most {ledger.most} times;"
-        f" {nearest}"
+        f"{ledger.clients} asked, {counted(ledger.participations, 'time')} in all, none more than"
+        f" {counted(ledger.most, 'time')}; {nearest}"
     )

@@ -98,8 +98,8 @@ class Asked:
 
         Args:
             client: id, as in `clients`.
-            reply: the update as arrays by name, which are clipped and put on the grid here; or as the int64
-                vector of `to_grid`, whose norm is checked.
+            reply: the update as arrays by name, which are clipped and put on the grid here; or as the vector
+                of `to_grid`, int64 or any narrower signed integers, whose norm is checked.
             round: the "round" of the config that came back with the reply, where the sender is not bound to
                 a round otherwise.
 

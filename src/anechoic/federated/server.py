@@ -16,7 +16,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved, chosen
 from anechoic.federated.clients import Clients
 from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import check_fits
+from anechoic.federated.fitting import check_fewest, check_fits, checked_setting
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.opening import Key, opened
@@ -89,17 +89,12 @@ class Server:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
         self.mechanism, self.discipline = mechanism, discipline
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
-        self.min_replies = positive_int("min_replies", min_replies)
-        if self.min_replies > self.clients_per_round:
-            raise ValueError(
-                f"min_replies={min_replies} exceeds clients_per_round={clients_per_round}: no round could be"
-                " released."
-            )
+        self.min_replies = check_fewest(min_replies, self.clients_per_round)
         self.optimizer = SGD() if optimizer is None else optimizer
         if not isinstance(self.optimizer, ServerOptimizer):
             raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
         self.layout = Layout.of(initial, exclude)
-        self._setting = dict(setting or {})
+        self._setting = checked_setting(setting)
         self._like = {name: np.array(array) for name, array in initial.items()}
         self._process, self._failed = os.getpid(), False
         self._start(state, key, counter, adopt)
@@ -171,6 +166,11 @@ class Server:
         """What clients put their updates on the grid with: see `to_grid`."""
         return self._noise.bits
 
+    @property
+    def durable(self) -> bool:
+        """Whether there is a state directory."""
+        return self._state.durable
+
     # -- a round ---------------------------------------------------------------------------------
 
     def clients(self, available: Any) -> Clients:
@@ -196,7 +196,7 @@ class Server:
         self._check_own()
         if self.finished:
             raise HorizonError(
-                f"all {self.mechanism.steps} rounds of this run are released, and another one would not be"
+                f"all rounds of this run ({self.mechanism.steps}) are released, and another one would not be"
                 " covered by its guarantee. Begin another run, whose privacy cost adds to this one's."
             )
         standing = self._standing
@@ -333,7 +333,7 @@ class Server:
             self.clients_per_round,
             single=singles > 0 or not (masked or sums),
             sums=sums > 0 or masked,
-            durable=self._state.durable,
+            durable=self.durable,
         )
 
     # -- the rest --------------------------------------------------------------------------------

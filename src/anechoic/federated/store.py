@@ -42,6 +42,7 @@ class RunStore(StateFile):
         identity, key, counter, adopt: see `StateFile`.
 
     Raises:
+        ValueError: for a path at which no directory can be made.
         CheckpointError, GuaranteeError, MismatchError, ReplayError: as `StateFile`.
     """
 
@@ -72,7 +73,7 @@ class RunStore(StateFile):
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
-        folder = Path(os.path.realpath(path))
+        folder = check_folder(path)
         if counter is not None and folder in Path(os.path.realpath(counter)).parents:
             raise ValueError(
                 f"counter={counter} lies in the state directory, and would be put back together with it: keep"
@@ -220,6 +221,25 @@ class RunStore(StateFile):
             **{f"fixed {name}": array for name, array in standing.fixed.items()},
         }
         self._files = {**self._files, "model": self._vectors.write("model", standing.step, arrays)}
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """Where a state directory is, or can be made.
+
+    Raises:
+        ValueError: for a file, or where the folder is missing that it would be made in.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"state={path!r} must be the path of a directory.")
+    folder = Path(os.path.realpath(path))
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"state={path} is a file: give a directory, which is made where there is none.")
+    if not folder.parent.is_dir():
+        raise ValueError(
+            f"state={path} lies in {folder.parent}, which is no folder that is there: make that first, or"
+            " correct the path."
+        )
+    return folder
 
 
 def _row(entry: ClientEntry) -> tuple[bytes, int, int, int]:

@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
+from anechoic._validate import positive_int
 from anechoic.federated import secure_sum
 from anechoic.federated.grid import to_grid
 from anechoic.federated.layout import Layout
@@ -41,6 +43,7 @@ from anechoic.flower.records import (
     asked_of,
     vector_record,
 )
+from anechoic.flower.signer import Signer
 
 _log = getLogger("flwr")
 
@@ -144,9 +147,13 @@ class ClippedUpdate:
         largest_clip_norm: a server that asks for a larger clip norm is refused; None for no limit.
         masked_only: whether a server that asks for the update without masks is refused.
         smallest_threshold: with masks, the smallest number of clients in a sum that is accepted, >= 2.
+        signer: by what this client signs the keys of its masks, from its `Context`: such as
+            `Signer.of_node`, which reads files. It then takes part in signed masked sums only, and makes no
+            masks with keys that no client it knows has signed. None for no signatures. One key a node.
 
     Raises:
-        ValueError: at construction, for metrics given as one string or a limit that is not positive.
+        ValueError: at construction, for metrics given as one string, a limit that is not positive, or a
+            signer that is no function.
     """
 
     metrics: Collection[str] = ()
@@ -154,6 +161,7 @@ class ClippedUpdate:
     largest_clip_norm: float | None = None
     masked_only: bool = False
     smallest_threshold: int = 2
+    signer: Callable[[Context], Signer] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, str):
@@ -162,6 +170,12 @@ class ClippedUpdate:
             )
         if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
             raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
+        positive_int("smallest_threshold", self.smallest_threshold, minimum=2)
+        if self.signer is not None and not callable(self.signer):
+            raise ValueError(
+                f"signer={self.signer!r} must be a function from a Context to a Signer, such as"
+                " Signer.of_node; lambda context: signer where every node has an app of its own."
+            )
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
@@ -172,7 +186,8 @@ class ClippedUpdate:
             return _refused(message, "this client gives clipped updates only, to CorrelatedFedOpt")
         if ask.get("stage") == WHO:
             return self._who(message, context, ask)
-        stages = {MASKED: self._masked} if self.masked_only else {TRAIN: self._train, MASKED: self._masked}
+        only_masked = self.masked_only or self.signer is not None
+        stages = {MASKED: self._masked} if only_masked else {TRAIN: self._train, MASKED: self._masked}
         stage = stages.get(str(ask.get("stage")))
         if stage is None:
             return _refused(message, "a stage that this client does not take part in")
@@ -198,8 +213,8 @@ class ClippedUpdate:
     ) -> Message:
         try:
             reply, vector = _trained(message, context, ask, call_next)
-        except Exception:  # what went wrong may speak of the data: it stays here
-            _log.exception("training failed; the server learns no more than that")
+        except Exception as error:  # what went wrong may speak of the data: it stays here
+            _told(error, "the server learns no more than that")
             return _refused(message, "training failed; the client's log says why")
         content = RecordDict(
             {
@@ -224,6 +239,9 @@ class ClippedUpdate:
             "at_least": self.smallest_threshold,
             "context": context_of(ask),
         }
+        if self.signer is not None:
+            own = self.signer(context)
+            options |= {"identity": own.private, "known": own.known}
         kept = context.state.get(held)
         if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
             client = secure_sum.SumClient(**options)
@@ -247,8 +265,8 @@ class ClippedUpdate:
         """The update; zeros where training failed, which nobody can tell from another update under masks."""
         try:
             return _trained(message, context, ask, call_next)[1]
-        except Exception:  # what went wrong may speak of the data: it stays here
-            _log.exception("training failed; this client adds zeros, and the server does not learn of it")
+        except Exception as error:  # what went wrong may speak of the data: it stays here
+            _told(error, "this client adds zeros, and the server does not learn of it")
             return np.zeros(int(ask["dimension"]), np.int64)  # type: ignore[arg-type]
 
     def _named_metrics(self, reply: Message, ask: ConfigRecord) -> dict[str, float]:
@@ -261,6 +279,20 @@ class ClippedUpdate:
 
 clipped_update_mod = ClippedUpdate()
 """The mod as most clients need it: no metric leaves."""
+
+
+def _told(error: Exception, what: str) -> None:
+    """A line in the client's own log: many clients may fail of one cause, and 50 tracebacks hide it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    _log.error(
+        "training failed: %s: %s (%s, line %s); %s; the traceback is logged at level DEBUG",
+        type(error).__name__,
+        error,
+        last.filename,
+        last.lineno,
+        what,
+    )
+    _log.debug("training failed", exc_info=error)
 
 
 def _trained(
@@ -292,6 +324,13 @@ def _called(message: Message, context: Context, ask: ConfigRecord, call_next: Cl
     try:
         return call_next(inner, context)
     finally:
+        if context.state:
+            _log.warning(
+                "Context.state of the training function (%s) is thrown away: this node may serve several"
+                " users, and what is kept of one, such as an optimiser's momentum, must not reach the update"
+                " of another",
+                ", ".join(sorted(context.state)),
+            )
         context.state = kept
 
 

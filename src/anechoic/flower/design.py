@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anechoic._validate import fraction, positive_float, positive_int
@@ -53,6 +54,12 @@ class Design:
         """
         if self.rounds is not None and self.population is not None:
             discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=clients_per_round)
+
+    def remarks(self, discipline: Discipline) -> Iterable[str]:
+        """What is allowed and may not be meant, where the number of rounds is known."""
+        rounds = self.rounds if self.mechanism is None else self.mechanism.steps
+        if rounds is not None and (remark := discipline.remark(rounds)) is not None:
+            yield remark
 
     def made(
         self,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from anechoic._validate import positive_float
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -25,6 +27,9 @@ class Exchange:
     longest: float = 1.0
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+    def __post_init__(self) -> None:
+        positive_float("timeout", self.timeout)
 
     def __call__(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
         """All replies that came in time, whatever they are."""

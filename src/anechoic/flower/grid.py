@@ -190,7 +190,8 @@ class InProcessGrid(Grid):
         try:
             return self.client_app(own, self._context(message.metadata.dst_node_id, place))
         except Exception as error:  # what a client raises must not stop the others; the engines do the same
-            _log.warning("node %d raised %s", place, type(error).__name__, exc_info=error)
+            _log.warning("node %d raised %s: %s", place, type(error).__name__, error)
+            _log.debug("node %d raised", place, exc_info=error)
             found = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=f"{type(error)}:<'{error}'>")
             return Message(found, reply_to=message)
 

@@ -86,7 +86,8 @@ class PublicKeys(ClientIdentity):
         """What identifies a client."""
         return (
             "A client is a registered public key (node authentication of the SuperLink, which must be on: a"
-            " SuperNode without it has a new key at each start). Whoever registers two keys counts twice."
+            " SuperNode without it has a new key at each start). Whoever registers two keys counts twice, and"
+            " a device that is handed over keeps its key: where that happens, Labels says who it serves now."
         )
 
 

@@ -34,10 +34,20 @@ class MaskedRound:
 
     Attributes:
         asked: of the server.
+
+    Args:
+        signers: public keys of the clients, for a round that is signed.
     """
 
     def __init__(
-        self, asked: Asked, letters: Letters, *, dimension: int, grid: Grid, exchange: Exchange
+        self,
+        asked: Asked,
+        letters: Letters,
+        *,
+        dimension: int,
+        grid: Grid,
+        exchange: Exchange,
+        signers: Mapping[ClientId, bytes] | None = None,
     ) -> None:
         self.asked = asked
         self._letters, self._grid, self._exchange = letters, grid, exchange
@@ -47,7 +57,11 @@ class MaskedRound:
         self._sum: secure_sum.SumServer | None = None
         if len(reached) >= 2:
             self._sum = secure_sum.SumServer(
-                reached, dimension=dimension, grid_bits=bits, context=context_of(letters.ask)
+                reached,
+                dimension=dimension,
+                grid_bits=bits,
+                context=context_of(letters.ask),
+                identities=signers,
             )
 
     def messages(self) -> list[Message]:

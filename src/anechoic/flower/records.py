@@ -95,8 +95,8 @@ def narrowest(grid_bits: int) -> type[np.signedinteger[Any]]:
     return np.int64
 
 
-def vector_of(content: RecordDict) -> NDArray[np.int64]:
-    """The vector on the grid that a client answered with, shape as sent.
+def vector_of(content: RecordDict) -> NDArray[np.signedinteger[Any]]:
+    """The vector on the grid that a client answered with, shape and type as sent; read-only.
 
     Raises:
         UnreadableError: where there is none, or not of integers.
@@ -109,7 +109,7 @@ def vector_of(content: RecordDict) -> NDArray[np.int64]:
     vector = read(record[UPDATE])
     if vector.dtype.kind != "i":
         raise UnreadableError(f"an update of {vector.dtype}, not of integers")
-    return vector.astype(np.int64)
+    return vector.astype(vector.dtype.newbyteorder("="), copy=False)
 
 
 def asked_of(content: RecordDict) -> ConfigRecord | None:

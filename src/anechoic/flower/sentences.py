@@ -1,38 +1,99 @@
-"""What the statement of a run says of its clients, and of what leaves them unprotected."""
+"""What Flower's side says of a run: in the statement, at the start, and after each round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable
 
+from anechoic.federated.discipline import Discipline
+from anechoic.federated.round import Closed
+from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
+from anechoic.flower.seen import Seen
+from anechoic.mechanism import Mechanism
+from anechoic.sampling.base import counted
+from anechoic.statement import round_up
 
 
-def statement_of_run(
-    statement: str, identity: ClientIdentity, metrics: Sequence[str], evaluation: object | None
-) -> str:
+def statement_of_run(statement: str, identity: ClientIdentity, seen: Seen) -> str:
     """The server's statement with a section on what Flower's side adds.
 
     Args:
         statement: of `federated.Server`.
         identity: how clients are known.
-        metrics: names of numbers that clients send unprotected.
-        evaluation: the strategy by which clients evaluate models, or None.
+        seen: what else the server sees of them.
     """
-    lines = [("Clients", identity.sentence), *_unprotected(metrics, evaluation)]
+    lines = [("Clients", identity.sentence), *seen.lines()]
     own = "\n".join(f"{head:<21}{words}" for head, words in lines)
     return f"{statement}\n\nFLOWER\n{own}"
 
 
-def _unprotected(metrics: Sequence[str], evaluation: object | None) -> Iterable[tuple[str, str]]:
-    if metrics:
+def of_run(
+    server: Server | None, discipline: Discipline, per_round: int, identity: ClientIdentity, seen: Seen
+) -> list[str]:
+    """What is guaranteed and enforced, for the log: a line each.
+
+    Args:
+        server: None before the first round.
+    """
+    known = [] if server is None else _of_mechanism(server.mechanism)
+    return [
+        *known,
+        f"Discipline: {discipline!r}: {discipline.participation.describe()}",
+        f"Rounds: at most {counted(per_round, 'client')} each, and every sum is divided by {per_round}"
+        + ("" if server is None else f"; {counted(server.min_replies, 'answer')} at least for a release"),
+        f"Updates: {seen.updates}",
+        identity.sentence,
+        "A new run, or the one in the state directory" if server is None else _where(server),
+    ]
+
+
+def _of_mechanism(mechanism: Mechanism) -> Iterable[str]:
+    unit = mechanism.unit
+    yield (
+        f"Guarantee: ({round_up(mechanism.epsilon())}, {mechanism.delta:.3g})-differential privacy for one"
+        f" {unit}, of {counted(mechanism.steps, 'round')} together"
+    )
+    yield (
+        f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g},"
+        f" clip norm {mechanism.clip_norm:g}"
+    )
+
+
+def _where(server: Server) -> str:
+    steps = server.mechanism.steps
+    kept = (
+        "state on disk"
+        if server.durable
+        else "no state directory: when this process ends, so does the run, and its ledger is forgotten"
+    )
+    return (
+        f"Horizon: {server.step} of {counted(steps, 'round')} released,"
+        f" {counted(server.layout.dimension, 'parameter')}; {kept}"
+    )
+
+
+def of_round(closed: Closed, per_round: int, min_replies: int) -> Iterable[tuple[int, str]]:
+    """(level of the log, line) pairs of a round that is over."""
+    answered = f"{closed.answered} of {counted(closed.asked, 'client')} answered"
+    refused = f"; refused: {dict(closed.reasons)}" if closed.reasons else ""
+    if not closed.released:
         yield (
-            "No protection",
-            f"the numbers {', '.join(metrics)}, which each client asked sends as they are: the server sees"
-            " them, and their means are in the result.",
+            logging.WARNING,
+            f"{answered}, below min_replies={min_replies}: nothing is released and no noise is used, but"
+            f" their participations stay charged. The round is repeated, after a pause that"
+            f" doubles{refused}",
         )
-    if evaluation is not None:
+        return
+    yield logging.INFO, f"{answered}{refused}"
+    if closed.counted == 0:
         yield (
-            "No protection",
-            "what clients answer when they evaluate a model, and the means of it"
-            f" ({type(evaluation).__name__}).",
+            logging.ERROR,
+            "NO update counted, and this release is noise alone. It costs what a good one would: stop the"
+            " run, and look into the logs of the clients",
+        )
+    elif closed.answered < per_round / 2:
+        yield (
+            logging.WARNING,
+            f"{answered}, and the divisor stays {per_round}: more noise for each (min_replies=)",
         )

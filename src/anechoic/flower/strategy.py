@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
@@ -24,20 +23,22 @@ from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
 from anechoic.federated.server import Server
+from anechoic.federated.store import check_folder
 from anechoic.flower.design import Design
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.identity import ClientIdentity, Place
 from anechoic.flower.letters import Letters
+from anechoic.flower.loop import EvaluateFn, RoundLoop
 from anechoic.flower.masked import MaskedRound
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
-from anechoic.flower.sentences import statement_of_run
+from anechoic.flower.seen import Seen
+from anechoic.flower.sentences import of_round, of_run, statement_of_run
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
+from anechoic.sampling.base import counted
 
 _log = getLogger("flwr")
-
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class CorrelatedFedOpt(Strategy):
@@ -64,6 +65,9 @@ class CorrelatedFedOpt(Strategy):
         optimizer: of the server; None for SGD(1.0), which is federated averaging.
         masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
             answers of two thirds of those asked in every stage, and takes four exchanges.
+        signers: with `masked`, the public Ed25519 key (32 bytes) of every client that may take part; others
+            are not asked. Clients then take no keys of the server's making (`ClippedUpdate(signer=…)`), and a
+            round takes five exchanges.
         min_replies: fewest answers for a release; None for 1, or 2 with masks.
         exclude: names of arrays that are sent but not trained.
         state: directory by which the run outlives this process; key, counter, adopt: as in `Server`
@@ -99,6 +103,7 @@ class CorrelatedFedOpt(Strategy):
         delta: float | None = None,
         optimizer: ServerOptimizer | None = None,
         masked: bool = False,
+        signers: Mapping[ClientId, bytes] | None = None,
         min_replies: int | None = None,
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
@@ -116,21 +121,8 @@ class CorrelatedFedOpt(Strategy):
                 " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
                 " id does not last."
             )
-        if isinstance(unprotected_metrics, str):
-            raise ValueError(
-                f"unprotected_metrics={unprotected_metrics!r} must be a collection of names, such as"
-                f" [{unprotected_metrics!r}]."
-            )
-        if masked and unprotected_metrics:
-            raise ValueError(
-                f"unprotected_metrics={list(unprotected_metrics)} would show single clients to the server,"
-                " from which masked=True hides them: give one of the two."
-            )
-        if masked and min_replies is not None and min_replies < 2:
-            raise ValueError(
-                f"min_replies={min_replies} with masked=True: a sum of one update hides nothing, so take 2."
-            )
-        self.identity, self.discipline, self.masked = identity, discipline, masked
+        self.identity, self.discipline = identity, discipline
+        self.seen = Seen(masked, signers, unprotected_metrics, unprotected_evaluation)  # type: ignore[arg-type]
         if not isinstance(discipline, Discipline):
             raise ValueError(
                 f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation,"
@@ -140,27 +132,25 @@ class CorrelatedFedOpt(Strategy):
             raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.clip_norm = positive_float("clip_norm", clip_norm)
+        if isinstance(exclude, str):
+            raise ValueError(f"exclude={exclude!r} must be a collection of names, such as [{exclude!r}].")
         self.server: Server | None = None
         self.stopped: str | None = None
-        self.unprotected_metrics = tuple(unprotected_metrics)
-        self.unprotected_evaluation = unprotected_evaluation
         self._design = Design(mechanism, rounds, population, epsilon, delta)
         self._design.check_supply(discipline, self.clients_per_round)
+        for remark in self._design.remarks(discipline):
+            _log.warning("%s", remark)
+        if state is not None:
+            check_folder(state)
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": (2 if masked else 1) if min_replies is None else min_replies,
+            "min_replies": self.seen.fewest(min_replies, self.clients_per_round),
             "state": state,
             "key": key,
             "counter": counter,
             "adopt": adopt,
-            # what leaves clients, and by what they are known, is the same for the whole run
-            "setting": {
-                "identity": identity.describe(),
-                "masked": masked,
-                "unprotected_metrics": sorted(self.unprotected_metrics),
-                "unprotected_evaluation": type(unprotected_evaluation).__name__,
-            },
+            "setting": {"identity": identity.describe(), **self.seen.setting},
         }
         available = self.clients_per_round if min_available is None else min_available
         self._waiting = Waiting(positive_int("min_available", available), patience)
@@ -217,12 +207,8 @@ class CorrelatedFedOpt(Strategy):
         Raises:
             GuaranteeError: before the first round, when there is no server yet.
         """
-        return statement_of_run(
-            self._opened().statement(masked=self.masked),
-            self.identity,
-            self.unprotected_metrics,
-            self.unprotected_evaluation,
-        )
+        enforced = self._opened().statement(masked=self.seen.masked)
+        return statement_of_run(enforced, self.identity, self.seen)
 
     def _opened(self) -> Server:
         if self.server is None:
@@ -251,24 +237,29 @@ class CorrelatedFedOpt(Strategy):
         server = self.open(arrays)
         if server.finished:
             return []
-        asked, places = self._ask(server, partial(self.identity.places, grid, self._exchange))
+        asked, places = self._ask(server, partial(self._there, grid))
         letters = Letters(
             server_round,
             places,
             record_of(asked.model),
             config,
-            {**asked.config, "exclude": list(self._exclude), "metrics": list(self.unprotected_metrics)},
+            {**asked.config, "exclude": list(self._exclude), "metrics": list(self.seen.metrics)},
         )
-        if self.masked:
+        if self.seen.masked:
             self._round = MaskedRound(
-                asked, letters, dimension=server.layout.dimension, grid=grid, exchange=self._exchange
+                asked,
+                letters,
+                dimension=server.layout.dimension,
+                grid=grid,
+                exchange=self._exchange,
+                signers=self.seen.signers,
             )
         else:
             self._round = PlainRound(asked, letters)
         messages = self._round.messages()
         _log.info(
-            "configure_train: asked %d clients, of which %d are there%s",
-            len(asked.clients),
+            "configure_train: asked %s, of which %d are there%s",
+            counted(len(asked.clients), "client"),
             len(messages),
             " (a round that was not closed is repeated)" if asked.resumed else "",
         )
@@ -289,6 +280,13 @@ class CorrelatedFedOpt(Strategy):
                     raise
                 there = others
 
+    def _there(self, grid: Grid) -> Mapping[ClientId, Place]:
+        """The clients that are there and may be asked."""
+        places, signers = self.identity.places(grid, self._exchange), self.seen.signers
+        if signers is None:
+            return places
+        return {client: place for client, place in places.items() if client in signers}
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -303,49 +301,33 @@ class CorrelatedFedOpt(Strategy):
         self._round = None
         opened.take(replies)
         closed = server.close(opened.asked)
-        _log.info(
-            "aggregate_train: %d of %d clients answered%s%s",
-            closed.answered,
-            closed.asked,
-            "" if closed.released else ": too few, nothing is released",
-            f"; refused: {dict(closed.reasons)}" if closed.reasons else "",
-        )
-        if closed.released and closed.counted == 0:
-            _log.error(
-                "aggregate_train: NO update counted, and this release is noise alone. It costs what a good"
-                " one would: stop the run, and look into the logs of the clients"
-            )
-        elif closed.released and closed.answered < self.clients_per_round / 2:
-            _log.warning(
-                "aggregate_train: %d of %d clients answered, and the divisor stays %d: more noise for each"
-                " (min_replies=)",
-                closed.answered,
-                self.clients_per_round,
-                self.clients_per_round,
-            )
+        for level, line in of_round(closed, self.clients_per_round, server.min_replies):
+            _log.log(level, "aggregate_train: %s", line)
         if not closed.released:
             return None, None
-        return record_of(closed.model), opened.mean_metrics(self.unprotected_metrics)
+        return record_of(closed.model), opened.mean_metrics(self.seen.metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages of `unprotected_evaluation`; none without it."""
-        if self.unprotected_evaluation is None:
+        if self.seen.evaluation is None:
             return []
-        return self.unprotected_evaluation.configure_evaluate(server_round, arrays, config, grid)
+        return self.seen.evaluation.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Metrics as `unprotected_evaluation` makes them; None without it."""
-        if self.unprotected_evaluation is None:
+        if self.seen.evaluation is None:
             return None
-        return self.unprotected_evaluation.aggregate_evaluate(server_round, replies)
+        return self.seen.evaluation.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what is enforced, and where the run is."""
-        _log.info("\t├──> %s, %d clients a round", self.discipline, self.clients_per_round)
-        _log.info("\t├──> %s", self.identity.sentence)
-        _log.info("\t└──> %s", self.server or "a new run, or the one in the state directory")
+        """Log what is guaranteed and enforced, and where the run is."""
+        run = self.server, self.discipline, self.clients_per_round, self.identity, self.seen
+        *lines, last = of_run(*run)
+        for line in lines:
+            _log.info("\t├──> %s", line)
+        _log.info("\t└──> %s", last)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -382,47 +364,19 @@ class CorrelatedFedOpt(Strategy):
         self._exchange = Exchange(timeout=timeout)
         _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
-        began = time.monotonic()
-        result = Result(arrays=record_of(server.model))
-        train_config = train_config or ConfigRecord()
-        evaluate_config = evaluate_config or ConfigRecord()
-        if evaluate_fn is not None and server.step == 0:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
-        self.stopped = None
-        self._waiting.begin()
-        while server.step < last and self.stopped is None:
-            current = server.step + 1
-            _log.info("[ROUND %d/%d]", current, last)
-            arrays, metrics = self._one_round(grid, current, result.arrays, train_config)
-            if arrays is None:
-                continue
-            self._waiting.begin()
-            result.arrays = arrays
-            _keep(result.train_metrics_clientapp, current, metrics)
-            replies = self._exchange(
-                grid, list(self.configure_evaluate(current, arrays, evaluate_config, grid))
-            )
-            if replies:
-                _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-            if evaluate_fn is not None:
-                _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, arrays))
-        if server.step < last:
-            _log.warning("Stopped after %d of %d rounds: %s", server.step, last, self.stopped)
-        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        run = RoundLoop(
+            self,
+            server,
+            grid,
+            self._exchange,
+            self._waiting,
+            train_config or ConfigRecord(),
+            evaluate_config or ConfigRecord(),
+            evaluate_fn,
+        )
+        result = run.until(last)
+        self.stopped = run.stopped
         return result
-
-    def _one_round(
-        self, grid: Grid, current: int, arrays: ArrayRecord, config: ConfigRecord
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        try:
-            messages = list(self.configure_train(current, arrays, config, grid))
-        except Starved as error:
-            self.stopped = str(error)
-            return None, None
-        found = self.aggregate_train(current, self._exchange(grid, messages))
-        if found[0] is None and self._waiting.over:
-            self.stopped = f"too few clients answered in {self._waiting.patience:g} seconds (patience)"
-        return found
 
     def _last_round(self, num_rounds: int | None) -> int:
         steps = self._opened().mechanism.steps
@@ -430,13 +384,7 @@ class CorrelatedFedOpt(Strategy):
             return steps
         if positive_int("num_rounds", num_rounds) > steps:
             raise HorizonError(
-                f"num_rounds={num_rounds} exceeds the {steps} rounds that the mechanism covers: plan it for"
-                " so many, before the run begins."
+                f"num_rounds={num_rounds} exceeds the {counted(steps, 'round')} that the mechanism covers:"
+                " plan it for so many, before the run begins."
             )
         return num_rounds
-
-
-def _keep(metrics: dict[int, MetricRecord], current: int, found: MetricRecord | None) -> None:
-    if found is not None:
-        _log.info("\t└──> round %d: %s", current, dict(found))
-        metrics[current] = found

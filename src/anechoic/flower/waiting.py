@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
+from numbers import Real
 from typing import Any, TypeVar
 
 _log = getLogger("flwr")
@@ -14,6 +15,7 @@ There = TypeVar("There", bound=Mapping[Any, Any])
 
 _TELL_EVERY = 10.0  # seconds
 _LOOK_EVERY = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.125, 60.0  # between a short round and the next
 
 
 @dataclass
@@ -32,14 +34,16 @@ class Waiting:
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.patience >= 0:
-            raise ValueError(f"patience={self.patience} must be a number of seconds, at least 0.")
+        given: Any = self.patience
+        if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+            raise ValueError(f"patience={self.patience!r} must be a number of seconds, at least 0.")
         self._told = -_TELL_EVERY
         self.begin()
 
     def begin(self) -> None:
         """A round begins now."""
         self._until = self.clock() + self.patience
+        self._short = 0
 
     @property
     def over(self) -> bool:
@@ -63,6 +67,19 @@ class Waiting:
             if now.keys() != there.keys():
                 return now
         return None
+
+    def after_short(self) -> bool:
+        """Pause before a short round is repeated, twice as long each time; False if the patience is spent.
+
+        Every repetition charges clients again: those who are silent for a moment should not use up a
+        population.
+        """
+        if self.over:
+            return False
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._short, 16), self._until - self.clock())
+        self._short += 1
+        self.sleep(max(0.0, pause))
+        return True
 
     def say(self, what: str) -> None:
         """Log it, but not more often than every ten seconds."""

@@ -87,6 +87,11 @@ def plural(unit: str) -> str:
     return f"{unit}es" if unit.endswith(("s", "x", "ch", "sh")) else f"{unit}s"
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of `noun`: 1 round, 2 rounds."""
+    return f"{number} {noun if number == 1 else plural(noun)}"
+
+
 def owning(unit: str) -> str:
     """What a statement about units that own several examples adds."""
     if unit == "example":

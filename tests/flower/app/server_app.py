@@ -50,5 +50,6 @@ def main(grid, context):
             "statement": strategy.statement(),
             "nearest": ledger.nearest,
             "participations": ledger.participations,
+            "clients": ledger.clients,
         }
         print(json.dumps(summary), file=file, flush=True)

@@ -10,6 +10,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -96,6 +97,21 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
 def identity_of(private: bytes) -> bytes:
     """The Ed25519 public key of a private one, 32 bytes each."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def checked_identity(public: Any, name: str) -> bytes:
+    """A public Ed25519 key, 32 bytes.
+
+    Raises:
+        ValueError: for something else.
+    """
+    if not isinstance(public, bytes) or len(public) != KEY_BYTES:
+        raise ValueError(f"{name} must be a public Ed25519 key, {KEY_BYTES} bytes; identity_of() makes it.")
+    try:
+        Ed25519PublicKey.from_public_bytes(public)
+    except ValueError as error:
+        raise ValueError(f"{name} is no public Ed25519 key: {error}") from error
+    return public
 
 
 def sign(private: bytes, message: bytes) -> bytes:

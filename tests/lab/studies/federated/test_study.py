@@ -174,13 +174,28 @@ def test_features_are_the_characters_before(folder):
     assert data.test_labels.size > 0
 
 
+def test_sections_of_docstrings_are_clients(tmp_path):
+    text = "The words of module {}, of which there are a few more than forty."
+    for module in range(10):
+        (tmp_path / f"module{module}.py").write_text(f'"{text.format(module)}"\ndef f(): "{module}"\n')
+    task = task_of("docstrings", str(tmp_path), quick=False, clients=None, rounds={"rounds": 3})
+    data, places = load(task), len(text.format(0)) - 3
+    assert (data.clients, data.examples) == (9, 9 * places), "one is held out; the short ones take no part"
+    assert "9 sections" in task.describe(data) and task.rounds.rounds == 3
+    assert data.test_labels.size == places
+
+
 def test_text_is_coded_without_case_and_with_one_digit():
     assert coded("aB9é").tolist() == [0, 1, ALPHABET.index("0"), len(ALPHABET) - 1]
 
 
 @pytest.mark.parametrize(
     ("data", "directory", "clients", "words"),
-    [("fashion-mnist", None, None, "--data-dir"), ("changelogs", None, 500, "--clients 500")],
+    [
+        ("fashion-mnist", None, None, "--data-dir"),
+        ("changelogs", None, 500, "--clients 500"),
+        ("docstrings", None, 500, "clients of the docstrings are their sections"),
+    ],
 )
 def test_options_that_the_data_do_not_have_are_refused(data, directory, clients, words):
     with pytest.raises(ValueError, match=words):

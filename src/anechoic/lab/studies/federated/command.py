@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from anechoic.lab.data.changelogs import DIRECTORY
 from anechoic.lab.report.federated import (
     TUNING,
     accuracy_table,
@@ -24,12 +23,23 @@ from anechoic.lab.studies.console import progress
 from anechoic.lab.studies.federated.record import make_record
 from anechoic.lab.studies.federated.running import execute, stated
 from anechoic.lab.studies.federated.study import SEEDS, FederatedStudy
-from anechoic.lab.studies.federated.tasks import ChangelogAuthors, FashionClients, FederatedTask, Rounds
+from anechoic.lab.studies.federated.tasks import (
+    ChangelogAuthors,
+    DocstringSections,
+    FashionClients,
+    FederatedTask,
+    Rounds,
+)
 from anechoic.lab.studies.keeping import check_empty
 from anechoic.lab.studies.pool import execute_all
 from anechoic.lab.studies.study import Outcome
 from anechoic.mechanism.mechanism import Mechanism
 
+#: Tasks over text, and what a client is in them.
+TEXTS: dict[str, tuple[type[ChangelogAuthors | DocstringSections], str]] = {
+    "changelogs": (ChangelogAuthors, "authors"),
+    "docstrings": (DocstringSections, "sections"),
+}
 #: What --quick leaves: fewer clients, rounds and seeds, for a look at the report, not for figures.
 QUICK_CLIENTS, QUICK_IMAGES, QUICK_SEEDS, QUICK_EPSILONS, QUICK_RATES = 400, 6_000, 2, (8.0,), (0.0625, 0.25)
 QUICK_ROUNDS = {"rounds": 48, "clients_per_round": 16, "separation": 12, "max_participations": 4}
@@ -54,8 +64,8 @@ def federate(
     """Run the study and write report.html, accuracy.svg, results.json and the mechanisms; returns the record.
 
     Args:
-        data: "fashion-mnist" or "changelogs".
-        directory: where the files are; the changelogs have a usual place.
+        data: "fashion-mnist", "changelogs" or "docstrings".
+        directory: where the files are; texts have a usual place.
         out: folder for what is written.
         jobs: worker processes.
         command: how to run it again, for the report.
@@ -102,10 +112,11 @@ def task_of(
     def planned(usual: Rounds) -> Rounds:
         return replace(usual, **((QUICK_ROUNDS if quick else {}) | given))  # type: ignore[arg-type]
 
-    if data == "changelogs":
+    if data in TEXTS:
+        text, whose = TEXTS[data]
         if clients is not None:
-            raise ValueError(f"--clients {clients}: the clients of the changelogs are their authors.")
-        return ChangelogAuthors(directory or DIRECTORY, rounds=planned(ChangelogAuthors.rounds))
+            raise ValueError(f"--clients {clients}: the clients of the {data} are their {whose}.")
+        return text(directory, rounds=planned(text.rounds))
     if directory is None:
         raise ValueError("--data fashion-mnist needs --data-dir, the folder with its four files.")
     return FashionClients(

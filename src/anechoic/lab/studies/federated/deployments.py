@@ -59,6 +59,14 @@ DEPLOYMENTS = (
 )
 
 
+LEGEND = (
+    "n: rounds. b: rounds from one participation of a client to its next, at least. k: participations of one"
+    " client, at most. RMS, max: error of the running sums of updates over all rounds, root mean square and"
+    " largest, as standard deviations at noise multiplier 1 (times σ where a setting names one); each"
+    " strategy is optimised for the loss of its column. printed: what the source has, where it has it."
+)
+
+
 @dataclass(frozen=True)
 class Predicted:
     """One loss of one kind of noise in one setting, normalised: at noise multiplier 1, times the scale.
@@ -120,4 +128,4 @@ def deployments_text() -> str:
         for row in (rms, most):
             cells += [f"{row.found:.2f}", "" if row.printed is None else f"{row.printed:.2f}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", LEGEND])

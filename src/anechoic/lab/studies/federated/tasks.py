@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_float, positive_int
 from anechoic.lab.data import changelogs, fashion_mnist
 from anechoic.lab.data.changelogs import DIRECTORY
+from anechoic.lab.data.docstrings import docstrings
 from anechoic.lab.studies.federated.population import Features, Population, padded
 from anechoic.lab.studies.federated.split import DailyWindows, Indices, dirichlet_split
 
@@ -94,41 +99,41 @@ class FashionClients:
         )
 
 
-#: Characters that are told apart in changelogs; digits are one, and whatever is not here is the last.
+#: Characters that are told apart in a text; digits are one, and whatever is not here is the last.
 ALPHABET = "abcdefghijklmnopqrstuvwxyz 0.,:-()/*#_'\"+<>\x00"
 #: Characters before the next one that the model sees.
 CONTEXT = 3
-#: Every so many authors one is held out, to score on.
+#: Every so many texts one is held out, to score on.
 HELD_OUT = 10
 
 
 @dataclass(frozen=True)
-class ChangelogAuthors:
-    """What is the next character? Text of changelogs on this machine; a client is an author.
+class NextCharacter(ABC):
+    """What is the next character? A client is who, or what, a text belongs to.
 
     Args:
-        directory: where packages put their changelogs.
-        most: characters of an author to train on, at places drawn at random.
-        least: characters that an author must have written to take part.
+        directory: where the text is; None for its usual place.
+        most: characters of a client to train on, at places drawn at random.
+        least: characters that a text must have to take part.
         rounds: how it trains.
     """
 
-    directory: str = DIRECTORY
+    directory: str | None = None
     most: int = 64
     least: int = 32
     rounds: Rounds = Rounds(240, 32, 48, 5, 4, 1.0, 0.4)
 
-    name = "changelogs"
-    title = "the next character of changelogs, over authors"
-    example = "character"
-    metric = "accuracy"
-    metric_long = "share of next characters that are named right, on authors who were held out"
-    random = True
+    example: ClassVar[str] = "character"
+    metric: ClassVar[str] = "accuracy"
+    random: ClassVar[bool] = True
+
+    @abstractmethod
+    def texts(self) -> Iterable[str]:
+        """One text for each client, and for each that is held out."""
 
     def load(self) -> Population:
         """The federation: the characters before each place, one-hot, and one constant feature."""
-        texts = [coded(" ".join(entries)) for entries in changelogs(self.directory).values()]
-        texts = [text for text in texts if len(text) - CONTEXT >= self.least]
+        texts = [text for text in map(coded, self.texts()) if len(text) - CONTEXT >= self.least]
         rng = np.random.default_rng(POPULATION_SEED)
         order = rng.permutation(len(texts))
         held = max(1, len(texts) // HELD_OUT)
@@ -139,17 +144,52 @@ class ChangelogAuthors:
         test_inputs, test_labels, _ = _places(test, 4 * self.most, rng)
         return Population(*kept, _one_hot, windows, len(ALPHABET), test_inputs, test_labels)
 
-    def describe(self, data: Population) -> str:
-        """One sentence on data, model and clients."""
+    def _described(self, data: Population, source: str, clients: str) -> str:
         return (
-            f"Changelogs that packages on this machine install, {data.clients:,} authors as clients, at most"
+            f"{source}, {data.clients:,} {clients} as clients, at most"
             f" {self.most} characters of each ({data.examples:,} in all), and {len(data.test_labels):,}"
-            f" characters of other authors to score on; softmax regression on the {CONTEXT} characters"
+            f" characters of other {clients} to score on; softmax regression on the {CONTEXT} characters"
             f" before, {_parameters(data):,} parameters"
         )
 
 
-FederatedTask = FashionClients | ChangelogAuthors
+@dataclass(frozen=True)
+class ChangelogAuthors(NextCharacter):
+    """The next character of changelogs on this machine; a client is an author."""
+
+    name = "changelogs"
+    title = "the next character of changelogs, over authors"
+    metric_long = "share of next characters that are named right, on authors who were held out"
+
+    def texts(self) -> Iterable[str]:
+        """All entries of each author."""
+        return map(" ".join, changelogs(self.directory or DIRECTORY).values())
+
+    def describe(self, data: Population) -> str:
+        """One sentence on data, model and clients."""
+        return self._described(data, "Changelogs that packages on this machine install", "authors")
+
+
+@dataclass(frozen=True)
+class DocstringSections(NextCharacter):
+    """The next character of the docstrings of Python's own library; a client is a section of it."""
+
+    name = "docstrings"
+    title = "the next character of docstrings, over sections"
+    metric_long = "share of next characters that are named right, on sections that were held out"
+
+    def texts(self) -> Iterable[str]:
+        """Those of each module, function and class."""
+        return docstrings(self.directory).values()
+
+    def describe(self, data: Population) -> str:
+        """One sentence on data, model and clients."""
+        version = "Docstrings of the library of Python {}.{}".format(*sys.version_info)
+        source = version if self.directory is None else "Docstrings of Python modules"
+        return self._described(data, source, "sections (modules, functions, classes)")
+
+
+FederatedTask = FashionClients | ChangelogAuthors | DocstringSections
 
 
 @lru_cache(maxsize=2)
