@@ -235,7 +235,7 @@ class Estimator:
         if self.step >= self.mechanism.steps:
             raise HorizonError(self._over_horizon("another step"))
         with self._state.transaction():
-            made = self._publish(time)
+            made = self._publish(time, self._noise.next())
             self._save()
         self._last = made
         return made
@@ -285,9 +285,10 @@ class Estimator:
         made: dict[int, Release] = {}
         if new:
             with self._state.transaction():
+                rows = self._noise.ahead(len(new))
                 for place in new:
                     self._add(additions[place], names[place])
-                    made[place] = self._publish(when[place])
+                    made[place] = self._publish(when[place], next(rows))
                 self._save()
             self._last = made[new[-1]]
         return [
@@ -374,9 +375,9 @@ class Estimator:
         self._standing.open = self._standing.open + sums
         self._standing.counts += remarks
 
-    def _publish(self, time: str | float | None) -> Release:
+    def _publish(self, time: str | float | None, noise: Integers) -> Release:
         step = self.step
-        row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
+        row = self._standing.end_step(noise, self.over, self._row, time)
         estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
         made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())

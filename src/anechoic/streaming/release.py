@@ -39,9 +39,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         for name in (*_PARTS, "raw"):
-            array = np.array(getattr(self, name), dtype=np.float64)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, frozen(getattr(self, name)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +139,17 @@ class Release:
             return cls(head["step"], head["time"], estimates, head["epsilon"], head["delta"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"this is not a stored release, or it is damaged: {error}.") from error
+
+
+def frozen(given: Any) -> Array:
+    """float64 that nobody writes to: a copy, but of an array that is so already and has memory of its own."""
+    if type(given) is np.ndarray and given.dtype == np.float64:
+        flags = given.flags
+        if flags.owndata and not flags.writeable:
+            return given
+    array = np.array(given, dtype=np.float64)
+    array.setflags(write=False)
+    return array
 
 
 def _plain(array: Any) -> float | Array:

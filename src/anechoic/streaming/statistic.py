@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from anechoic._validate import Array
-from anechoic.streaming.release import Estimate
+from anechoic.streaming.release import Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
@@ -274,8 +274,12 @@ def quantile(level: float) -> float:
 
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
     """Value plus or minus z standard errors."""
-    errors = np.broadcast_to(np.asarray(error, dtype=np.float64), np.shape(value))
-    return Estimate(value, errors, value - z * errors, value + z * errors, raw)
+    half = z * error
+    parts = [np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)]
+    for part in parts:
+        part.setflags(write=False)  # made here, and then not copied
+    shown = frozen(raw)
+    return Estimate(shown if value is raw else value, *parts, shown)
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
