@@ -97,7 +97,7 @@ class NoiseRows:
         return rows if self.exact else [np.rint(row / self._spacing).astype(np.int64) for row in rows]
 
     def ahead(self, count: int) -> Iterator[Integers]:
-        """The same one by one, made some at a time; `state` is that of the row after all when all are taken."""
+        """The same one by one, made some at a time: take them all, or `state` is ahead of its use."""
         width = max(1, _AT_ONCE // self._stream.length)
         for start in range(0, count, width):
             yield from self.several(min(width, count - start))

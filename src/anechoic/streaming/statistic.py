@@ -275,11 +275,11 @@ def quantile(level: float) -> float:
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
     """Value plus or minus z standard errors."""
     half = z * error
-    parts = [np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)]
-    for part in parts:
-        part.setflags(write=False)  # made here, and then not copied
+    errors, low, high = np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)
+    for made in (errors, low, high):
+        made.setflags(write=False)  # then it is not copied
     shown = frozen(raw)
-    return Estimate(shown if value is raw else value, *parts, shown)
+    return Estimate(shown if value is raw else value, errors, low, high, shown)
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:

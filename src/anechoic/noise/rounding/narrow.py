@@ -1,6 +1,6 @@
-"""Rows of few entries, many at once: floats of Python in the place of arrays, which cost more than they hold.
+"""Rows of few entries, many at once: floats of Python in the place of arrays, which cost more.
 
-float64 decides here as in `base.advance`, by the same bound on its error and with the same memory, whose pairs
+float64 decides here as in `base.advance`, by the same bound on its error and with the same memory: its pairs
 go through the operations of `doubled`, one by one: rows and memory are the same bits. Of filters that have no
 such form, rows are made one after the other.
 """
@@ -8,6 +8,7 @@ such form, rows are made one after the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import singledispatch
 
 import numpy as np
@@ -24,39 +25,39 @@ NARROW = 8
 
 
 @singledispatch
-def has_narrow_form(rounded: RoundedFilter, t: int) -> bool:
-    """Whether `narrow_rows` makes rows from step t on."""
-    return False
-
-
-@has_narrow_form.register
-def _(rounded: RoundedBuffered, t: int) -> bool:
-    return rounded.settled(t)
-
-
 def narrow_rows(
-    rounded: RoundedBuffered, t: int, memory: Array, own: Array, fresh: Enclosed
-) -> NDArray[np.int64]:
-    """Rows t, t + 1, … of a filter whose rows are all made alike; the memory of the step after them is written.
+    rounded: RoundedFilter, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+) -> list[NDArray[np.int64]]:
+    """Rows t, t + 1, … of a filter whose rows are all made alike; memory is then that of the step after.
 
     Args:
         memory: shape (rounded.rows, m + PAD).
-        own: fresh rows, shape (count, m).
+        draw: gives the fresh rows, shape (count, m).
         fresh: enclosures of them.
 
     Returns:
-        Shape (count, m).
+        As many rows as were drawn, shape (m,) each; none of a filter without such a form.
 
     Raises:
         GuaranteeError: as `base.advance`, by each entry itself instead of the largest one of its row.
     """
+    return []
+
+
+@narrow_rows.register
+def _(
+    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+) -> list[NDArray[np.int64]]:
+    if not rounded.settled(t):
+        return []
+    own = draw()
     made = np.empty(own.shape, np.int64)
     width = own.shape[1]
     for i in range(width):
         made[:, i] = _column(rounded, t, memory[:, i], own[:, i].tolist(), i, fresh)
     for row in memory:
         row[width:] = size(row[:width])
-    return made
+    return list(made)
 
 
 def _column(

@@ -11,7 +11,7 @@ from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
-from anechoic.noise.rounding.narrow import NARROW, has_narrow_form, narrow_rows
+from anechoic.noise.rounding.narrow import NARROW, narrow_rows
 
 #: Rows that are made together at most.
 TOGETHER = 2**12
@@ -96,9 +96,9 @@ class IntegerArrays:
     ) -> list[NDArray[np.int64]]:
         """As many of the next `count` rows as are made faster together: none, or some."""
         width, count = memory.shape[1] - PAD, min(count, TOGETHER)
-        if self.backend != "numpy" or width > NARROW or not has_narrow_form(rounded, fresh.step):
+        if self.backend != "numpy" or width > NARROW:
             return []
-        return list(narrow_rows(rounded, fresh.step, memory, fresh.together(count, width), fresh))
+        return narrow_rows(rounded, fresh.step, memory, lambda: fresh.together(count, width), fresh)
 
     def _each(self, work: Work, length: int) -> list[list[dict[int, float]]]:
         threads = available_threads()
