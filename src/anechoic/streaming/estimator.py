@@ -6,7 +6,6 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
-from anechoic.streaming.bands import Factors
+from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
@@ -151,7 +150,7 @@ class Estimator:
         adopt: bool,
     ) -> None:
         self._state, secret, salt = opened(
-            state, identity=self._identity(), key=key, counter=counter, adopt=adopt
+            state, self._identity(), self.shared.labels, key=key, counter=counter, adopt=adopt
         )
         self._owner, self.lock = OwnProcess(), threading.Lock()
         # one key may serve several streams: their noise differs by the salt, and by what they release
@@ -307,18 +306,13 @@ class Estimator:
         """
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
-        shared, found, made = self.shared.fresh(), [], list(self.releases())
-        totals = totals_of(self.over, self._row, len(made))
-        for release, (step, total) in zip(made, totals, strict=True):
-            widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
-            wide = shared.decode(total, self._deviations, step, widths)
-            estimates = {
-                name: replace(wide[name], standard_error=published.standard_error)
-                for name, published in release.estimates.items()
-            }
-            found.append(replace(release, estimates=estimates))
-            shared.learn(total, self._deviations, step)
-        return found
+        made = list(self.releases())
+        return widened(
+            zip(made, totals_of(self.over, self._row, len(made)), strict=True),
+            self.shared.fresh(),
+            self._deviations,
+            factors.of if simultaneous else lambda step, statistic: quantile(level),
+        )
 
     def get(self) -> Release | None:
         """The last release, or None before the first. Free: what is published can be read at will."""
@@ -359,7 +353,8 @@ class Estimator:
         step = self.step
         row = self._standing.end_step(noise, self.over, self._row, time)
         estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
-        made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
+        epsilon = self._spent.after(step + 1)
+        made = Release(step, time, estimates, epsilon, self.mechanism.delta, self.shared.labels)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
         self.shared.learn(self._standing.total, self._deviations, step)
         return made

@@ -78,6 +78,10 @@ class KMeansOf(Statistic):
     def dimension(self) -> int:
         return self._k * (self._d + 1)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(f"centre[{i},{j}]" for i in range(self._k) for j in range(self._d))
+
     def fresh(self) -> KMeansOf:
         centres = self._centre + self._radius * self._initial
         return KMeansOf(self._k, self._radius, self._d, self._centre, centres, self.column)

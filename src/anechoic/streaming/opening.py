@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -57,8 +57,9 @@ class OwnProcess:
 
 def opened(
     state: str | os.PathLike[str] | None,
-    *,
     identity: str,
+    labels: Mapping[str, tuple[str, ...]],
+    *,
     key: Key,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
@@ -71,7 +72,7 @@ def opened(
     """
     secret = key() if callable(key) else key
     if state is not None:
-        store = Store(state, identity=identity, key=secret, counter=counter, adopt=adopt)
+        store = Store(state, identity=identity, labels=labels, key=secret, counter=counter, adopt=adopt)
         return store, store.key, store.salt
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")

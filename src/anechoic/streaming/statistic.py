@@ -73,6 +73,11 @@ class Statistic(ABC):
         return self.dimension
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """What the entries of its value are called, row after row; empty where they are only numbered."""
+        return ()
+
+    @property
     @abstractmethod
     def bound(self) -> float:
         """Largest 2-norm of the vector of one record."""
