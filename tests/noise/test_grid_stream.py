@@ -194,9 +194,9 @@ NARROW = {
 
 
 @pytest.mark.parametrize("decided", ["in float64", "exactly"])
-@pytest.mark.parametrize(("name", "part"), each_once(NARROW, [(0, 1), (3, 2), (1, 9)]))
-def test_several_rows_are_those_made_one_by_one(name, part, decided, monkeypatch):
-    strategy, (offset, length) = NARROW[name], part
+@pytest.mark.parametrize(("name", "offset", "length"), each_once(NARROW, [(0, 1), (3, 2), (1, 9)]))
+def test_several_rows_are_those_made_one_by_one(name, offset, length, decided, monkeypatch):
+    strategy = NARROW[name]
     options = {"std": 3.0, "grid": GRID, "key": KEY, "offset": offset, "length": length}
     stream = NoiseStream(strategy, 12, **options)
     expected, last = emit(stream, strategy.n)
