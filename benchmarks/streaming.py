@@ -1,4 +1,4 @@
-"""Streaming: error against t with and without horizon, against a binary tree, and releases per second.
+"""Streaming: error against t with and without horizon, against a binary tree, releases per second, a peer.
 
 python benchmarks/streaming.py [--quick]
 """
@@ -6,11 +6,14 @@ python benchmarks/streaming.py [--quick]
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
 import math
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -111,44 +114,126 @@ def print_tree() -> None:
         FOUND[f"error of a binary tree over ours, n={n}"] = binary / ours
 
 
-def seconds_of(count: int, make: object, batch: object, group: int) -> float:
-    stream = make()  # type: ignore[operator]
+def seconds_of(count: int, stream: streaming.Estimator, batch: object, group: int) -> float:
+    """Seconds of a release; the first group is not counted: it plans what all have in common."""
+    stream.steps([batch] * group)
     began = time.perf_counter()
     for _ in range(0, count, group):
         stream.steps([batch] * group)
     return (time.perf_counter() - began) / count
 
 
+def seconds_of_noise(mechanism: an.Mechanism, dimension: int, rows: int, together: int) -> float:
+    """Seconds of a row of its noise, made so many at a time."""
+    stream = mechanism.stream(dimension)
+    _, state = stream.several(stream.init(), 2)
+    began = time.perf_counter()
+    for _ in range(0, rows, together):
+        _, state = stream.next(state) if together == 1 else stream.several(state, together)
+    return (time.perf_counter() - began) / rows
+
+
 def print_speed(quick: bool) -> None:
     scale = 1 if quick else 10
-    print("\n| releases | seconds each | a second |")
-    print("|---|---|---|")
+    found: dict[str, float] = {}
+    promise: dict[str, Any] = {"epsilon": 1.0, "horizon": 10**6}
+    wide: dict[str, Any] = {"epsilon": 1.0, "horizon": 10**4}
     with tempfile.TemporaryDirectory() as folder:
-        cases = {
-            "count, in memory": (1000 * scale, lambda: streaming.Count(epsilon=1.0, horizon=10**6), 3, 500),
-            "count, state file, groups of 500": (
-                500 * scale,
-                lambda: streaming.Count(epsilon=1.0, horizon=10**6, state=Path(folder) / "a"),
-                3,
-                500,
-            ),
-            "count, state file, one by one": (
-                100 * scale,
-                lambda: streaming.Count(epsilon=1.0, horizon=10**6, state=Path(folder) / "b"),
-                3,
-                1,
-            ),
-            "histogram of 1e5 categories, in memory": (
-                5 * scale,
-                lambda: streaming.Histogram(range(10**5), epsilon=1.0, horizon=10**4),
-                np.arange(1000),
-                5,
-            ),
-        }
-        for name, (count, make, batch, group) in cases.items():
-            each = seconds_of(count, make, batch, group)
-            print(f"| {name} | {each:.2e} | {1 / each:,.0f} |")
-            FOUND[f"seconds of a release: {name}"] = each
+
+        def count(name: str = "") -> streaming.Count:
+            return streaming.Count(**promise, state=Path(folder) / name if name else None)
+
+        scalar = count().mechanism
+        found["row of noise, one by one"] = seconds_of_noise(scalar, 1, 500 * scale, 1)
+        found["row of noise, 500 at once"] = seconds_of_noise(scalar, 1, 2000 * scale, 500)
+        found["count, in memory, groups of 500"] = seconds_of(2000 * scale, count(), 3, 500)
+        found["count, in memory, one by one"] = seconds_of(500 * scale, count(), 3, 1)
+        found["count, state file, groups of 500"] = seconds_of(1000 * scale, count("a"), 3, 500)
+        found["count, state file, one by one"] = seconds_of(100 * scale, count("b"), 3, 1)
+        histogram = streaming.Histogram(range(10**5), **wide)
+        found["row of noise of 1e5 entries"] = seconds_of_noise(histogram.mechanism, 10**5, 10 * scale, 1)
+        found["histogram of 1e5 categories, in memory"] = seconds_of(
+            10 * scale, histogram, np.arange(1000), 5
+        )
+    print("\n| releases | seconds each | a second | a minute |")
+    print("|---|---|---|---|")
+    for name, each in found.items():
+        print(f"| {name} | {each:.2e} | {1 / each:,.0f} | {60 / each:,.0f} |")
+        FOUND[f"seconds of a release: {name}"] = each
+
+
+def tree_sums(nodes: np.ndarray, steps: int) -> np.ndarray:
+    """Prefix sums of the leaves of a binary tree in breadth-first order, each of as few nodes as can be."""
+    depth = (steps - 1).bit_length()
+    found = np.zeros(steps)
+    for t in range(1, steps + 1):
+        done = 0
+        for level in range(depth + 1):
+            size = 2 ** (depth - level)
+            if t & size:
+                found[t - 1] += nodes[2**level - 1 + done // size]
+                done += size
+    return found
+
+
+def print_peer(quick: bool) -> None:
+    """The binary tree of OpenDP beside a planned count, at equal rho: measured errors, and seconds.
+
+    OpenDP has all steps at once, as a tree over an array: it has no continual release.
+    """
+    if importlib.util.find_spec("opendp") is None:
+        print("\nOpenDP is not installed: no peer to compare with.")
+        return
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib", "honest-but-curious")
+    n, rho, runs = 8760, 0.5, 4 if quick else 20
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
+    tree = dp.t.make_b_ary_tree(*space, leaf_count=n, branching_factor=2)
+    stated = tree.map(1)  # that a leaf changes by 1
+    measure = tree >> dp.m.then_gaussian(stated / math.sqrt(2 * rho))
+    best = streaming.planned_mechanism(
+        over=streaming.Running(),
+        horizon=n,
+        participation=an.participation.Single(),
+        epsilon=1.0,
+        delta=1e-6,
+        dimension=1,
+    )
+    sampling = an.sampling.External(an.participation.Single(), 1, steps=n)
+    mechanism = an.calibrate(
+        best.strategy,
+        sampling=sampling,
+        noise_multiplier=1 / math.sqrt(2 * rho),
+        delta=1e-6,
+        grid_bits=best.grid_bits,
+    )
+    truth, errors, seconds = np.arange(1.0, n + 1), np.zeros(2), np.zeros(2)
+    for _ in range(runs):
+        stream = streaming.Count(mechanism=mechanism)
+        began = time.perf_counter()
+        ours = np.array([release.estimate for release in stream.steps([1] * n)])
+        seconds[0] += time.perf_counter() - began
+        began = time.perf_counter()
+        theirs = tree_sums(np.array(measure([1] * n), dtype=float), n)
+        seconds[1] += time.perf_counter() - began
+        errors += [np.square(ours - truth).mean(), np.square(theirs - truth).mean()]
+    rms, each = np.sqrt(errors / runs), seconds / runs / n
+    version = importlib.metadata.version("opendp")
+    at_best = rms[1] * math.sqrt((n - 1).bit_length() + 1) / stated
+    print(f"\nBeside the binary tree of OpenDP {version}, n = {n:,}, rho = {rho}, {runs} runs:\n")
+    print("| | RMS error of a running count | seconds of a release |")
+    print("|---|---|---|")
+    print(f"| planned count | {rms[0]:.2f} | {each[0]:.1e} |")
+    print(f"| OpenDP | {rms[1]:.2f} | {each[1]:.1e} |")
+    print(f"| ratio | {rms[1] / rms[0]:.2f} | {each[1] / each[0]:.2f} |")
+    print(
+        f"\nOpenDP states that a leaf changes its tree by {stated}, and it is the root of"
+        f" {(n - 1).bit_length() + 1}: by that the ratio of errors is {at_best / rms[0]:.2f}."
+    )
+    FOUND["error of OpenDP's tree over ours"] = float(rms[1] / rms[0])
+    FOUND["error of OpenDP's tree over ours, by its true sensitivity"] = float(at_best / rms[0])
+    FOUND["seconds of OpenDP's tree over ours"] = float(each[1] / each[0])
 
 
 def main() -> None:
@@ -159,6 +244,7 @@ def main() -> None:
     print_horizons()
     print_tree()
     print_speed(options.quick)
+    print_peer(options.quick)
     if options.json:
         options.json.write_text(json.dumps(FOUND, indent=1), encoding="utf-8")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anechoic.keys import checked_key
+from anechoic.keys import checked_key, derive_each
 from anechoic.noise import derive, new_key
 from tests.noise.streams import KEY
 
@@ -94,3 +94,14 @@ def test_numbers_out_of_range_are_refused(number):
 def test_sizes_out_of_range_are_refused(size):
     with pytest.raises(ValueError, match="size="):
         derive(KEY, "noise", size=size)
+
+
+def test_keys_derived_together_are_those_derived_alone():
+    numbers = range(2**64 - 3, 5, -(2**62))
+    assert derive_each(KEY, "noise", numbers, size=16) == [
+        derive(KEY, "noise", number, size=16) for number in numbers
+    ]
+    with pytest.raises(ValueError, match="below"):
+        derive_each(KEY, "noise", range(2**64 - 1, 2**64 + 1), size=16)
+    with pytest.raises(ValueError, match="number"):
+        derive_each(KEY, "noise", range(3, -2, -1), size=16)

@@ -58,11 +58,32 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
     References:
         NIST FIPS 202 (SHAKE-256, an extendable-output function with 256 bits of security).
     """
+    parts = [_head(key, domain, len(numbers), size), *(_word("number", number) for number in numbers)]
+    return hashlib.shake_256(b"".join(parts)).digest(size)
+
+
+def derive_each(key: bytes, domain: str, numbers: range, *, size: int) -> list[bytes]:
+    """derive(key, domain, number, size=size) for each number; what they share is encoded once.
+
+    Raises:
+        ValueError: as `derive`.
+    """
+    if numbers:
+        _word("number", min(numbers[0], numbers[-1]))
+        _word("number", max(numbers[0], numbers[-1]))
+    head, found = hashlib.shake_256(_head(key, domain, 1, size)), []
+    for number in numbers:
+        one = head.copy()
+        one.update(number.to_bytes(8, "little"))
+        found.append(one.digest(size))
+    return found
+
+
+def _head(key: bytes, domain: str, count: int, size: int) -> bytes:
+    """What is encoded before the numbers."""
     name = domain.encode("utf-8")
     parts = [_LABEL, checked_key(key), _word("len(domain)", len(name)), name]
-    parts += [_word("size", positive_int("size", size)), _word("len(numbers)", len(numbers))]
-    parts += [_word("number", number) for number in numbers]
-    return hashlib.shake_256(b"".join(parts)).digest(size)
+    return b"".join([*parts, _word("size", positive_int("size", size)), _word("len(numbers)", count)])
 
 
 def _word(name: str, value: int) -> bytes:

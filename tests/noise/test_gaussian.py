@@ -196,3 +196,14 @@ def test_rows_on_a_gpu_are_those_of_the_cpu(name):
                     state = stream.restore(state.state_dict())
             pair.append(np.array(rows))
         np.testing.assert_array_equal(*pair)
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 1), (5, 3), (4, 2)])
+def test_rows_made_together_are_those_made_alone(start, length, monkeypatch):
+    monkeypatch.setattr(gaussian, "_CHUNK", 64)
+    found = gaussian.fresh_rows(KEY, range(7, 700), start, length)  # some of the rest of the curve among them
+    expected = np.empty_like(found)
+    for row, t in zip(expected, range(7, 700), strict=True):
+        FreshRow(KEY, t).fill(row, start)
+    assert np.array_equal(found, expected)
+    assert gaussian.fresh_rows(KEY, range(3, 3), start, length).shape == (0, length)

@@ -8,9 +8,10 @@ import torch
 
 import anechoic as an
 from anechoic import strategies as s
-from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
-from anechoic.noise.rounding import base, windowed
+from anechoic.noise.rounding import base, fading, narrow, windowed
+from anechoic.noise.rounding import rows as rows_
 from anechoic.noise.rounding.exact import nearest
 from tests.marks import each_once, every_other
 from tests.noise.streams import KEY
@@ -180,3 +181,54 @@ def test_a_mechanism_releases_integers():
 def test_new_memory_holds_no_sums_and_no_sizes():
     memory = stream_of("long").arrays.empty(3, 10)
     assert np.isnan(memory[:, 10:]).all()
+
+
+NARROW = {
+    "blt": s.BLT(30, [0.3, 0.1], [0.95, 0.4]),
+    "blt of one buffer": s.BLT(17, [0.5], [0.9]),
+    "blt of one step": s.BLT(1, [0.5], [0.9]),
+    "restarted": s.Restarted(s.BLT(30, [0.3, 0.1], [0.95, 0.4]), 7),
+    "normalised": s.ColumnNormalized(s.BLT(30, [0.3, 0.1], [0.95, 0.4])),
+    "banded": s.BandedToeplitz(30, [1.0, 0.5, 0.2]),
+}
+
+
+@pytest.mark.parametrize("decided", ["in float64", "exactly"])
+@pytest.mark.parametrize(("name", "offset", "length"), each_once(NARROW, [(0, 1), (3, 2), (1, 9)]))
+def test_several_rows_are_those_made_one_by_one(name, offset, length, decided, monkeypatch):
+    strategy = NARROW[name]
+    options = {"std": 3.0, "grid": GRID, "key": KEY, "offset": offset, "length": length}
+    stream = NoiseStream(strategy, 12, **options)
+    expected, last = emit(stream, strategy.n)
+    if decided == "exactly":  # every entry counts as near to a half-integer
+        monkeypatch.setattr(narrow, "error_bound", lambda *_: 0.5)
+    monkeypatch.setattr(rows_, "TOGETHER", 5)
+    state, found = stream.init(), []
+    while state.step < strategy.n:
+        made, state = stream.several(state, min(8, strategy.n - state.step))
+        found += made
+    assert np.array_equal(np.array(found), expected)
+    assert state.state_dict()["rows"].tobytes() == last.state_dict()["rows"].tobytes()
+
+
+def test_more_rows_than_are_left_leave_the_state_as_it_is():
+    stream = NoiseStream(s.BLT(5, [0.3], [0.9]), 1, grid=GRID, key=KEY)
+    _, state = stream.several(stream.init(), 3)
+    with pytest.raises(HorizonError, match="row 5 would not be covered"):
+        stream.several(state, 3)
+    again = stream.several(state, 2)[1]
+    with pytest.raises(DesynchronizedError):
+        stream.several(state, 1)
+    assert again.step == 5
+
+
+def test_several_rows_of_floats_are_those_made_one_by_one():
+    stream = NoiseStream(s.BLT(5, [0.3], [0.9]), 2, key=KEY)
+    assert np.array_equal(np.array(stream.several(stream.init(), 5)[0]), emit(stream, 5)[0])
+
+
+def test_memory_that_grew_is_refused_in_narrow_rows_too(monkeypatch):
+    monkeypatch.setattr(fading, "LARGEST_MEMORY", 1e-3)
+    stream = NoiseStream(s.BLT(9, [0.3], [0.9]), 1, std=3.0, grid=GRID, key=KEY)
+    with pytest.raises(GuaranteeError, match="memory of the noise has grown"):
+        stream.several(stream.init(), 9)

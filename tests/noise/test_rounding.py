@@ -186,7 +186,7 @@ def test_rows_stay_as_near_to_the_noise_as_rounding_permits(name):
 def test_without_exact_arithmetic_some_entries_would_be_wrong(monkeypatch):
     recurrence, std = KINDS["banded"].recurrence(), 2.0**40
     expected, _ = rows_of(recurrence, std, Given(), m=300)
-    monkeypatch.setattr("anechoic.noise.rounding.base._error", lambda *_: -1.0)
+    monkeypatch.setattr("anechoic.noise.rounding.base.error_bound", lambda *_: -1.0)
     rows, count = rows_of(recurrence, std, Given(), m=300)
     assert count == 0 and not np.array_equal(rows, expected)
 

@@ -77,11 +77,31 @@ def test_an_unknown_zone_is_refused():
     assert seconds_of(["1970-01-01T01:00"], UTC)[0] == 3600
 
 
+def test_equal_numbers_have_one_text_and_missing_ones_none(tmp_path):
+    (tmp_path / "x.jsonl").write_text(
+        '{"id": 7}\n{"id": 7.0}\n{"id": "7"}\n{"id": 70e-1}\n{"id": null}\n{"id": NaN}\n{}\n{"id": 7.5}\n'
+        '{"id": 1e22}\n{"id": 10000000000000000000000}\n{"id": -0.0}\n'
+    )
+    found = read_columns(str(tmp_path / "x.jsonl"), ["id"])["id"]
+    assert found == ["7"] * 4 + [""] * 3 + ["7.5", "1" + "0" * 22, "1" + "0" * 22, "0"]
+    (tmp_path / "x.csv").write_text("id\n7\n007\n7.0\n nan\n")
+    assert read_columns(str(tmp_path / "x.csv"), ["id"])["id"] == ["7", "007", "7.0", " nan"]
+
+
+def test_records_without_an_id_are_left_out_where_units_count():
+    stream = counting(participation=MinSep(1, 2))
+    ids = np.array(["7", "", "nan", " ", "7"], dtype=object)
+    tally = feed(stream, columns_of([0.5] * 5, ids), Clock(0.0, 1.0), until=1.0)
+    assert tally.left_out == {"no id": 2} and stream.get().estimate == 2  # of "7" and of "nan"
+    alone = counting()
+    assert feed(alone, columns_of([0.5] * 5), Clock(0.0, 1.0), until=1.0).left_out == {}
+
+
 # -- records into steps --------------------------------------------------------------------------
 
 
-def columns_of(steps):
-    return Columns(np.array(steps, dtype=float), None, {"x": np.zeros(len(steps))})
+def columns_of(steps, units=None):
+    return Columns(np.array(steps, dtype=float), units, {"x": np.zeros(len(steps))})
 
 
 def counting(**promise):
@@ -261,6 +281,38 @@ def test_parquet_goes_through_polars_there_and_back(tmp_path):
     stream.steps([1, 2])
     write_releases(tmp_path / "out.parquet", stream.releases())
     assert polars.read_parquet(tmp_path / "out.parquet").columns == list(HEAD)
+
+
+def test_parquet_holds_what_was_released(tmp_path):
+    polars = pytest.importorskip("polars")
+    stream = streaming.Histogram(["AA", "UA"], epsilon=1.0, horizon=120)
+    stream.steps([["AA"]] * 119)  # times begin late: a column's kind is not that of its first rows
+    stream.release("2013-01-01T00:00:00+00:00")
+    write_releases(tmp_path / "out.parquet", stream.releases())
+    frame = polars.read_parquet(tmp_path / "out.parquet")
+    assert frame["label"].to_list() == ["AA", "UA"] * 120
+    assert frame["value"].to_list() == [v for release in stream.releases() for v in release.estimate]
+    assert frame["time"].to_list() == [None] * 238 + ["2013-01-01T00:00:00+00:00"] * 2
+
+
+def test_parquet_in_and_out_by_the_command(tmp_path, capsys, table):
+    polars = pytest.importorskip("polars")
+    frame = polars.read_csv(table, infer_schema_length=0)
+    frame.write_parquet(tmp_path / "x.parquet")
+    common = [
+        "--time",
+        "when",
+        "--every",
+        "1h",
+        "--start",
+        "2013-01-01T05:00",
+        "--histogram",
+        "carrier:AA,UA",
+    ]
+    common += ["--epsilon", "1", "--horizon", "24", "--out", tmp_path / "r.parquet"]
+    code, out, _ = run(capsys, "--input", tmp_path / "x.parquet", *common)
+    assert code == 0 and "3 steps released" in out and "1 records no time" in out
+    assert polars.read_parquet(tmp_path / "r.parquet").height == 3 * 2
 
 
 def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):

@@ -23,8 +23,8 @@ class NoNoise(streaming.Estimator):
 
     def _start(self, *arguments):
         super()._start(*arguments)
-        real, silent = self._noise.next, np.zeros(self.dimension, np.int64)
-        self._noise.next = lambda: real() * 0 + silent
+        real = self._noise.several
+        self._noise.several = lambda count: [row * 0 for row in real(count)]
 
 
 def quiet(**statistics):
@@ -369,8 +369,9 @@ def test_threads_wait_for_one_another(in_file, tmp_path):
     assert [release.step for release in stream.releases()] == list(range(40))
 
 
+@pytest.mark.parametrize("inside", ["_save", "_state.append"])
 @pytest.mark.parametrize("act", ["update", "release", "steps"])
-def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeypatch, act):
+def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeypatch, act, inside):
     stream = streaming.Count(epsilon=1.0, horizon=5)
     stream.update(range(3))
     first = stream.release()
@@ -385,12 +386,15 @@ def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeyp
     }
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_save", interrupted)
+        if inside == "_state.append":  # the step is over, and its release is not kept
+            patch.setattr(stream._state, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             calls[act]()
     for again in calls.values():
         with pytest.raises(GuaranteeError, match="count records twice"):
             again()
     assert next(stream.releases()) is first
+    assert [made.step for made in stream.band()] == [made.step for made in stream.releases()]
 
 
 def test_the_horizon_ends_a_stream_without_breaking_it():

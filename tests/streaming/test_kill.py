@@ -15,7 +15,7 @@ ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, an
 STEPS = range(4)
 
 
-def killed_at(line, path, counter, published):
+def killed_at(run, line, path, counter, published):
     """Feed a stream in a child process that dies before the given line of the room; whether it died."""
     child = os.fork()
     if child == 0:
@@ -46,9 +46,29 @@ def run(path, counter, published):
         for t in STEPS[stream.step :]:
             stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
             stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"], batch_id=f"{t} more")
-            made = stream.release(t).to_bytes()
-            with open(published, "ab") as log:
-                log.write(t.to_bytes(1, "little") + len(made).to_bytes(4, "little") + made)
+            write(published, t, stream.release(t).to_bytes())
+
+
+def run_in_groups(path, counter, published):
+    """The same, two steps in a commit, whose noise is drawn ahead; known batches are fed again."""
+    with board(path, key=KEY, counter=counter) as stream:
+        for group in (STEPS[:2], STEPS[2:]):
+            made = stream.steps(**batches_of(group), batch_ids=[f"{t}" for t in group])
+            for t, release in zip(group, made, strict=True):
+                write(published, t, release.to_bytes())
+
+
+def batches_of(steps):
+    return {
+        "batches": [{"x": [0.5, 0.1 * t]} for t in steps],
+        "unit_ids": [[t, "a"] for t in steps],
+        "times": list(steps),
+    }
+
+
+def write(published, t, made):
+    with open(published, "ab") as log:
+        log.write(t.to_bytes(1, "little") + len(made).to_bytes(4, "little") + made)
 
 
 def log_of(published):
@@ -60,7 +80,7 @@ def log_of(published):
     return found
 
 
-def lines_of_a_run(tmp_path):
+def lines_of_a_run(run, tmp_path):
     count = 0
 
     def trace(frame, event, _):
@@ -79,14 +99,16 @@ def lines_of_a_run(tmp_path):
     return count
 
 
-def try_kills(tmp_path, kills):
-    expected = feed(board(key=KEY), STEPS)
-    total = lines_of_a_run(tmp_path)
+def try_kills(tmp_path, kills, run=run):
+    whole = feed(board(key=KEY), STEPS)
+    grouped = [release.to_bytes() for release in board(key=KEY).steps(**batches_of(STEPS))]
+    expected = grouped if run is run_in_groups else whole
+    total = lines_of_a_run(run, tmp_path)
     deaths = 0
     for number in range(kills):
         place = 1 + number * (total - 1) // max(1, kills - 1)
         path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
-        deaths += killed_at(place, path, counter, published)
+        deaths += killed_at(run, place, path, counter, published)
         run(path, counter, published)
         seen = dict(log_of(published))
         for step, made in log_of(published):
@@ -103,3 +125,12 @@ def test_killed_at_some_places(tmp_path):
 @pytest.mark.slow
 def test_killed_at_many_places(tmp_path):
     assert try_kills(tmp_path, 120) >= 115
+
+
+def test_killed_at_some_places_in_groups(tmp_path):
+    assert try_kills(tmp_path, 3, run_in_groups) >= 2
+
+
+@pytest.mark.slow
+def test_killed_at_many_places_in_groups(tmp_path):
+    assert try_kills(tmp_path, 120, run_in_groups) >= 115

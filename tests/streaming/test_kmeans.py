@@ -1,9 +1,12 @@
 """Online k-means: centres found, encoding by released centres alone, epochs that survive a restart."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from anechoic import streaming
+from anechoic.streaming.kmeans import KMeansOf, excess_cost
 from tests.marks import slow
 from tests.streaming.test_estimator import NoNoise
 
@@ -100,10 +103,50 @@ def test_one_statistic_in_two_streams_learns_in_each_by_itself():
     assert np.allclose(other.release().estimate, SETTING["initial"])
 
 
+def cost(records, centres):
+    return np.square(records[:, None] - centres[None]).sum(axis=2).min(axis=1).sum()
+
+
+@pytest.mark.parametrize(("k", "d", "deviation"), [(1, 1, 4.0), (3, 2, 1.0), (3, 2, 4.0), (5, 3, 0.3)])
+def test_the_cost_rises_by_at_most_its_bound(k, d, deviation):
+    """Over many draws of the noise, with cells that move and cells that do not."""
+    rng = np.random.default_rng(k)
+    records = rng.uniform(-0.3, 0.9, (61, d)) / np.sqrt(d)
+    before = records[:k].copy()
+    for _ in range(50):  # to where Lloyd's algorithm ends: then nothing but the noise moves a centre
+        before = lloyd([records], before)[0]
+    statistic = KMeansOf(k, 1.0, d, initial=before)
+    sums = statistic.total(statistic.read(records), None, 2**20) / 2.0**20
+    held, excesses, bounds = 0, [], []
+    for _ in range(400):
+        found = statistic.decode(sums + rng.normal(0, deviation, sums.shape), deviation, 2.0)
+        bounds.append(excess_cost(found.raw.reshape(k, d + 1)[:, 0], deviation, d, failure=0.2))
+        excesses.append(cost(records, found.value) - cost(records, before))
+        held += excesses[-1] <= bounds[-1] + 1e-4
+    assert held >= 0.8 * 400
+    assert np.median(bounds) < 60 * np.quantile(excesses, 0.9)  # and is of the size of the noise
+
+
+def test_a_bad_start_is_kept_and_costs_more_than_the_best():
+    a, b = 0.9, 0.3
+    records = np.array([[x, y] for x in (-a, a) for y in (-b, b)])
+    initial = [[0.0, -b], [0.0, b]]
+    stream = NoNoise({"c": KMeansOf(2, 1.0, 2, initial=initial)}, epsilon=5.0, horizon=7)
+    last = stream.steps([np.repeat(records, 500, axis=0)] * 7)[-1].only.value
+    assert np.allclose(last, initial, atol=1e-6)
+    best = min(
+        sum(cost(part, part.mean(axis=0)[None]) for part in (records[half], records[~half]) if len(part))
+        for half in map(np.array, itertools.product([False, True], repeat=4))
+    )
+    assert np.isclose(cost(records, last) / best, (a / b) ** 2, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: streaming.KMeansOf(0, 1.0, 2), "k=0"),
+        (lambda: excess_cost([5.0], 0.0, 1), "deviation=0"),
+        (lambda: excess_cost([5.0], 1.0, 1, failure=1.0), "failure=1.0"),
         (lambda: streaming.KMeansOf(2, 1.0, 2, initial=[[0.0, 0.0]]), "initial has 1 entries"),
         (lambda: streaming.KMeansOf(1, 1.0, 2, initial=[[0.0]]), "is needed"),
         (

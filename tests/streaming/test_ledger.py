@@ -72,7 +72,7 @@ def test_equal_ids_are_one_unit(same):
 
 
 def test_ids_that_differ_are_several_units():
-    ids = [7, "7", b"7", -7, "a", "a\0", "\ud800", "\udfff", "\U00010000", "\ud800\udc00", 2**1024, 2**2000]
+    ids = [7, "7", b"7", -7, "a", "\0a", "\ud800", "\udfff", "\U00010000", "\ud800\udc00", 2**1024, 2**2000]
     ids += ["", hex(2**2000), 10**5000, 10**5000 + 1, b"", b"\0"]
     assert len(set(ids)) == len(set(ledger().digests(ids))) == len(ids)
 
@@ -88,6 +88,17 @@ def test_arrays_of_ids_are_read_as_lists_of_them():
     assert ledger().digests(np.array(["a", "b"])) == ledger().digests(["a", "b"])
     assert ledger().digests(np.ma.masked_array([7, 8], mask=False)) == ledger().digests([7, 8])
     assert ledger().digests(np.array([])) == []
+
+
+def test_nuls_at_the_end_of_a_text_count_in_no_form():
+    """Arrays of text drop them: as lists they would be other units."""
+    ids = ["a\0", "a", "b\0\0", "\0", "a\0b"]
+    listed = ledger().digests(ids)
+    assert listed == ledger().digests(np.array(ids)) == ledger().digests(np.array(ids, dtype=object))
+    assert listed[0] == listed[1] == ledger().digest(Name("a\0")) and len(set(listed)) == 4
+    assert ledger().digest(b"a\0") != ledger().digest(b"a")
+    with pytest.raises(ValueError, match="type Loose"):
+        ledger().digests([Loose("ann\0")])
 
 
 @pytest.mark.parametrize(

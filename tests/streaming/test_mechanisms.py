@@ -8,7 +8,7 @@ import pytest
 import anechoic as an
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.mechanisms import FOR_EVER, NoiseRows, Spent
+from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, NoiseRows, Spent
 from tests.marks import each_once
 
 RUNNING = streaming.Running()
@@ -126,6 +126,16 @@ def test_the_loss_is_what_it_is_planned_for():
         planned(horizon=None, loss="mean")
     with pytest.raises(ValueError, match="loss='last'"):
         planned(loss="last")
+
+
+@pytest.mark.parametrize("n", [5, 65])
+def test_the_factorisation_of_means_is_near_the_best_of_all(n):
+    """Beside the dense optimum of diag(1/t) A, written out: the workload of arXiv 2601.22320."""
+    means = an.workloads.from_dense(np.tril(np.ones((n, n))) / np.arange(1.0, n + 1)[:, None])
+    best = an.loss(means, an.optimize.dense(means, loss="rms").strategy, Single(), "rms")
+    found = {loss: an.loss(means, planned(horizon=n, loss=loss).strategy, Single(), "rms") for loss in LOSSES}
+    assert best * (1 - 1e-9) < found["mean"] < 1.05 * best
+    assert found["mean"] < min(found["max"], found["rms"])
 
 
 def test_a_grid_that_float64_could_not_hold_in_the_middle_of_a_run_is_made_coarser():

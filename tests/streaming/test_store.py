@@ -11,6 +11,7 @@ from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.participation import MinSep
 from anechoic.sampling import External
+from anechoic.streaming.opening import OwnProcess
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
 
@@ -246,7 +247,7 @@ def test_a_fork_is_refused(tmp_path):
     child = os.fork()
     if child == 0:
         try:
-            stream._process = os.getpid()  # as if the stream did not look itself
+            stream._owner = OwnProcess()  # as if the stream did not look itself
             stream.release()
         except GuaranteeError:
             os._exit(7)

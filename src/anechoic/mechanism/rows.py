@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,8 @@ _BITS = 28
 _FEWEST_BITS = 20
 #: Steps beyond two memories, and entries, with which rounding is tried; and how many times the noise.
 _TRIED, _SPARE = (64, 4), 8.0
+#: Numbers that are made ahead of their use.
+_AT_ONCE = 2**14
 
 
 def on_finest_grid(made: Callable[[int | None], Mechanism], dimension: int) -> Mechanism:
@@ -87,9 +89,18 @@ class NoiseRows:
         return int(self._stream.filter.rows)
 
     def next(self) -> Integers:
-        row, self.state = self._stream.next(self.state)
-        found: Integers = row if self.exact else np.rint(row / self._spacing).astype(np.int64)
-        return found
+        return self.several(1)[0]
+
+    def several(self, count: int) -> list[Integers]:
+        """The next `count` rows; see `NoiseStream.several`."""
+        rows, self.state = self._stream.several(self.state, count)
+        return rows if self.exact else [np.rint(row / self._spacing).astype(np.int64) for row in rows]
+
+    def ahead(self, count: int) -> Iterator[Integers]:
+        """The same one by one, made some at a time: take them all, or `state` is ahead of its use."""
+        width = max(1, _AT_ONCE // self._stream.length)
+        for start in range(0, count, width):
+            yield from self.several(min(width, count - start))
 
     def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
         """(step, dtype, shape, bytes) of the state."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
+from anechoic.keys import derive_each
 from anechoic.noise.exact import Details, floor_of, variate
 from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, keystream
 from anechoic.noise.layers import INDEX_BITS, layers
@@ -86,6 +87,34 @@ class FreshRow:
         return floor_of(found, self._details, coordinate, positive_int("bits", bits, minimum=0)), bits
 
 
+def fresh_rows(key: bytes, steps: range, start: int, length: int) -> NDArray[np.float64]:
+    """Entries start … start + length - 1 of z_t for each step t; shape (len(steps), length).
+
+    They are those of `FreshRow.fill`, bit for bit. Where rows are short, many at once take far less time.
+
+    Args:
+        key: 32 secret bytes.
+        steps: >= 0.
+        start, length: a short slice: length at most 2**14.
+    """
+    found = np.empty((len(steps), length))
+    odd = start % WORDS_PER_BLOCK
+    blocks = -(-(odd + length) // WORDS_PER_BLOCK)
+    width, first = WORDS_PER_BLOCK * blocks, (start - odd) // WORDS_PER_BLOCK
+    group = max(1, _CHUNK // width)
+    for begin in range(0, len(steps), group):
+        some = steps[begin : begin + group]
+        subkeys = derive_each(key, DOMAIN, some, size=32)
+        _SCRATCH.put(b"".join([AesCounter(subkey).read(first, blocks) for subkey in subkeys]))
+        values = _SCRATCH.variates(layers().steps, len(some) * width).reshape(len(some), width)
+        part = found[begin : begin + group]
+        part[...] = values[:, odd : odd + length]
+        for place, column in np.argwhere(np.isnan(part)).tolist():
+            details = Details(keystream(key, DETAILS, some[place]))
+            part[place, column] = rest(details, np.array([start + column]))[0]
+    return found
+
+
 def enclosure(key: bytes, step: int, coordinate: int, bits: int) -> tuple[int, int]:
     """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
 
@@ -124,6 +153,10 @@ class _Scratch(threading.local):
             read(_ZEROS, self._buffer)
         else:
             read(_ZEROS[:size], self._buffer[: size + BLOCK_BYTES - 1])
+
+    def put(self, data: bytes) -> None:
+        """Words that were read elsewhere."""
+        self._buffer[: len(data)] = data
 
     def variates(self, table: NDArray[np.float64], count: int) -> NDArray[np.float64]:
         """Those of the first `count` words, NaN where the index stands for the rest."""

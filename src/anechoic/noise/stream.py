@@ -14,7 +14,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, 
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
-from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.gaussian import FreshRow, fresh_rows
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding import IntegerArrays, rounded_filter
 
@@ -216,20 +216,55 @@ class NoiseStream:
             DesynchronizedError: if `state` has been consumed.
             ValueError: if `state` belongs to another stream, or `out` does not fit.
         """
-        if state._stream is not self:
-            raise ValueError("this state belongs to another stream: use the one that made or restored it.")
+        self._check_left(state, 1)
         memory, t = state._living(), state._step
-        if t >= self.n:
-            raise HorizonError(
-                f"all {self.n} noise rows of this mechanism have been used: row {t} would not be covered by "
-                "its guarantee. To train for longer, calibrate a Mechanism with more steps."
-            )
         row = self.arrays.empty(self.length) if out is None else self.arrays.check_row(out, self.length)
         plan = self.filter.plan(t)
         state._memory = None  # from here on the memory is between two steps, whatever happens
 
         self.arrays.run(plan, memory, row, FreshRows(self._key, t, self.offset))
         return row, NoiseState(self, t + 1, memory)
+
+    def several(self, state: NoiseState, count: int) -> tuple[list[Any], NoiseState]:
+        """The next `count` rows, each as `next` gives it, and the state for the row after them.
+
+        Rows of few entries on a grid, of a `BLT` without gains and restarts, take a tenth of the time so.
+
+        Args:
+            state: the one returned with the row before; it is consumed, even where this call is interrupted.
+            count: >= 1.
+
+        Raises:
+            HorizonError: if fewer rows than `count` are left; the state stays as it is.
+            DesynchronizedError, ValueError: as `next`.
+        """
+        self._check_left(state, positive_int("count", count))
+        memory, t = state._living(), state._step
+        made: list[Any] = []
+        state._memory = None
+        while len(made) < count:
+            fresh = FreshRows(self._key, t, self.offset)
+            left = count - len(made)
+            rows = [] if self.grid is None else self.arrays.several(self.filter, memory, left, fresh)
+            if not rows:
+                rows = [self.arrays.empty(self.length)]
+                self.arrays.run(self.filter.plan(t), memory, rows[0], fresh)
+            made += rows
+            t += len(rows)
+        return made, NoiseState(self, t, memory)
+
+    def _check_left(self, state: NoiseState, count: int) -> None:
+        """Refuse a state that is another stream's, or was used, or has not so many rows left."""
+        if state._stream is not self:
+            raise ValueError("this state belongs to another stream: use the one that made or restored it.")
+        state._living()
+        last = state._step + count - 1
+        if last >= self.n:
+            raise HorizonError(
+                f"all {self.n} noise rows of this mechanism have been used: row {max(self.n, state._step)}"
+                " would not be covered by its guarantee. To train for longer, calibrate a Mechanism with more"
+                " steps."
+            )
 
     def fresh(self, step: int) -> Any:
         """The i.i.d. row Z[step], shape (length,): what the emitted rows are made of.
@@ -316,6 +351,10 @@ class FreshRows:
         for j in earlier:
             FreshRow(self._key, self.step - j).fill(other, self._offset + start, float(weights[j]))
             out += other
+
+    def together(self, count: int, length: int) -> Array:
+        """Leading entries of rows `step`, step + 1, … as float64, shape (count, length)."""
+        return fresh_rows(self._key, range(self.step, self.step + count), self._offset, length)
 
     def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
         """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""

@@ -26,6 +26,8 @@ from anechoic.streaming.tables import checked_target, read_columns, write_releas
 
 #: Steps that are kept in one commit.
 GROUP = 64
+#: In the place of the step of a record without the id of a unit; below that of one without time.
+_NAMELESS = -(2**62) - 1
 
 
 @dataclass
@@ -167,11 +169,14 @@ def feed(
 
     Args:
         stream: it goes on with its open step.
-        columns: records of any steps; those of released ones are left out.
+        columns: records of any steps; those of released ones are left out, and those without an id, where
+            units are told by ids.
         until: seconds since 1970; None for the data's last step.
         tell: called with steps done, and steps to do.
     """
     steps = clock.step_of(columns.seconds)
+    if columns.units is not None:
+        steps[[not str(unit).strip() for unit in columns.units]] = _NAMELESS
     last = int(steps.max(initial=-1)) if until is None else math.floor((until - clock.start) / clock.every)
     if stream.mechanism.steps < last:
         raise ValueError(
@@ -197,6 +202,7 @@ def feed(
 
 def _left_out(steps: NDArray[np.int64], first: int, last: int) -> dict[str, int]:
     reasons = {
+        "no id": steps == _NAMELESS,
         "no time": steps == -(2**62),
         "before the start": (steps < 0) & (steps > -(2**62)),
         "of steps that were released before this run": (steps >= 0) & (steps < first),

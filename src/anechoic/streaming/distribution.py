@@ -9,6 +9,7 @@ see docs/proofs/streaming.md. Errors multiply too, so that each of the two is ch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache, cached_property
 from typing import Any
 
@@ -71,6 +72,11 @@ class DistributionOf(Statistic):
     @property
     def dimension(self) -> int:
         return len(self.edges) - 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The edges that records lie below; the last entry holds those beyond the last edge too."""
+        return (*(f"below {_plain(edge)}" for edge in self.edges[1:-1]), "all")
 
     bound = 1.0
     quantum = FINE
@@ -163,6 +169,11 @@ class QuantilesOf(DistributionOf):
             raise ValueError(f"probabilities={probabilities!r} must lie strictly between 0 and 1.")
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The probabilities in percent."""
+        return tuple(f"{(Decimal(repr(float(p))) * 100).normalize():f}%" for p in self.probabilities)
+
+    @property
     def contrasts(self) -> int:
         return self.dimension * len(self.probabilities)
 
@@ -205,6 +216,12 @@ class QuantilesOf(DistributionOf):
             "kind": "quantiles",
             "probabilities": self.probabilities.tolist(),
         }
+
+
+def _plain(number: float) -> str:
+    """Ten digits where they are all, else as many as tell it from others."""
+    text = f"{number:.10g}"
+    return text if float(text) == number else repr(float(number))
 
 
 def monotone(counts: Array, errors: Array) -> Array:

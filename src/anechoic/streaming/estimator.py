@@ -6,25 +6,24 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic._validate import fraction, positive_int
-from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.errors import HorizonError
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
-from anechoic.streaming.bands import Factors
+from anechoic.streaming.bands import Factors, widened
+from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
-from anechoic.streaming.opening import Key, alone, opened
-from anechoic.streaming.over import Over, Running, checked_over
+from anechoic.streaming.opening import Key, OwnProcess, alone, opened
+from anechoic.streaming.over import Over, Running, checked_over, totals_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, check_time
@@ -151,9 +150,9 @@ class Estimator:
         adopt: bool,
     ) -> None:
         self._state, secret, salt = opened(
-            state, identity=self._identity(), key=key, counter=counter, adopt=adopt
+            state, self._identity(), self.shared.labels, key=key, counter=counter, adopt=adopt
         )
-        self._process, self.lock = os.getpid(), threading.Lock()
+        self._owner, self.lock = OwnProcess(), threading.Lock()
         # one key may serve several streams: their noise differs by the salt, and by what they release
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
@@ -208,7 +207,7 @@ class Estimator:
             HorizonError: if all steps were released.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
-        self._check_own()
+        self._owner.check()
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
@@ -230,12 +229,12 @@ class Estimator:
             ValueError: if time goes backwards.
             GuaranteeError: as `update`.
         """
-        self._check_own()
+        self._owner.check()
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
             raise HorizonError(self._over_horizon("another step"))
         with self._state.transaction():
-            made = self._publish(time)
+            made = self._publish(time, self._noise.next())
             self._save()
         self._last = made
         return made
@@ -261,47 +260,27 @@ class Estimator:
             ValueError: as `update`, before anything is changed; also if the numbers differ.
             HorizonError, GuaranteeError: as `release`.
         """
-        self._check_own()
-        listed = list(batches)
-        ids: list[Any] = [None] * len(listed) if unit_ids is None else list(unit_ids)
-        when: list[Any] = [None] * len(listed) if times is None else list(times)
-        names: list[str | None] = (
-            [None] * len(listed) if batch_ids is None else [checked_id(name) for name in batch_ids]
-        )
-        if not len(listed) == len(ids) == len(when) == len(names):
-            raise ValueError(
-                f"{len(listed)} batches, {len(ids)} unit_ids, {len(when)} times and {len(names)} batch_ids:"
-                " one of each belongs to a step."
-            )
-        places = self._places(names)
+        self._owner.check()
+        group = Group.of(batches, unit_ids, times, batch_ids)
+        places = group.known(self._state.seen)
         new = [place for place, known in enumerate(places) if known is None]
-        additions = {place: self._read(listed[place], ids[place]) for place in new}
-        before = self._standing.time
-        for place in new:
-            check_time(before, when[place])
-            before = when[place] if when[place] is not None else before
+        additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
+        group.check_times(new, self._standing.time)
         if self.step + len(new) > self.mechanism.steps:
             raise HorizonError(self._over_horizon(f"{len(new)} more steps"))
         made: dict[int, Release] = {}
         if new:
             with self._state.transaction():
+                rows = self._noise.ahead(len(new))
                 for place in new:
-                    self._add(additions[place], names[place])
-                    made[place] = self._publish(when[place])
+                    self._add(additions[place], group.names[place])
+                    made[place] = self._publish(group.times[place], next(rows))
                 self._save()
             self._last = made[new[-1]]
         return [
-            made[place] if known is None else self._stored(known, names[place])
+            made[place] if known is None else self._stored(known, group.names[place])
             for place, known in enumerate(places)
         ]
-
-    def _places(self, names: list[str | None]) -> list[int | None]:
-        """For each batch the step that it is part of already, or None."""
-        known = [None if name is None else self._state.seen(name) for name in names]
-        fresh = [name for name, step in zip(names, known, strict=True) if name is not None and step is None]
-        if len(set(fresh)) < len(fresh):
-            raise ValueError("batch_ids name a batch twice: each is one step.")
-        return known
 
     def _stored(self, step: int, name: str | None) -> Release:
         if step >= self.step:
@@ -327,17 +306,13 @@ class Estimator:
         """
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
-        shared, found = self.shared.fresh(), []
-        for made, (step, total) in zip(self.releases(), self._totals(), strict=True):
-            widths = partial(factors.of, step) if simultaneous else lambda _: quantile(level)
-            wide = shared.decode(total, self._deviations, step, widths)
-            estimates = {
-                name: replace(wide[name], standard_error=published.standard_error)
-                for name, published in made.estimates.items()
-            }
-            found.append(replace(made, estimates=estimates))
-            shared.learn(total, self._deviations, step)
-        return found
+        made = list(self.releases())
+        return widened(
+            zip(made, totals_of(self.over, self._row, len(made)), strict=True),
+            self.shared.fresh(),
+            self._deviations,
+            factors.of if simultaneous else lambda step, statistic: quantile(level),
+        )
 
     def get(self) -> Release | None:
         """The last release, or None before the first. Free: what is published can be read at will."""
@@ -350,7 +325,7 @@ class Estimator:
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
         self._state.close()
-        self._process = -1
+        self._owner.leave()
 
     def __enter__(self) -> Estimator:
         return self
@@ -374,25 +349,19 @@ class Estimator:
         self._standing.open = self._standing.open + sums
         self._standing.counts += remarks
 
-    def _publish(self, time: str | float | None) -> Release:
+    def _publish(self, time: str | float | None, noise: Integers) -> Release:
         step = self.step
-        row = self._standing.end_step(self._noise.next(), self.over, self._row, time)
+        row = self._standing.end_step(noise, self.over, self._row, time)
         estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
-        made = Release(step, time, estimates, self._spent.after(step + 1), self.mechanism.delta)
+        epsilon = self._spent.after(step + 1)
+        made = Release(step, time, estimates, epsilon, self.mechanism.delta, self.shared.labels)
         self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
         self.shared.learn(self._standing.total, self._deviations, step)
         return made
 
-    def _totals(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """(step, row of A Y) of all releases so far."""
-        total: NDArray[Any] = np.zeros(self.dimension, np.int64)
-        for step in range(self.step):
-            total = self.over.advance(total, self._row(step), step, self._row)
-            yield step, total
-
     def _learn_again(self) -> None:
         if self.shared.adaptive:
-            for step, total in self._totals():
+            for step, total in totals_of(self.over, self._row, self.step):
                 self.shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
@@ -403,26 +372,9 @@ class Estimator:
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
-        return json.dumps(
-            {
-                "mechanism": self.mechanism.fingerprint,
-                "over": [type(self.over).__name__, vars(self.over)],
-                **self.shared.describe(),
-                "by_unit": self.by_unit,
-                "level": self.level,
-            },
-            sort_keys=True,
-        )
-
-    def _check_own(self) -> None:
-        if self._process == os.getpid():
-            return
-        if self._process == -1:
-            raise GuaranteeError("this stream is closed: open its state file again.")
-        raise GuaranteeError(
-            f"this stream belongs to process {self._process}, and process {os.getpid()} is a fork of it:"
-            " both would use the same rows of noise. Make the stream in the process that uses it."
-        )
+        promise = {"by_unit": self.by_unit, "level": self.level, **self.shared.describe()}
+        over = [type(self.over).__name__, vars(self.over)]
+        return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
 
     def _over_horizon(self, what: str) -> str:
         return (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import Array, finite_array, positive_float, positive_int
+from anechoic._validate import Array, finite_array, fraction, positive_float, positive_int
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
@@ -31,8 +31,9 @@ class KMeansOf(Statistic):
     0 to all others: norm at most sqrt(2). The value is the mean of each cell in this epoch so far, shape
     (k, d), so that it is least certain where an epoch begins; a centre stays where it was as long as its
     noisy count is not above 3 standard deviations of the noise. This is a step of Lloyd's algorithm an
-    epoch, plainly: it has no guarantee of the clustering cost, as the reduction of Dupre la Tour, Henzinger
-    and Saulpic (2024) has.
+    epoch, plainly. On the records of the epoch the value costs at most `excess_cost` more than the centres
+    that the epoch began with. Beside the best k centres nothing is guaranteed, as the reduction of Dupre la
+    Tour, Henzinger and Saulpic (2024) does: see docs/proofs/streaming.md.
 
     The sums of an epoch are differences of two running sums, whose noise is known as well. Standard errors
     are linearised at the estimate.
@@ -77,6 +78,10 @@ class KMeansOf(Statistic):
     @property
     def dimension(self) -> int:
         return self._k * (self._d + 1)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(f"centre[{i},{j}]" for i in range(self._k) for j in range(self._d))
 
     def fresh(self) -> KMeansOf:
         centres = self._centre + self._radius * self._initial
@@ -124,3 +129,26 @@ class KMeansOf(Statistic):
             "initial": self._initial.tolist(),
             "column": self.column,
         }
+
+
+def excess_cost(counts: ArrayLike, deviation: float, dimension: int, failure: float = 0.05) -> float:
+    """How much more the released centres may cost than those that the epoch began with, in bounds squared.
+
+    The cost is the sum, over the records of the epoch so far, of the squared distance from the clipped record
+    to the nearest centre.
+
+    Guarantee: the difference of both costs is below this with probability 1 - failure over the noise of one
+    release. It depends on what is released alone, so that it costs no privacy.
+
+    Args:
+        counts: noisy counts of the cells, as in the first column of `raw` of the estimate, shape (k,).
+        deviation: standard deviation of their noise, > 0.
+        dimension: d, >= 1.
+        failure: in (0, 1).
+    """
+    noisy = finite_array("counts", counts)
+    s, beta = positive_float("deviation", deviation), fraction("failure", failure)
+    tail = s * np.sqrt(2 * np.log(3 * len(noisy) / beta))
+    reach = s * np.sqrt(positive_int("dimension", dimension)) + 2 * tail
+    moved = noisy[noisy > _ENOUGH * s]
+    return float(np.sum(reach**2 * (1 + tail / moved) / moved))

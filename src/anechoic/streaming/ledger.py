@@ -123,8 +123,12 @@ class Ledger:
         """The keyed digest under which a unit is kept; 7 and "7" are two units.
 
         Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars)
-        count by what they hold.
+        count by what they hold. NULs at the end of a text do not count: NumPy's arrays of text drop them, and
+        which unit an id is must not depend on how it is handed over.
         """
+        if isinstance(unit, str) and str.endswith(unit, "\0"):
+            kept = str.rstrip(unit, "\0")
+            unit = kept if type(unit).__eq__ is str.__eq__ else unit
         return digest_of(unit, self._secret)
 
 

@@ -43,6 +43,13 @@ class MomentsOf(Rows):
     def dimension(self) -> int:
         return 1 + self._d + self._half.size
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        if self._d == 1:
+            return ("mean", "variance")
+        means = tuple(f"mean[{i}]" for i in range(self._d))
+        return means + tuple(f"covariance[{i},{j}]" for i in range(self._d) for j in range(self._d))
+
     def read(self, batch: Any) -> Records:
         return read_vectors(batch, self._d, self._centre, self._radius)
 
@@ -108,6 +115,10 @@ class LinearRegressionOf(Rows):
     @property
     def dimension(self) -> int:
         return self._half.size + self._d
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(f"coefficient[{i}]" for i in range(self._d))
 
     @property
     def spread(self) -> float:  # type: ignore[override]

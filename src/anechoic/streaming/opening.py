@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from anechoic.errors import GuaranteeError
 from anechoic.keys import checked_key, new_key
 from anechoic.streaming.state import InMemory, State
 from anechoic.streaming.store import Store
@@ -28,10 +29,37 @@ def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
     return wraps(method)(waiting)
 
 
+class OwnProcess:
+    """The process that a stream belongs to, as long as it is open."""
+
+    def __init__(self) -> None:
+        self._number = os.getpid()
+
+    def leave(self) -> None:
+        """The stream is closed."""
+        self._number = -1
+
+    def check(self) -> None:
+        """Refuse a stream that is closed, or another process's.
+
+        Raises:
+            GuaranteeError: for such a stream.
+        """
+        if self._number == os.getpid():
+            return
+        if self._number == -1:
+            raise GuaranteeError("this stream is closed: open its state file again.")
+        raise GuaranteeError(
+            f"this stream belongs to process {self._number}, and process {os.getpid()} is a fork of it:"
+            " both would use the same rows of noise. Make the stream in the process that uses it."
+        )
+
+
 def opened(
     state: str | os.PathLike[str] | None,
-    *,
     identity: str,
+    labels: Mapping[str, tuple[str, ...]],
+    *,
     key: Key,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
@@ -44,7 +72,7 @@ def opened(
     """
     secret = key() if callable(key) else key
     if state is not None:
-        store = Store(state, identity=identity, key=secret, counter=counter, adopt=adopt)
+        store = Store(state, identity=identity, labels=labels, key=secret, counter=counter, adopt=adopt)
         return store, store.key, store.salt
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")

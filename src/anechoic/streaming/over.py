@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,17 @@ class Decayed(Over):
 
     def describe(self) -> str:
         return f"all steps so far, each counting {self.factor:g} times as much as the next"
+
+
+def totals_of(
+    over: Over, row_of: Callable[[int], NDArray[np.int64]], releases: int
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """(step, row of A Y) of the first `releases` steps, from the rows of Y."""
+    total: NDArray[Any] = np.zeros(1, np.int64)
+    for step in range(releases):
+        row = row_of(step)
+        total = over.advance(total if step else np.zeros_like(row), row, step, row_of)
+        yield step, total
 
 
 def checked_over(over: Over) -> Over:

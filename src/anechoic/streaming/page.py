@@ -43,25 +43,24 @@ def _lead(stream: Estimator, made: Sequence[Release]) -> str:
 
 
 def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -> list[str]:
-    size = made[0][name].value.size
+    size, labels = made[0][name].value.size, made[0].labels_of(name)
     chosen = range(size) if size <= _CURVES else np.linspace(0, size - 1, _CURVES).astype(int).tolist()
     parts = []
     for entry in chosen:
         near = [_entry(release, name, entry) for release in made]
         far = [_entry(release, name, entry) for release in wide]
-        label = name if size == 1 else f"{name}, entry {entry + 1} of {size}"
+        label = f"{name}: {labels[entry]}" if labels[entry] else name
         parts.append(figure(_chart(np.array(near), np.array(far), label), f"{label}, by step"))
     last = made[-1][name]
     rows = [
-        [str(i + 1), *(f"{number:.6g}" for number in numbers)]
-        for i, numbers in enumerate(
-            zip(
-                last.value.ravel(),
-                last.standard_error.ravel(),
-                last.low.ravel(),
-                last.high.ravel(),
-                strict=True,
-            )
+        [label, *(f"{number:.6g}" for number in numbers)]
+        for label, *numbers in zip(
+            labels,
+            last.value.ravel(),
+            last.standard_error.ravel(),
+            last.low.ravel(),
+            last.high.ravel(),
+            strict=True,
         )
     ]
     shown = table(["entry", "estimate", "standard error", "low", "high"], rows)

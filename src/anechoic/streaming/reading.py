@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -11,6 +12,7 @@ from urllib.parse import quote
 from anechoic.errors import CheckpointError
 from anechoic.runs.held import PATIENCE
 from anechoic.streaming.release import Release
+from anechoic.streaming.store import LABELS
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
@@ -31,6 +33,9 @@ def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Relea
             found = database.execute(
                 "SELECT published FROM releases WHERE step >= ? ORDER BY step", (since,)
             ).fetchall()
-    except sqlite3.Error as error:
+            written = database.execute("SELECT value FROM meta WHERE name = ?", (LABELS,)).fetchone()
+        names = {} if written is None else json.loads(written[0])
+        labels = {statistic: tuple(map(str, entries)) for statistic, entries in names.items()}
+    except (sqlite3.Error, ValueError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{target} cannot be read as a state file: {error}.") from error
-    return [Release.from_bytes(published) for (published,) in found]
+    return [Release.from_bytes(published, labels) for (published,) in found]

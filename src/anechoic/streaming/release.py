@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         for name in (*_PARTS, "raw"):
-            array = np.array(getattr(self, name), dtype=np.float64)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, frozen(getattr(self, name)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +52,8 @@ class Release:
         estimates: by the name of the statistic.
         epsilon, delta: all releases up to this one are together (epsilon, delta)-DP. The bound is that of
             the next power of two of releases, and never above the mechanism's own.
+        labels: by statistic, what the entries of its estimate are called, row after row; none for a single
+            number, or for entries that are only numbered.
     """
 
     step: int
@@ -61,6 +61,7 @@ class Release:
     estimates: Mapping[str, Estimate]
     epsilon: float
     delta: float
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Estimate:
         return self.estimates[name]
@@ -97,8 +98,21 @@ class Release:
         """(low, high) of the only statistic, pointwise."""
         return _plain(self.only.low), _plain(self.only.high)
 
+    def labels_of(self, name: str) -> tuple[str, ...]:
+        """A label for each entry of a statistic, row after row: the numbers 0, 1, … where it has none."""
+        size = self.estimates[name].value.size
+        plain = ("",) if size == 1 else tuple(map(str, range(size)))
+        return self.labels.get(name, plain)
+
+    def named(self, name: str) -> dict[str, float]:
+        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}."""
+        return dict(zip(self.labels_of(name), self.estimates[name].value.ravel().tolist(), strict=True))
+
     def to_bytes(self) -> bytes:
-        """The release without loss: a line of JSON, then float64 numbers, little-endian."""
+        """The release without loss: a line of JSON, then float64 numbers, little-endian.
+
+        Its labels are not in it: they are the same for all steps.
+        """
         head = {
             "step": self.step,
             "time": self.time,
@@ -116,8 +130,12 @@ class Release:
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Release:
+    def from_bytes(cls, data: bytes, labels: Mapping[str, tuple[str, ...]] | None = None) -> Release:
         """What `to_bytes` wrote.
+
+        Args:
+            data: the bytes.
+            labels: of the stream.
 
         Raises:
             CheckpointError: if it is something else.
@@ -138,9 +156,20 @@ class Release:
                 place += form["raw"]
             if place != len(numbers):
                 raise ValueError(f"{len(numbers)} numbers instead of {place}")
-            return cls(head["step"], head["time"], estimates, head["epsilon"], head["delta"])
+            return cls(head["step"], head["time"], estimates, head["epsilon"], head["delta"], labels or {})
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"this is not a stored release, or it is damaged: {error}.") from error
+
+
+def frozen(given: Any) -> Array:
+    """float64 that nobody writes to: a copy, but of an array that is so already and has memory of its own."""
+    if type(given) is np.ndarray and given.dtype == np.float64:
+        flags = given.flags
+        if flags.owndata and not flags.writeable:
+            return given
+    array = np.array(given, dtype=np.float64)
+    array.setflags(write=False)
+    return array
 
 
 def _plain(array: Any) -> float | Array:

@@ -50,6 +50,7 @@ class SharedRelease:
             self._parts[name] = slice(start, start + statistic.dimension)
             start += statistic.dimension
         self.units = {name: self._unit_of(name) for name in statistics}
+        self.labels = {name: one.labels for name, one in self.statistics.items() if one.labels}
 
     def _unit_of(self, name: str) -> int:
         """The integer that stands for 1 in a statistic."""

@@ -77,8 +77,7 @@ class InMemory:
 
     def __init__(self) -> None:
         self.accounts: Accounts = MemoryAccounts()
-        self._releases: list[Release] = []
-        self._rows: list[bytes] = []
+        self._made: list[tuple[Release, bytes]] = []
         self._seen: dict[str, int] = {}
         self._fault = False
 
@@ -112,17 +111,16 @@ class InMemory:
         self._seen[batch_id] = step
 
     def append(self, release: Release, row: bytes) -> None:
-        self._releases.append(release)
-        self._rows.append(row)
+        self._made.append((release, row))  # at once: an interrupt comes before both or after
 
     def release(self, step: int) -> Release:
-        return self._releases[step]
+        return self._made[step][0]
 
     def row(self, step: int) -> bytes:
-        return self._rows[step]
+        return self._made[step][1]
 
     def releases(self) -> Iterator[Release]:
-        return iter(tuple(self._releases))
+        return iter([release for release, _ in self._made])
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from anechoic._validate import Array
-from anechoic.streaming.release import Estimate
+from anechoic.streaming.release import Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
@@ -71,6 +71,11 @@ class Statistic(ABC):
     def contrasts(self) -> int:
         """Combinations of the released numbers that its intervals rest on."""
         return self.dimension
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the entries of its value are called, row after row; empty where they are only numbered."""
+        return ()
 
     @property
     @abstractmethod
@@ -274,8 +279,12 @@ def quantile(level: float) -> float:
 
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
     """Value plus or minus z standard errors."""
-    errors = np.broadcast_to(np.asarray(error, dtype=np.float64), np.shape(value))
-    return Estimate(value, errors, value - z * errors, value + z * errors, raw)
+    half = z * error
+    errors, low, high = np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)
+    for made in (errors, low, high):
+        made.setflags(write=False)  # then it is not copied
+    shown = frozen(raw)
+    return Estimate(shown if value is raw else value, errors, low, high, shown)
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from anechoic.errors import CheckpointError
@@ -20,6 +20,9 @@ from anechoic.streaming.ledger import Accounts
 from anechoic.streaming.members import Members
 from anechoic.streaming.release import Release
 from anechoic.streaming.state import Snapshot
+
+#: Name under which a state file has labels: for those who read it, the stream itself does not.
+LABELS = "labels"
 
 
 class Store(StateFile):
@@ -30,6 +33,7 @@ class Store(StateFile):
 
     Args:
         path, identity, key, counter, adopt: see `StateFile`.
+        labels: of entries of statistics, for those who read releases.
 
     Raises:
         CheckpointError, GuaranteeError, MismatchError, ReplayError: as `StateFile`.
@@ -60,10 +64,12 @@ class Store(StateFile):
         path: str | os.PathLike[str],
         *,
         identity: str,
+        labels: Mapping[str, tuple[str, ...]] | None = None,
         key: bytes | None = None,
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
+        self._labels = dict(labels or {})
         super().__init__(path, identity=identity, salt=new_salt(), key=key, counter=counter, adopt=adopt)
         self.accounts: Accounts = self._members
 
@@ -72,6 +78,7 @@ class Store(StateFile):
     def _begin(self) -> None:
         self._set("head", hashlib.sha256(self.identity.encode()).digest())
         self._set("members", Members(self._database).digest)
+        self._set(LABELS, json.dumps(self._labels))
 
     def _check_content(self, meta: dict[str, Any]) -> None:
         self._head, members = bytes(meta["head"]), bytes(meta["members"])
@@ -179,14 +186,15 @@ class Store(StateFile):
 
     def release(self, step: int) -> Release:
         query = "SELECT published FROM releases WHERE step = ?"
-        return Release.from_bytes(self._database.execute(query, (step,)).fetchone()[0])
+        published = self._database.execute(query, (step,)).fetchone()[0]
+        return Release.from_bytes(published, self._labels)
 
     def row(self, step: int) -> bytes:
         return bytes(self._database.execute("SELECT row FROM releases WHERE step = ?", (step,)).fetchone()[0])
 
     def releases(self) -> Iterator[Release]:
         for (published,) in self._database.execute("SELECT published FROM releases ORDER BY step"):
-            yield Release.from_bytes(published)
+            yield Release.from_bytes(published, self._labels)
 
 
 def _link(before: bytes, published: bytes, row: bytes) -> bytes:

@@ -207,6 +207,12 @@ class HistogramOf(Statistic):
     def dimension(self) -> int:
         return len(self.categories)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The categories as text; with quotation marks where two would be the same, as 7 and "7"."""
+        plain = tuple(map(str, self.categories))
+        return plain if len(set(plain)) == len(plain) else tuple(map(repr, self.categories))
+
     def read(self, batch: Any) -> Records:
         if self._consecutive and type(batch) is np.ndarray and batch.ndim == 1 and batch.dtype.kind in "iu":
             places = np.full(len(batch), -1, np.int64)

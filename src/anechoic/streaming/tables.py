@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from typing import IO, Any
 from anechoic.errors import UnsupportedError
 from anechoic.streaming.release import Release
 
-HEAD = ("step", "time", "statistic", "entry", "value", "standard_error", "low", "high", "epsilon")
+HEAD = ("step", "time", "statistic", "entry", "label", "value", "standard_error", "low", "high", "epsilon")
 
 
 def read_columns(source: str, names: Sequence[str], *, growing: bool = False) -> dict[str, list[str]]:
@@ -103,8 +104,7 @@ def _from_json(source: str, lines: Iterable[str], names: Sequence[str]) -> dict[
         try:
             record = json.loads(line)
             for name in names:
-                value = record.get(name)
-                found[name].append("" if value is None else str(value))
+                found[name].append(text_of(record.get(name)))
         except (ValueError, AttributeError, RecursionError) as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
             raise ValueError(f"line {number} of {source} is no JSON object: {why}.") from None
@@ -115,7 +115,19 @@ def _from_parquet(source: str, names: Sequence[str]) -> dict[str, list[str]]:
     frame = _polars().read_parquet(source)
     for name in names:
         _place(source, name, frame.columns)
-    return {name: ["" if v is None else str(v) for v in frame[name].to_list()] for name in names}
+    return {name: [text_of(value) for value in frame[name].to_list()] for name in names}
+
+
+def text_of(value: Any) -> str:
+    """A value of JSON or Parquet as text: numbers that are equal have one, so 7, 7.0 and "7" are the same.
+
+    What is missing (None, NaN) is empty.
+    """
+    if isinstance(value, float):
+        if math.isnan(value):
+            return ""
+        return str(int(value)) if value.is_integer() else repr(value)
+    return "" if value is None else str(value)
 
 
 def _place(source: str, name: str, head: Sequence[str]) -> int:
@@ -139,8 +151,9 @@ def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
     for release in releases:
         for name, estimate in release.estimates.items():
             arrays = (estimate.value, estimate.standard_error, estimate.low, estimate.high)
-            for entry, numbers in enumerate(zip(*(a.ravel().tolist() for a in arrays), strict=True)):
-                yield (release.step, release.time, name, entry, *numbers, release.epsilon)
+            columns = (release.labels_of(name), *(array.ravel().tolist() for array in arrays))
+            for entry, cells in enumerate(zip(*columns, strict=True)):
+                yield (release.step, release.time, name, entry, *cells, release.epsilon)
 
 
 def checked_target(path: Path) -> Path:
@@ -175,4 +188,6 @@ def write_releases(path: Path, releases: Iterable[Release]) -> None:
                 for row in rows_of(releases):
                     file.write(json.dumps(dict(zip(HEAD, row, strict=True))) + "\n")
         case ".parquet":
-            _polars().DataFrame(list(rows_of(releases)), schema=HEAD, orient="row").write_parquet(path)
+            rows = list(rows_of(releases))
+            frame = _polars().DataFrame(rows, schema=HEAD, orient="row", infer_schema_length=None)
+            frame.write_parquet(path)

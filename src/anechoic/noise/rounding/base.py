@@ -40,8 +40,15 @@ LARGEST_ENTRY = 2.0**51
 LARGEST_ERROR = 2.0**-5
 
 
-class Fresh(Protocol):
-    """The fresh rows z_t of one stream, as floats and as exactly as wanted.
+class Enclosed(Protocol):
+    """Fresh rows z_t of one stream, as exactly as wanted."""
+
+    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
+        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent, 2**-bits wide or less."""
+
+
+class Fresh(Enclosed, Protocol):
+    """The same, as floats too.
 
     Attributes:
         error: |float64 entry - variate| is at most this.
@@ -51,9 +58,6 @@ class Fresh(Protocol):
 
     def fill(self, out: Array, step: int, start: int) -> None:
         """out = float64 entries start, start + 1, … of z[step]."""
-
-    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
-        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent, 2**-bits wide or less."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ def advance(
         np.multiply(own, lead, out=value)
         combine(here, value, term)
         largest_own = size(own)
-        error = _error(len(used), abs(lead) * largest_own + carried, inexact)
+        error = error_bound(len(used), abs(lead) * largest_own + carried, inexact)
         np.add(value, 0.5, out=rounded)
         np.floor(rounded, out=rounded)
         # |value - rounded| is exact: both are multiples of value's last place, and close
@@ -196,14 +200,10 @@ def advance(
         if float(off.max()) >= 0.5 - error:
             near = np.flatnonzero(np.abs(off - 0.5) <= error).tolist()
             for i in near:
-                rounded[i] = _exactly(plan, here[:, i], t, start + i, fresh)
+                rounded[i] = exactly(plan, here[:, i], t, start + i, fresh)
             counts.append(len(near))
         largest = size(rounded)
-        if not largest < LARGEST_ENTRY:
-            raise GuaranteeError(
-                f"row {t} has entries of {largest:.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use"
-                " fewer grid_bits, or a strategy whose noise does not grow."
-            )
+        check_entry(t, largest)
         out[part] = rounded
         return plan.remember(Block(here, own, rounded, largest_own, largest))
 
@@ -261,7 +261,7 @@ class _Combination:
             memory[self._first + k, self._width] += k
 
 
-def _error(terms: int, total: float, inexact: float) -> float:
+def error_bound(terms: int, total: float, inexact: float) -> float:
     """Bound on |float64 value - v|, and on the rounding of value + 1/2.
 
     A sum of k products in any order, fused or not, is off by at most k u / (1 - k u) times the sum of sizes
@@ -277,7 +277,21 @@ def _error(terms: int, total: float, inexact: float) -> float:
     return error
 
 
-def _exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
+def check_entry(t: int, largest: float) -> None:
+    """Refuse a row whose largest entry float64 would not hold with room for a sum.
+
+    Raises:
+        GuaranteeError: if it is.
+    """
+    if not largest < LARGEST_ENTRY:
+        raise GuaranteeError(
+            f"row {t} has entries of {largest:.3g} grid cells, beyond {LARGEST_ENTRY:.3g}: use"
+            " fewer grid_bits, or a strategy whose noise does not grow."
+        )
+
+
+def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Enclosed) -> int:
+    """One entry of row t in exact arithmetic, from its column of the memory."""
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)
     terms = ((t, plan.lead),)

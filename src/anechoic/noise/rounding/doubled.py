@@ -16,7 +16,7 @@ Constant = tuple[float, float]
 
 #: Relative error of one product or sum of pairs, with room: the literature has 5 and 3 times 2**-106.
 ERROR = 2.0**-102
-_SPLITTER = 2.0**27 + 1.0
+SPLITTER = 2.0**27 + 1.0
 
 
 def constant(value: Fraction) -> Constant:
@@ -72,10 +72,10 @@ def _ordered_sum(a: Array, b: Array) -> Pair:
 
 def _product_error(a: Array, b: float, product: Array) -> Array:
     """a * b - product, exactly, by Veltkamp's splitting."""
-    a_high = a * _SPLITTER
+    a_high = a * SPLITTER
     a_high -= a_high - a
     a_low = a - a_high
-    b_high = b * _SPLITTER
+    b_high = b * SPLITTER
     b_high = b_high - (b_high - b)
     b_low = b - b_high
     error = a_high * b_high

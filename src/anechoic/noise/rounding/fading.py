@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -85,6 +86,26 @@ class RoundedBuffered:
         return self.rows if self._recurrence.local(t) else 0
 
     def plan(self, t: int) -> RowPlan:
+        return self._usual if self._constant(t) else self._plan(t)
+
+    def _constant(self, t: int) -> bool:
+        """Whether row t is made as all rows but the first ones after a restart."""
+        return self._recurrence.gains is None and self._recurrence.local(t) > 0
+
+    def settled(self, t: int) -> bool:
+        """Whether row t and all later ones are made alike."""
+        return self._recurrence.period is None and self._constant(t)
+
+    @cached_property
+    def _usual(self) -> RowPlan:
+        return self._plan(1)
+
+    @cached_property
+    def decays(self) -> list[doubled.Constant]:
+        """Factors of the sums in a step of that kind."""
+        return [doubled.constant(Fraction(float(value))) for value in self._recurrence.decay]
+
+    def _plan(self, t: int) -> RowPlan:
         system, d = self._recurrence, self._buffers
         here = gain(system, t)
         lead = Fraction(self._std) * here

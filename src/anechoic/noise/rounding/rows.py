@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
-from anechoic.noise.rounding.base import PAD, RowPlan, Work, advance
+from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
+from anechoic.noise.rounding.narrow import NARROW, narrow_rows
+
+#: Rows that are made together at most.
+TOGETHER = 2**12
 
 
 class Addressed(Protocol):
@@ -20,6 +24,9 @@ class Addressed(Protocol):
 
     def fill(self, out: Array, start: int, weights: Array) -> None:
         """out = sum_j weights[j] z_{t-j}, entries from `start` on."""
+
+    def together(self, count: int, length: int) -> Array:
+        """Entries of z_t, z_{t+1}, …, shape (count, length)."""
 
     def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
         """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent."""
@@ -83,6 +90,15 @@ class IntegerArrays:
             self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), made, self._each)
             if not on_cpu:
                 row.copy_(torch.from_numpy(made))
+
+    def several(
+        self, rounded: RoundedFilter, memory: Array, count: int, fresh: Addressed
+    ) -> list[NDArray[np.int64]]:
+        """As many of the next `count` rows as are made faster together: none, or some."""
+        width, count = memory.shape[1] - PAD, min(count, TOGETHER)
+        if self.backend != "numpy" or width > NARROW:
+            return []
+        return narrow_rows(rounded, fresh.step, memory, lambda: fresh.together(count, width), fresh)
 
     def _each(self, work: Work, length: int) -> list[list[dict[int, float]]]:
         threads = available_threads()

@@ -1,0 +1,121 @@
+"""Rows of few entries, many at once: floats of Python in the place of arrays, which cost more.
+
+float64 decides here as in `base.advance`, by the same bound on its error and with the same memory: its pairs
+go through the operations of `doubled`, one by one: rows and memory are the same bits. Of filters that have no
+such form, rows are made one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array
+from anechoic.noise.gaussian import ERROR
+from anechoic.noise.rounding.base import Enclosed, RoundedFilter, check_entry, error_bound, exactly, size
+from anechoic.noise.rounding.doubled import SPLITTER, Constant
+from anechoic.noise.rounding.fading import RoundedBuffered, check_memory
+
+#: Entries of a row up to which floats are faster.
+NARROW = 8
+
+
+@singledispatch
+def narrow_rows(
+    rounded: RoundedFilter, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+) -> list[NDArray[np.int64]]:
+    """Rows t, t + 1, … of a filter whose rows are all made alike; memory is then that of the step after.
+
+    Args:
+        memory: shape (rounded.rows, m + PAD).
+        draw: gives the fresh rows, shape (count, m).
+        fresh: enclosures of them.
+
+    Returns:
+        As many rows as were drawn, shape (m,) each; none of a filter without such a form.
+
+    Raises:
+        GuaranteeError: as `base.advance`, by each entry itself instead of the largest one of its row.
+    """
+    return []
+
+
+@narrow_rows.register
+def _(
+    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+) -> list[NDArray[np.int64]]:
+    if not rounded.settled(t):
+        return []
+    own = draw()
+    made = np.empty(own.shape, np.int64)
+    width = own.shape[1]
+    for i in range(width):
+        made[:, i] = _column(rounded, t, memory[:, i], own[:, i].tolist(), i, fresh)
+    for row in memory:
+        row[width:] = size(row[:width])
+    return list(made)
+
+
+def _column(
+    rounded: RoundedBuffered, t: int, memory: Array, own: list[float], coordinate: int, fresh: Enclosed
+) -> list[int]:
+    plan, d = rounded.plan(t), rounded.rows // 2
+    lead = float(plan.lead)
+    weights = np.zeros(2 * d)
+    weights[plan.weights.slots] = plan.weights.floats
+    terms, factors = len(plan.weights.slots), weights.tolist()
+    inexact, steepness = ERROR * abs(lead), abs(lead)
+    past, decays, made = memory.tolist(), rounded.decays, []
+    for step, variate in enumerate(own, t):
+        value, total = lead * variate, steepness * abs(variate)
+        for factor, number in zip(factors, past, strict=True):
+            term = factor * number
+            value += term
+            total += abs(term)
+        error = error_bound(terms, total, inexact)
+        check_entry(step, abs(value))
+        entry = math.floor(value + 0.5)
+        off = abs(value - entry)  # exact, as in `advance`
+        if off >= 0.5 - error and abs(off - 0.5) <= error:
+            entry = exactly(plan, np.array(past), step, coordinate, fresh)
+        made.append(entry)
+        largest, row = 0.0, float(entry)
+        for k, decay in enumerate(decays):
+            past[k], past[d + k] = _fed(past[k], past[d + k], decay, row)
+            largest = max(largest, abs(past[k]))
+        check_memory(largest, lead)
+    memory[...] = past
+    return made
+
+
+def _fed(high: float, low: float, factor: Constant, row: float) -> tuple[float, float]:
+    """`doubled.plus_plain(doubled.times((high, low), factor), row)`, operation by operation."""
+    b, rest = factor
+    product = high * b
+    a_high = high * SPLITTER
+    a_high -= a_high - high
+    a_low = high - a_high
+    b_high = b * SPLITTER
+    b_high = b_high - (b_high - b)
+    b_low = b - b_high
+    error = a_high * b_high
+    error -= product
+    error += a_high * b_low
+    error += a_low * b_high
+    error += a_low * b_low
+    error += high * rest
+    error += low * b
+    faded = product + error
+    low = error - (faded - product)
+
+    total = faded + row
+    part = total - faded
+    error = faded - (total - part)
+    error += row - part
+    error += low
+    high = total + error
+    return high, error - (high - total)

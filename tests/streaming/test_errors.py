@@ -1,0 +1,95 @@
+"""Every estimator under every kind of mechanism: errors of a whole stream are the standard errors it states.
+
+Copies of one statistic in one release are runs of their own: each has noise of its own, of the same law.
+"""
+
+import numpy as np
+import pytest
+
+import anechoic as an
+from anechoic import streaming
+from anechoic.participation import MinSep, Single
+from anechoic.sampling import External
+from anechoic.streaming.shared import SharedRelease
+from tests.marks import mostly_slow
+from tests.streaming.test_estimator import NoNoise
+
+KEY = bytes(range(32))
+STEPS, RECORDS = 4, 600
+
+
+def mechanism(strategy, grid_bits=20):
+    sampling = External(Single(), 1, steps=STEPS)
+    return an.calibrate(strategy, sampling=sampling, epsilon=800.0, delta=1e-6, grid_bits=grid_bits)
+
+
+PLANNED = {"epsilon": 800.0, "horizon": STEPS}
+KINDS = {
+    "planned": PLANNED,
+    "endless": {"epsilon": 800.0},
+    "users": {**PLANNED, "participation": MinSep(2, 2), "per_step": 2},
+    "tree": {"mechanism": mechanism(an.strategies.Tree(STEPS))},
+    "floats": {"mechanism": mechanism(an.strategies.Identity(STEPS), grid_bits=None)},
+    "window": {**PLANNED, "over": streaming.SlidingWindow(3)},
+    "decayed": {**PLANNED, "over": streaming.Decayed(0.7)},
+}
+RNG = np.random.default_rng(5)
+VECTORS = RNG.normal(0.4, 0.2, (RECORDS, 2))
+FEATURES = RNG.normal(0, 0.6, (RECORDS, 2))
+LINES = np.concatenate([FEATURES, FEATURES @ [[0.8], [-0.5]]], axis=1)
+CLUSTERS = np.repeat([[0.5, 0.1], [-0.5, -0.2]], RECORDS // 2, axis=0)
+STATISTICS = {
+    "count": (streaming.CountOf, np.zeros(RECORDS)),
+    "sum": (lambda: streaming.SumOf(1.5, 2), VECTORS),
+    "mean": (lambda: streaming.MeanOf(-1, 2), VECTORS[:, 0]),
+    "histogram": (lambda: streaming.HistogramOf(range(3)), RNG.integers(3, size=RECORDS)),
+    "distribution": (lambda: streaming.DistributionOf([0, 0.3, 0.6, 0.9], noise="domain"), VECTORS[:, 0]),
+    "per bucket": (lambda: streaming.DistributionOf([0, 0.3, 0.6, 0.9], noise="buckets"), VECTORS[:, 0]),
+    "moments": (lambda: streaming.MomentsOf(1.5, 2), VECTORS),
+    "regression": (lambda: streaming.LinearRegressionOf(2, 1.0, 1.0), LINES),
+    "k-means": (lambda: streaming.KMeansOf(2, 1.0, 2, initial=CLUSTERS[[0, -1]]), CLUSTERS),
+}
+CASES = {
+    f"{name}, {kind}": (name, kind)
+    for name in STATISTICS
+    for kind in KINDS
+    if name != "k-means" or "over" not in KINDS[kind]
+}
+QUICK = ["histogram, tree"]
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch):
+    """All copies have the same records, which are read and added up for the first one."""
+
+    def read(shared, batch):
+        records = shared.statistics["0"].read(batch)
+        return dict.fromkeys(shared.statistics, records), records.count
+
+    def sums(shared, records, kept):
+        one = shared.statistics["0"].total(records["0"], kept, shared.units["0"])
+        return np.tile(one, len(shared.statistics))
+
+    monkeypatch.setattr(SharedRelease, "read", read)
+    monkeypatch.setattr(SharedRelease, "sums", sums)
+
+
+@pytest.mark.parametrize("case", mostly_slow(CASES, quick=QUICK))
+def test_errors_are_the_standard_errors(case):
+    name, kind = CASES[case]
+    make, batch = STATISTICS[name]
+    ids = [range(RECORDS * t, RECORDS * (t + 1)) for t in range(STEPS)] if kind == "users" else None
+    entries = make().decode(np.ones(make().dimension), 1.0, 1.0).value.size
+    copies = {str(run): make() for run in range(-(-4000 // entries))}  # 500 runs at least
+    seen, silent = (
+        kind_of(copies, key=KEY, **KINDS[kind]).steps([batch] * STEPS, unit_ids=ids)
+        for kind_of in (streaming.Estimator, NoNoise)
+    )
+    part = "raw" if name in ("distribution", "per bucket") else "value"  # before it is made monotone
+    scores = []
+    for one, true in zip(seen, silent, strict=True):
+        expected, stated = getattr(true["0"], part), true["0"].standard_error
+        scores.append([(getattr(one[run], part) - expected) / stated for run in copies])
+    squares = np.square(scores)
+    assert abs(np.sqrt(squares.mean()) - 1) < 0.02
+    assert np.abs(np.sqrt(squares.mean(axis=(0, 1))) - 1).max() < 0.05  # each entry of the value

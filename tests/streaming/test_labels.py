@@ -1,0 +1,84 @@
+"""Entries of a release are named: in memory, from a state file, in tables and on pages."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from anechoic import streaming
+from anechoic.errors import CheckpointError
+from anechoic.streaming.page import write_page
+from anechoic.streaming.tables import HEAD, write_releases
+from tests.streaming.test_estimator import NoNoise
+
+VECTORS = np.zeros((3, 2))
+NAMED = {
+    "count": (streaming.CountOf(), [1, 2], [""]),
+    "sum": (streaming.SumOf(1.0, 2), VECTORS, ["0", "1"]),
+    "mean": (streaming.MeanOf(0, 1), [0.5], [""]),
+    "histogram": (streaming.HistogramOf(["AA", "<b>"]), ["AA"], ["AA", "<b>"]),
+    "one and the same": (streaming.HistogramOf([7, "7"]), [7], ["7", "'7'"]),
+    "distribution": (
+        streaming.DistributionOf([0, 0.1, 5, 5 + 1e-12, 6]),
+        [1.0],
+        ["below 0.1", "below 5", "below 5.000000000001", "all"],
+    ),
+    "one bucket": (streaming.DistributionOf([0, 1]), [0.5], ["all"]),
+    "quantiles": (streaming.QuantilesOf([0, 1, 2], [0.07, 0.5, 0.999]), [1.0], ["7%", "50%", "99.9%"]),
+    "moments": (streaming.MomentsOf(1.0), np.zeros(3), ["mean", "variance"]),
+    "moments of vectors": (
+        streaming.MomentsOf(1.0, 2),
+        VECTORS,
+        ["mean[0]", "mean[1]", *(f"covariance[{i},{j}]" for i in (0, 1) for j in (0, 1))],
+    ),
+    "regression": (streaming.LinearRegressionOf(1, 1.0, 1.0), VECTORS, ["coefficient[0]"]),
+    "k-means": (
+        streaming.KMeansOf(2, 1.0, 2),
+        VECTORS,
+        ["centre[0,0]", "centre[0,1]", "centre[1,0]", "centre[1,1]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_each_entry_has_its_label(name, tmp_path):
+    statistic, batch, labels = NAMED[name]
+    promise = {"epsilon": 1.0, "horizon": 1, "state": tmp_path / "s"}
+    with streaming.Estimator({"it": statistic}, **promise) as stream:
+        [made] = stream.steps([batch])
+        stored = next(stream.releases())
+    [read] = streaming.read_releases(tmp_path / "s")
+    for release in (made, stored, read):
+        assert list(release.labels_of("it")) == labels
+        assert list(release.named("it").values()) == release["it"].value.ravel().tolist()
+        assert release.to_bytes() == made.to_bytes()
+
+
+def test_categories_stand_in_tables_and_on_pages(tmp_path):
+    stream = NoNoise({"carrier": streaming.HistogramOf(["AA", "<b>"])}, epsilon=1.0, horizon=1)
+    stream.steps([["AA", "AA", "<b>"]])
+    write_releases(tmp_path / "r.csv", stream.releases())
+    with (tmp_path / "r.csv").open(newline="") as file:
+        rows = [dict(zip(HEAD, row, strict=True)) for row in csv.reader(file)][1:]
+    assert [(row["entry"], row["label"], float(row["value"])) for row in rows] == [
+        ("0", "AA", 2.0),
+        ("1", "<b>", 1.0),
+    ]
+    write_page(tmp_path / "r.html", stream, title="t")
+    page = (tmp_path / "r.html").read_text()
+    assert "<td>AA</td>" in page and "carrier: AA, by step" in page
+    assert "&lt;b&gt;" in page and "<b>" not in page
+
+
+def test_a_file_from_before_labels_is_read_by_number(tmp_path):
+    stream = streaming.Histogram(["a", "b"], epsilon=1.0, horizon=2, state=tmp_path / "s")
+    stream.steps([["a"]])
+    database = stream._state._database
+    database.execute("DELETE FROM meta WHERE name = 'labels'")
+    assert streaming.read_releases(tmp_path / "s")[0].labels_of("histogram") == ("0", "1")
+    database.execute("INSERT INTO meta VALUES ('labels', '[1')")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        streaming.read_releases(tmp_path / "s")
+    stream.close()
+    with streaming.Histogram(["a", "b"], epsilon=1.0, horizon=2, state=tmp_path / "s") as again:
+        assert next(again.releases()).labels_of("histogram") == ("a", "b")  # a stream knows its own
