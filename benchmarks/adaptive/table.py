@@ -51,8 +51,8 @@ def _error(values: np.ndarray) -> float:
 
 
 def _of_rates(results: Results, settings: list[Setting]) -> str:
-    head = ["batches", "ε", "planned", "error of sums", "r", "Adam's best rate", "lost at the same rate"]
-    head += ["CorrectedAdam's best rate", "lost at the same rate"]
+    head = ["batches", "ε", "planned", "error e", "step r", "Adam: best rate", "at the same rate"]
+    head += ["CorrectedAdam: best rate", "at the same rate"]
     lines = [_row(head), "|" + "---|" * len(head)]
     for sampled, epsilon in dict.fromkeys((setting.sampled, setting.epsilon) for setting in settings):
         here = [s for s in settings if (s.sampled, s.epsilon) == (sampled, epsilon)]
@@ -70,14 +70,14 @@ def _of_rates(results: Results, settings: list[Setting]) -> str:
 
 
 def _against(results: Results, settings: list[Setting], arm: str) -> list[str]:
-    """Best rate over that of the reference, and the metric lost at the reference's rate: median (range)."""
-    ratios, lost = [], []
+    """Best rate over the reference's, and the metric at the reference's rate less its own: median (range)."""
+    ratios, gained = [], []
     for setting in settings:
         alone, ours = results.of(setting, REFERENCE), results.of(setting, arm)
         rate = best_rate(alone)
         ratios.append(best_rate(ours) / rate)
-        lost.append(float(np.mean(alone[rate]) - np.mean(ours[rate])))
+        gained.append(float(np.mean(ours[rate]) - np.mean(alone[rate])))
     return [
         f"× {median(ratios):g} ({min(ratios):g} to {max(ratios):g})",
-        f"{median(lost):.3f} ({min(lost):.3f} to {max(lost):.3f})",
+        f"{median(gained):+.3f} ({min(gained):+.3f} to {max(gained):+.3f})",
     ]

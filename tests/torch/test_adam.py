@@ -108,9 +108,10 @@ def test_kinds(optimizer, kind):
     assert kind_of(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
 
 
-def planned(optimizer, **options):
+def planned(optimizer, *, to_epsilon=False, **options):
     engine, model = PrivacyEngine(), network()
-    engine.make_private(
+    make = engine.make_private_with_epsilon if to_epsilon else engine.make_private
+    make(
         module=model,
         optimizer=optimizer(model.parameters(), lr=0.1),
         data_loader=torch.utils.data.DataLoader(data(80), batch_size=8, shuffle=True),
@@ -130,6 +131,15 @@ def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
     assert corrected.mechanism.strategy.describe() == sgd.mechanism.strategy.describe()
     named = planned(torch.optim.Adam, mechanism="banded", **options)
     assert family(named.mechanism.strategy) == "banded_toeplitz"
+
+
+def test_a_target_epsilon_looks_at_the_optimizer_too():
+    options = {"target_epsilon": 2.0, "target_delta": 1e-4, "epochs": 1, "poisson_sampling": False}
+    adam, corrected = (
+        planned(kind, to_epsilon=True, **options).mechanism for kind in (torch.optim.Adam, CorrectedAdam)
+    )
+    assert family(adam.strategy) == "identity" != family(corrected.strategy)
+    assert adam.epsilon() <= 2.0 and corrected.epsilon() <= 2.0
 
 
 def test_a_plan_for_adam_chooses_from_the_same_rows():

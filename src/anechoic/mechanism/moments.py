@@ -41,7 +41,7 @@ class MomentPairs:
     Example:
         >>> import numpy as np
         >>> pairs = MomentPairs(weight=2.0, clip_norm=1.0)
-        >>> float(np.linalg.norm(pairs.contributions([3.0, -4.0])))
+        >>> round(float(np.linalg.norm(pairs.contributions([3.0, -4.0]))), 9)
         1.0
 
     References:
