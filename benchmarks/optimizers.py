@@ -28,7 +28,7 @@ from adaptive.tasks import TASKS
 
 REFERENCE = "Adam, independent"
 #: Where a grid begins at the first epsilon; later from the best rate at the nearest one.
-GUESSES = {"momentum": 2.0, REFERENCE: 0.032}
+GUESSES = {"momentum, independent": 0.5, "momentum": 2.0, REFERENCE: 0.032}
 SAME_RATE = ("Adam", "CorrectedAdam")  # these are trained at the best rate of REFERENCE too
 
 

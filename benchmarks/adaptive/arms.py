@@ -103,6 +103,10 @@ class Momentum(Arm):
         return self.mean
 
 
+class IndependentMomentum(Momentum):
+    independent = True
+
+
 class Adam(Arm):
     def direction(self, t: int, gradients: Tensor) -> Tensor:
         released = self.released(t, gradients)
@@ -187,6 +191,7 @@ class Scaled(Arm):
 
 
 ARMS: dict[str, type[Arm]] = {
+    "momentum, independent": IndependentMomentum,
     "momentum": Momentum,
     "Adam, independent": IndependentAdam,
     "Adam": Adam,
