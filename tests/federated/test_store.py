@@ -252,9 +252,7 @@ def test_a_state_that_cannot_be_a_directory_is_refused(tmp_path):
     assert file.read_text() == "something" and list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize(
-    "setting", [{"who": object()}, {"who": {1, 2}}, {b"who": 1}, ["who"], "who"], ids=str
-)
+@pytest.mark.parametrize("setting", [{"who": object()}, {"who": {1, 2}}, {b"who": 1}, ["who"], "who"])
 def test_a_setting_that_no_file_can_hold_is_refused(tmp_path, setting):
     for state in (None, tmp_path / "run"):
         with pytest.raises(ValueError, match=r"setting=.* must be plain data"):

@@ -13,7 +13,7 @@ from anechoic.planning.families import family
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import CorrectedAdam, PrivacyEngine
-from anechoic.torch.adam import independent_noise_std, kind_of
+from anechoic.torch.adam import against_independent, independent_noise_std, kind_of
 from tests.torch.setting import data, mechanism, network, start, step
 
 
@@ -94,6 +94,31 @@ def test_independent_noise_under_sampling_is_that_of_poisson_batches():
     )
 
 
+def test_noise_against_independent_noise_by_matrices():
+    mech = mechanism()
+    inverse = mech.noise_std * np.linalg.inv(mech.strategy.to_dense())
+    alone = calibrate(Identity(15), sampling=mech.sampling, epsilon=mech.epsilon(), delta=mech.delta)
+    plain = alone.noise_std * np.eye(15)
+    sums = np.tri(15)
+    step, of_sums = against_independent(mech)
+    assert step == pytest.approx(np.linalg.norm(inverse) / np.linalg.norm(plain), rel=1e-6)
+    assert of_sums == pytest.approx(np.linalg.norm(sums @ inverse) / np.linalg.norm(sums @ plain), rel=1e-6)
+    assert step > 1 > of_sums
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, CorrectedAdam, torch.optim.SGD])
+def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, caplog):
+    run = start(mech=mechanism(), optimizer=lambda parameters: optimizer(parameters, lr=0.1))
+    said = [record.getMessage() for record in caplog.records if "learning rates" in record.getMessage()]
+    if optimizer is not torch.optim.Adam:
+        assert not said
+        return
+    r, e = against_independent(run.mechanism)
+    assert f"Try learning rates {r:.2g} to {r / e:.2g} times" in said[0] and len(said) == 1
+    start(mech=mechanism(bands=1), optimizer=lambda parameters: optimizer(parameters, lr=0.1))
+    assert len([record for record in caplog.records if "learning rates" in record.getMessage()]) == 1
+
+
 @pytest.mark.parametrize(
     ("optimizer", "kind"),
     [
@@ -108,9 +133,10 @@ def test_kinds(optimizer, kind):
     assert kind_of(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
 
 
-def planned(optimizer, **options):
+def planned(optimizer, *, to_epsilon=False, **options):
     engine, model = PrivacyEngine(), network()
-    engine.make_private(
+    make = engine.make_private_with_epsilon if to_epsilon else engine.make_private
+    make(
         module=model,
         optimizer=optimizer(model.parameters(), lr=0.1),
         data_loader=torch.utils.data.DataLoader(data(80), batch_size=8, shuffle=True),
@@ -130,6 +156,15 @@ def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
     assert corrected.mechanism.strategy.describe() == sgd.mechanism.strategy.describe()
     named = planned(torch.optim.Adam, mechanism="banded", **options)
     assert family(named.mechanism.strategy) == "banded_toeplitz"
+
+
+def test_a_target_epsilon_looks_at_the_optimizer_too():
+    options = {"target_epsilon": 2.0, "target_delta": 1e-4, "epochs": 1, "poisson_sampling": False}
+    adam, corrected = (
+        planned(kind, to_epsilon=True, **options).mechanism for kind in (torch.optim.Adam, CorrectedAdam)
+    )
+    assert family(adam.strategy) == "identity" != family(corrected.strategy)
+    assert adam.epsilon() <= 2.0 and corrected.epsilon() <= 2.0
 
 
 def test_a_plan_for_adam_chooses_from_the_same_rows():

@@ -6,13 +6,17 @@ from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.covered import check_covered
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.moments import MomentPairs, PairedMoments, calibrate_moments
 
 __all__ = [
     "Adjacency",
     "Composition",
     "EndlessMechanism",
     "Mechanism",
+    "MomentPairs",
+    "PairedMoments",
     "calibrate",
+    "calibrate_moments",
     "check_covered",
     "compose",
 ]

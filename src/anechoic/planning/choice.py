@@ -174,8 +174,8 @@ def _for_adam(best: PlanRow, least: PlanRow) -> str:
         "Adam divides by the noise of a step, so that with more of it the same learning rate is too small."
         f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
         f" error and {ratio:.3g} times the noise in a step: take it with torch.CorrectedAdam at the same"
-        f" learning rate, or name it ({family(least.mechanism.strategy)!r}) and try rates up to {ratio:.2g}"
-        " times as large."
+        f" learning rate, or name it ({family(least.mechanism.strategy)!r}) and try rates {ratio:.2g} to"
+        f" {ratio * best.predicted / least.predicted:.2g} times as large."
     )
 
 

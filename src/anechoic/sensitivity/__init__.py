@@ -2,6 +2,7 @@
 
 from anechoic.sensitivity import cyclic, epochs, full_batch, listed, min_sep, single, trees, wrapped  # noqa: F401
 from anechoic.sensitivity.dispatch import sensitivity, under
+from anechoic.sensitivity.moments import joint_sensitivity
 from anechoic.sensitivity.result import Sensitivity
 
-__all__ = ["Sensitivity", "sensitivity", "under"]
+__all__ = ["Sensitivity", "joint_sensitivity", "sensitivity", "under"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from functools import singledispatch
@@ -18,7 +19,9 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.planning import OptimizerKind
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
-from anechoic.workloads import exponential_decay
+from anechoic.workloads import exponential_decay, prefix_sum
+
+logger = logging.getLogger("anechoic")
 
 
 class CorrectedAdam(optim.Optimizer):
@@ -152,6 +155,40 @@ def _(optimizer: CorrectedAdam, mechanism: Mechanism, loss_reduction: str) -> No
     of_steps = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).per_step
     variances = np.square(scale * mechanism.noise_std * of_steps)
     optimizer.expect_noise(variances, (scale * independent_noise_std(mechanism)) ** 2)
+
+
+def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
+    """Log which learning rates are worth trying where noise is correlated and the optimizer divides by it.
+
+    With noise r times as large in a step and e times as large in sums as independent noise, a plain Adam
+    takes steps 1 / r as long, and bears steps up to 1 / e as long as before: rates from r to r / e times as
+    large. docs/choosing.md has what was measured.
+    """
+    if kind_of(optimizer) == "sgd" or mechanism.strategy.structure.bands == 1:
+        return
+    r, e = against_independent(mechanism)
+    logger.warning(
+        "%s divides by the noise of a step, which is %.3g times that of independent noise with the same"
+        " guarantee; in sums it is %.3g times as large. Try learning rates %.2g to %.2g times those that are"
+        " good with independent noise, or anechoic.torch.CorrectedAdam at 1 to %.2g times.",
+        type(optimizer).__name__,
+        r,
+        e,
+        r,
+        max(r, r / e),
+        max(1.0, 1 / e),
+    )
+
+
+def against_independent(mechanism: Mechanism) -> tuple[float, float]:
+    """Noise in a step, and error of prefix sums, over those of independent noise with the same guarantee.
+
+    Both root mean squares over the steps.
+    """
+    ratio, n = mechanism.noise_std / independent_noise_std(mechanism), mechanism.steps
+    step = error(exponential_decay(n, 0.0), mechanism.strategy).rms
+    sums = error(prefix_sum(n), mechanism.strategy).rms
+    return ratio * step, ratio * sums / math.sqrt((n + 1) / 2)
 
 
 def independent_noise_std(mechanism: Mechanism) -> float:

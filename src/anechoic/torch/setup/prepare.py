@@ -23,7 +23,7 @@ from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.adam import kind_of, tell_noise
+from anechoic.torch.adam import kind_of, tell_noise, tell_rates
 from anechoic.torch.checkpoints.history import History
 from anechoic.torch.checkpoints.recorder import Recorder
 from anechoic.torch.keys import Keys
@@ -310,6 +310,7 @@ def begin(
         run.start()
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
+    tell_rates(setup.optimizer, mechanism)
     _work_around(run)
     ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(

@@ -1,0 +1,184 @@
+"""Four small tasks, each with a model that is a function of one flat vector and one example."""
+
+from __future__ import annotations
+
+import math
+import pydoc_data.topics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anechoic.lab.data import fashion_mnist, flights_design
+from anechoic.lab.studies.metrics import auc
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training and test examples, a model, batch size and passes.
+
+    Attributes:
+        data: training inputs and labels, test inputs and labels.
+        shapes: of the parameters; those of one axis start at 0, others normal with variance 1 / fan-in.
+        logits: (parameters, one input) -> logits, shape (classes,) or (positions, classes).
+        batch_size: divides the number of training examples.
+        ranked: whether the metric is the area under the ROC curve, not accuracy.
+    """
+
+    name: str
+    data: tuple[Tensor, Tensor, Tensor, Tensor]
+    shapes: tuple[Shape, ...]
+    logits: Callable[[tuple[Tensor, ...], Tensor], Tensor]
+    batch_size: int
+    epochs: int
+    ranked: bool = False
+
+    @property
+    def examples(self) -> int:
+        return len(self.data[0])
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * (self.examples // self.batch_size)
+
+    @property
+    def dimension(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def parameters(self, theta: Tensor) -> tuple[Tensor, ...]:
+        """Of one flat vector, shape (m,)."""
+        parts = torch.split(theta, [math.prod(shape) for shape in self.shapes])
+        return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def start(self, seed: int) -> Tensor:
+        """Shape (m,)."""
+        g = torch.Generator().manual_seed(1000 + seed)
+        parts = []
+        for shape in self.shapes:
+            scale = 0.0 if len(shape) == 1 else shape[0] ** -0.5
+            parts.append(scale * torch.randn(math.prod(shape), generator=g))
+        return torch.cat(parts)
+
+    def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(self.parameters(theta), x), y)
+
+    def metric(self, theta: Tensor) -> float:
+        """On the test examples; 0 for a model that is not finite."""
+        *_, x, y = self.data
+        with torch.no_grad():
+            logits = torch.func.vmap(lambda row: self.logits(self.parameters(theta), row))(x)
+        if not torch.isfinite(logits).all():
+            return 0.0
+        if self.ranked:
+            return float(auc((logits[:, 1] - logits[:, 0]).numpy(), y.numpy()))
+        return float((logits.argmax(-1) == y).float().mean())
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def _mlp(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    return torch.relu(x @ p[0] + p[1]) @ p[2] + p[3]
+
+
+def _patches(x: Tensor, size: int, stride: int) -> Tensor:
+    """(rows, columns, channels) -> (places, size * size * channels)."""
+    last = x.shape[0] - size + 1
+    shifted = [x[i : i + last : stride, j : j + last : stride] for i in range(size) for j in range(size)]
+    return torch.cat(shifted, -1).flatten(0, 1)
+
+
+def _cnn(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    h = torch.relu(_patches(x[..., None], 4, 2) @ p[0] + p[1])  # 6 x 6 places
+    h = torch.relu(_patches(h.view(6, 6, -1), 3, 1) @ p[2] + p[3])  # 4 x 4 places
+    return h.view(4, 4, -1).mean(0).flatten() @ p[4] + p[5]
+
+
+def _layer_norm(h: Tensor) -> Tensor:
+    centred = h - h.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+
+WIDTH, HEADS, CONTEXT = 16, 2, 12
+
+
+def _transformer(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """One causal layer; x: (positions,) of codes."""
+    embedded, places, mixing, joined, up, shift, down, out, bias = p
+    known = x[:, None] == torch.arange(len(embedded))
+    h = known.to(embedded.dtype) @ embedded + places
+    parts = (_layer_norm(h) @ mixing).view(CONTEXT, 3, HEADS, WIDTH // HEADS)
+    query, key, value = (parts[:, i].transpose(0, 1) for i in range(3))  # heads, positions, width
+    scores = query @ key.transpose(1, 2) * (HEADS / WIDTH) ** 0.5
+    future = torch.ones(CONTEXT, CONTEXT).triu(1) * -1e4
+    seen = torch.softmax(scores + future, -1) @ value
+    h = h + seen.transpose(0, 1).reshape(CONTEXT, WIDTH) @ joined
+    h = h + torch.relu(_layer_norm(h) @ up + shift) @ down
+    return _layer_norm(h) @ out + bias
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def _pictures(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """6000 images of Fashion-MNIST and 3000 test images, averaged over squares of four pixels."""
+    x, y, test_x, test_y = fashion_mnist(directory)
+
+    def small(pixels: np.ndarray) -> Tensor:
+        averaged = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4))
+        return torch.from_numpy(((averaged - 0.286) / 0.35).astype(np.float32))
+
+    labels = torch.from_numpy(y[:6000]), torch.from_numpy(test_y[:3000])
+    return small(x[:6000]), labels[0], small(test_x[:3000]), labels[1]
+
+
+def mlp(directory: Path) -> Task:
+    """Fashion-MNIST by one hidden layer of 24."""
+    x, y, test_x, test_y = _pictures(directory)
+    split = (x.flatten(1), y, test_x.flatten(1), test_y)
+    return Task("mlp", split, ((196, 24), (24,), (24, 10), (10,)), _mlp, 150, 3)
+
+
+def cnn(directory: Path) -> Task:
+    """Fashion-MNIST by two convolutions of 8 and 12 channels."""
+    shapes = ((16, 8), (8,), (72, 12), (12,), (48, 10), (10,))
+    return Task("cnn", _pictures(directory), shapes, _cnn, 150, 3)
+
+
+def transformer(directory: Path) -> Task:
+    """The next character of Python's own help texts, which every Python has, in windows of 12."""
+    text = " ".join(
+        " ".join(pydoc_data.topics.topics[key].split()) for key in sorted(pydoc_data.topics.topics)
+    )
+    letters = " abcdefghijklmnopqrstuvwxyz.,'"  # all others are one more
+    codes = np.array([letters.find(letter) % (len(letters) + 1) for letter in text.lower()])
+    windows = codes[: len(codes) // (CONTEXT + 1) * (CONTEXT + 1)].reshape(-1, CONTEXT + 1)
+    some = torch.from_numpy(windows[np.random.default_rng(0).permutation(len(windows))[:8000]])
+    x, y = some[:, :-1], some[:, 1:]
+    classes, d = len(letters) + 1, WIDTH
+    shapes = ((classes, d), (CONTEXT, d), (d, 3 * d), (d, d), (d, 2 * d), (2 * d,), (2 * d, d))
+    shapes += ((d, classes), (classes,))
+    return Task("transformer", (x[:6000], y[:6000], x[6000:], y[6000:]), shapes, _transformer, 150, 3)
+
+
+def flights(directory: Path) -> Task:
+    """20,000 of the embedded flights at random: is it late by more than 15 minutes? Hidden layer of 8."""
+    features, late = flights_design()
+    some = np.random.default_rng(0).permutation(len(features))[:40_000]
+    x, y = torch.from_numpy(features[some]), torch.from_numpy(late[some].astype(np.int64))
+    split = (x[:20_000], y[:20_000], x[20_000:], y[20_000:])
+    return Task("flights", split, ((46, 8), (8,), (8, 2), (2,)), _mlp, 500, 3, ranked=True)
+
+
+TASKS: dict[str, Callable[[Path], Task]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "transformer": transformer,
+    "flights": flights,
+}
