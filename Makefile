@@ -73,14 +73,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@echo "  2/3 $(TORCH)"
 	@$(PIP) $(TORCH)
-	@echo "  3/3 anechoic with its extras torch, flower, plot and test"
-	@$(PIP) -e '.[torch,flower,plot,test]'
+	@echo "  3/3 anechoic with its extras torch, flower, streaming, plot and test"
+	@$(PIP) -e '.[torch,flower,streaming,plot,test]'
 	@touch $@
 	@echo "$(VENV) is ready"
 
 $(DEV): $(READY)
 	@echo "Adding ruff, mypy and pre-commit to $(VENV)"
-	@$(PIP) -e '.[torch,flower,plot,dev]'
+	@$(PIP) -e '.[torch,flower,streaming,plot,dev]'
 	@touch $@
 
 $(PEER)/.ready:
