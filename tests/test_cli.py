@@ -351,10 +351,10 @@ def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(cap
     assert "least noise in a single step" in printed
     assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5"]) == 0
     assert "every row keeps it" in " ".join(capsys.readouterr().out.split())
-    assert (
-        cli.main([*setting, "--epochs", "2", "--epsilon", "4", "--momentum", "0.9", "--mechanism", "blt"])
-        == 0
-    )
+    setting += ["--epochs", "2", "--epsilon", "4", "--momentum", "0.9"]
+    assert cli.main([*setting, "--optimizer", "adam"]) == 2
+    assert "is of SGD" in capsys.readouterr().err
+    assert cli.main([*setting, "--mechanism", "blt"]) == 0
     assert f"{_of_momentum():.4g}" in capsys.readouterr().out
 
 

@@ -53,11 +53,19 @@ def plain(value: Any) -> int | float:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+def one_of(name: str, value: Any, allowed: tuple[str, ...], *, remedy: str = "") -> str:
     """`value` if it is one of the `allowed` words."""
     if value not in allowed:
-        raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(map(repr, allowed))}.")
+        words = ", ".join(map(repr, allowed))
+        raise ValueError(f"{name}={value!r} is unknown: choose one of {words}.{_tail(remedy)}")
     return str(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` if it is True or False, also NumPy's; a text such as "no" would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}={value!r} must be True or False.")
+    return bool(value)
 
 
 def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | None = None) -> Array:

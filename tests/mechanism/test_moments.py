@@ -93,3 +93,15 @@ def test_refusals():
         PairedMoments(BANDED, None, Single(), noise_std=0.0)
     with pytest.raises(MismatchError, match=r"second\.n=8"):
         PairedMoments(BANDED, Identity(8), Single(), noise_std=1.0)
+
+
+@pytest.mark.parametrize(("size", "clip_norm"), [(1e308, 1e-5), (3e38, 1e-300), (1e-308, 1e300)])
+def test_pairs_of_any_finite_vector_can_be_had(size, clip_norm):
+    found = MomentPairs(weight=1.0, clip_norm=clip_norm).contributions([size, -size])
+    assert np.isfinite(found).all()
+    assert np.linalg.norm(found / clip_norm) <= 1 + 1e-12
+
+
+def test_two_streams_refuse_add_or_remove():
+    with pytest.raises(ValueError, match="may move others"):
+        PairedMoments(Identity(3), None, Single(), 1.0, adjacency="add_or_remove")

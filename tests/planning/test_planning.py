@@ -529,3 +529,44 @@ def test_a_tiny_epsilon_does_not_take_long_grids():
 def test_an_unknown_adjacency_is_named():
     with pytest.raises(ValueError, match="adjacency='remove' is unknown"):
         plan(examples=500, batch_size=25, epochs=4, epsilon=1.0, delta=1e-5, adjacency="remove")
+
+
+# -- what is said compares like with like -------------------------------------------------------
+
+
+def test_of_one_class_nothing_is_said_about_the_others():
+    setting = {"examples": 6000, "batch_size": 60, "epochs": 1, "epsilon": 1.0, "delta": 1e-5}
+    assert "does not help" not in plan(**setting, strategy="identity").reason
+
+
+def test_more_memory_is_no_remedy_for_adam():
+    setting = {
+        "examples": 10_000, "batch_size": 100, "epochs": 1, "epsilon": 4.0, "delta": 1e-5, "dimension": 10**9,
+        "random_sampling": False, "memory_budget": 4 * 10**9,
+    }  # fmt: skip
+    assert "memory_budget=" in plan(**setting).reason
+    assert "memory_budget=" not in plan(**setting, optimizer="adam").reason
+
+
+def test_runs_of_different_length_are_told_apart_and_not_compared_by_the_error_of_one():
+    setting = {"examples": 1000, "epsilon": 2.0, "delta": 1e-5, "random_sampling": False}
+    found = plan(**setting, batch_size=[20, 100], epochs=[1, 2])
+    heading, *_ = str(found).splitlines()
+    assert heading.split()[-4:] == ["steps", "predicted", "/", "steps"]
+    assert "steps" not in str(plan(**setting, batch_size=20, epochs=1)).splitlines()[0]
+    alike = [
+        row for row in found.rows
+        if row.mechanism.steps == found.mechanism.steps and row.name == "Identity"
+    ]  # fmt: skip
+    assert f"is {found.chosen.predicted / alike[0].predicted:.3g} times that of independent" in found.reason
+
+
+@pytest.mark.parametrize("name", ["random_sampling", "drop_last"])
+def test_a_flag_is_true_or_false(name):
+    with pytest.raises(ValueError, match=f"{name}='no' must be True or False"):
+        plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, **{name: "no"})
+
+
+def test_an_unknown_optimizer_is_told_what_counts_as_which():
+    with pytest.raises(ValueError, match="CorrectedAdam, and SGD with momentum, count as 'sgd'"):
+        plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, optimizer="Adam")

@@ -121,3 +121,8 @@ def test_refusals():
         joint_sensitivity(FALLING, None, Single(), weight=0.0)
     with pytest.raises(ValueError, match="adjacency='other'"):
         joint_sensitivity(FALLING, None, Single(), weight=1.0, adjacency="other")
+
+
+def test_add_or_remove_is_refused_for_a_promised_participation():
+    with pytest.raises(ValueError, match="may move others to other steps"):
+        joint_sensitivity(Identity(3), None, Single(), weight=0.5, adjacency="add_or_remove")

@@ -284,6 +284,7 @@ def test_a_refused_call_leaves_everything_as_it_was():
         ({"grad_sample_mode": "ew"}, UnsupportedError, "grad_sample_mode='ew'"),
         ({"grad_sample_mode": "magic"}, ValueError, "grad_sample_mode='magic'"),
         ({"loss_reduction": "none"}, ValueError, "loss_reduction='none'"),
+        ({"poisson_sampling": "no"}, ValueError, "poisson_sampling='no' must be True or False"),
         ({"sample_rate": 0.1}, TypeError, "no argument 'sample_rate'"),
         ({"mode": "blt"}, TypeError, "no argument 'mode'"),
         ({"mechanism": None}, ValueError, "mechanism=None"),

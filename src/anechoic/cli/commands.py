@@ -112,6 +112,8 @@ def plan(options: argparse.Namespace) -> None:
         raise ValueError(
             "--max-participations needs --min-sep, the steps between two participations of one unit."
         )
+    if options.momentum and options.optimizer == "adam":
+        raise ValueError(f"--momentum {options.momentum:g} is of SGD: leave it out with --optimizer adam.")
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
     check_writable(options.json)
     if weak := weak_delta(options.delta, options.examples, options.unit):
@@ -194,7 +196,7 @@ def theory(options: argparse.Namespace) -> None:
 
     if options.list:
         for name, make in (EXHIBITS | TRAINED).items():
-            print(f"{name:16}{(make.__doc__ or '').splitlines()[0]}")
+            print(f"{name:20} {(make.__doc__ or '').splitlines()[0]}")
         return
     for name in options.names or EXHIBITS:
         found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")

@@ -18,6 +18,7 @@ from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Participation
 from anechoic.sensitivity import Sensitivity, joint_sensitivity
+from anechoic.sensitivity.moments import MOVES_OTHERS
 from anechoic.strategies import Strategy
 from anechoic.workloads import Workload
 
@@ -61,11 +62,13 @@ class MomentPairs:
         Raises:
             ValueError: for entries that are not finite.
         """
-        x = np.asarray(vectors, dtype=np.float64) / self.clip_norm
+        x = np.asarray(vectors, dtype=np.float64)
         if not np.isfinite(x).all():
             raise ValueError("vectors hold an entry that is not finite: clipping cannot bound it.")
-        largest = np.maximum(np.abs(x).max(axis=-1, keepdims=True, initial=0.0), 1.0)
-        u = x / largest  # squares of squares neither overflow nor vanish together
+        size = np.maximum(np.abs(x).max(axis=-1, keepdims=True, initial=0.0), self.clip_norm)
+        u = x / size  # squares of squares neither overflow nor vanish together
+        with np.errstate(over="ignore"):
+            largest = size / self.clip_norm  # infinite where float64 has no such number: not below the root
         a = np.square(u).sum(axis=-1, keepdims=True)
         b = self.weight * np.square(np.square(u)).sum(axis=-1, keepdims=True)
         # the root s = c^2 of b s^2 + a s = 1, without cancellation; c is in units of 1 / largest
@@ -118,7 +121,7 @@ class PairedMoments:
         first, second: C1 and C2 of as many steps; None for C2 = C1.
         participation: which steps one unit may touch, promised by the caller.
         noise_std, weight, clip_norm: > 0.
-        adjacency: "zero_out", "add_or_remove" or "replace_one".
+        adjacency: "zero_out" or "replace_one".
         delta: in (0, 1), at which `epsilon()` is given.
 
     Raises:
@@ -141,7 +144,7 @@ class PairedMoments:
         for name in ("noise_std", "weight", "clip_norm"):
             object.__setattr__(self, name, positive_float(name, getattr(self, name)))
         object.__setattr__(self, "delta", fraction("delta", self.delta))
-        one_of("adjacency", self.adjacency, ("zero_out", "add_or_remove", "replace_one"))
+        one_of("adjacency", self.adjacency, ("zero_out", "replace_one"), remedy=MOVES_OTHERS)
         _ = self.sensitivity  # refuses what no theorem covers
 
     @cached_property
@@ -215,6 +218,23 @@ def calibrate_moments(
 
     Raises:
         ValueError, MismatchError, UnsupportedError: as `PairedMoments`.
+
+    Example:
+        >>> import numpy as np
+        >>> from anechoic.participation import Single
+        >>> from anechoic.strategies import BandedToeplitz
+        >>> from anechoic.workloads import exponential_decay
+        >>> C = BandedToeplitz(100, [1.0, 0.5, 0.25])
+        >>> moments = calibrate_moments(C, participation=Single(), epsilon=2.0, delta=1e-6)
+        >>> noise, of_squares = moments.streams(dimension=4)
+        >>> state, of_squares_state = noise.init(), of_squares.init()
+        >>> x = np.array([0.6, -0.2, 0.0, 0.1])  # in each step a sum of clipped vectors, and of their squares
+        >>> row, state = noise.next(state)
+        >>> row_of_squares, of_squares_state = of_squares.next(of_squares_state)
+        >>> released, squares = x + row, x**2 + row_of_squares
+        >>> in_a_step, _ = moments.errors(exponential_decay(100, 0.0))
+        >>> round(in_a_step.rms, 2)
+        3.52
     """
     found = joint_sensitivity(first, second, participation, weight=weight, adjacency=adjacency)
     std = found.value / gaussian_mu(epsilon, delta)

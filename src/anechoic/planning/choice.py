@@ -103,7 +103,7 @@ def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
     if not beyond:
         return ""
     gain = min(beyond, key=lambda one: one.expected)
-    if gain.expected > (1 - _WORTH) * best.predicted:
+    if gain.expected > (1 - _WORTH) * best.predicted or gain.setting.fixed.steps != best.mechanism.steps:
         return ""
     memory = room.memory(gain.history)
     needed = f"{gain.history} rows" if memory is None else f"memory_budget={memory} ({size(memory)})"
@@ -164,7 +164,7 @@ def _for_adam(best: PlanRow, least: PlanRow) -> str:
     """What an optimiser that divides by the noise of a step would have to do for the least error of sums."""
     if least is best:
         return "It has the least predicted error too."
-    ratio = least.step_noise / best.step_noise
+    ratio, gain = least.step_noise / best.step_noise, best.predicted / least.predicted
     if least.predicted > WORTH * best.predicted:
         return (
             f"{least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
@@ -173,9 +173,9 @@ def _for_adam(best: PlanRow, least: PlanRow) -> str:
     return (
         "Adam divides by the noise of a step, so that with more of it the same learning rate is too small."
         f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
-        f" error and {ratio:.3g} times the noise in a step: take it with torch.CorrectedAdam at the same"
-        f" learning rate, or name it ({family(least.mechanism.strategy)!r}) and try rates {ratio:.2g} to"
-        f" {ratio * best.predicted / least.predicted:.2g} times as large."
+        f" error and {ratio:.3g} times the noise in a step: take it with anechoic.torch.CorrectedAdam at 1 to"
+        f" {gain:.2g} times the learning rate, or name it ({family(least.mechanism.strategy)!r}) and try"
+        f" rates {ratio:.2g} to {ratio * gain:.2g} times as large."
     )
 
 
@@ -183,23 +183,30 @@ def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
     plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
     if not plain:
         return ""
-    if plain[0] is not best:
+    plain = [row for row in plain if row.batch_size == best.batch_size and _steps(row) == _steps(best)]
+    if plain and plain[0] is not best:
         ratio = best.predicted / plain[0].predicted
         step = best.step_noise / plain[0].step_noise
         return (
             f"Its predicted error is {ratio:.3g} times that of independent noise ({plain[0].sampling}), and"
             f" the noise of a single step {step:.3g} times."
         )
-    if best.mechanism.amplified:
+    compared = any(family(row.mechanism.strategy) != "identity" for row in rows)
+    if compared and best.mechanism.amplified and plain:
         return "Correlating noise does not help here: sampling already gives what there is to gain."
     return ""
+
+
+def _steps(row: PlanRow) -> int:
+    return row.mechanism.steps
 
 
 def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
     others: dict[str, PlanRow] = {}
     for row in rows:
         correlated = family(row.mechanism.strategy) != "identity"
-        if row.sampling != best.sampling and correlated:
+        alike = row.batch_size == best.batch_size and _steps(row) == _steps(best)
+        if row.sampling != best.sampling and correlated and alike:
             others.setdefault(row.sampling, row)
     return " ".join(
         f"That is {best.predicted / row.predicted:.3g} times the least error of {scheme} ({row.name})."

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import get_args
 
-from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic._validate import flag, fraction, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism import Adjacency, calibrate
 from anechoic.participation import Participation
@@ -88,7 +88,8 @@ def plan(
         optimizer: "sgd" for updates that are linear in the gradients (momentum too): the error of sums
             decides. "adam" for those that divide by the size of gradients: they take smaller steps where the
             noise of a step is larger, so that at a given learning rate "auto" takes the row of least noise in
-            a step, and says what the others ask for (docs/choosing.md). `torch.CorrectedAdam` is as "sgd".
+            a step, and says what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is
+            as "sgd".
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
         accounting: "deterministic", or "verified" to compare balls in bins and min-sep sampling too, by Monte
@@ -102,9 +103,12 @@ def plan(
         UnsupportedError: where no theorem covers what is asked for.
     """
     one_of("strategy", strategy, STRATEGIES)
-    one_of("optimizer", optimizer, get_args(OptimizerKind))
+    remedy = "CorrectedAdam, and SGD with momentum, count as 'sgd'; AdamW and the like as 'adam'."
+    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
     one_of("accounting", accounting, ("deterministic", "verified"))
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
+    flag("random_sampling", random_sampling)
+    flag("drop_last", drop_last)
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
@@ -146,6 +150,8 @@ def plan(
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     chosen = choose(rows, [*notes, space.reason], quiet=quiet)
+    if quiet:  # more memory gains error of sums, by which the choice was not made
+        return chosen
     return replace(
         chosen, reason=" ".join(filter(None, (chosen.reason, more_room(found, space, chosen.chosen))))
     )

@@ -26,6 +26,8 @@ BINS_UP_TO = 1024
 PASSES_IN_BINS, PASSES_BUFFERED = 4, 64
 #: The search for the least noise ends about so far below the rough one, and at most so far.
 ABOUT, LEAST = 0.97, 0.9
+#: Epsilon from which classes of bins bound overlapping bins better than chains may, and bins up to which.
+CLASSES_FROM, CLASSES_UP_TO = 8.0, 32
 #: How far below the goal the epsilon of a costly calibration may stay.
 SLACK = 0.005
 #: Buffers of the BLTs in bins, and the parts of a pass that they are designed for: what fades sooner leaves
@@ -107,8 +109,7 @@ class InBins:
             for steps in sorted({max(buffers + 1, round(part * self.period)) for part in _PARTS}):
                 strategy = self._fading(steps, buffers)
                 if strategy is not None:
-                    gram = bins_gram(strategy, self.period)
-                    yield self._candidate(strategy, BinsBound(gram, classes=(), renyi=False))
+                    yield self._candidate(strategy, self._quick(strategy))
 
     def _fading(self, steps: int, buffers: int) -> Strategy | None:
         """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""
@@ -117,6 +118,12 @@ class InBins:
         return strategy if strategy.structure.nonnegative else None
 
     # -- noise ---------------------------------------------------------------------------------
+
+    def _quick(self, strategy: Strategy) -> BinsBound:
+        """Chains, and classes where these may give much less."""
+        gram = bins_gram(strategy, self.period)
+        chained = self._epsilon < CLASSES_FROM and self.period > CLASSES_UP_TO
+        return BinsBound(gram, classes=() if chained else None, renyi=False)
 
     @property
     def _epsilon(self) -> float:

@@ -67,7 +67,7 @@ def room(dimension: int | None, memory_budget: float | None) -> Room:
     if dimension is not None:
         positive_int("dimension", dimension)
     if memory_budget is not None:
-        budget = positive_float("memory_budget", memory_budget)
+        budget = positive_float("memory_budget", memory_budget, remedy="Give bytes, such as 2e9.")
         if dimension is None:
             raise ValueError(
                 f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from anechoic.planning.records import PlanRow
 
 HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory", "time")
+BY_LENGTH = ("steps", "predicted / steps")
 LEGEND = (
     "→ the choice; · no row has less noise state and less error. σ: noise std over the reference sensitivity."
     " Predicted: std of the noise in a sum of mean gradients, per coordinate, RMS over the steps, in clip"
@@ -24,16 +25,27 @@ def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
     return "\n".join([*table(rows), *notes])
 
 
+def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
+    """Of the columns; two more where runs differ in length, by the last of which they are ranked then."""
+    return (*HEAD, *BY_LENGTH) if several_lengths(rows) else HEAD
+
+
+def several_lengths(rows: Sequence[PlanRow]) -> bool:
+    """Whether the runs of these rows have different numbers of steps."""
+    return len({row.mechanism.steps for row in rows}) > 1
+
+
 def table(rows: Sequence[PlanRow]) -> list[str]:
     """Heading, rule and one line a candidate."""
-    lines = [HEAD, *(cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    long = several_lengths(rows)
+    lines = [headings(rows), *(cells(row, long=long) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     ruled = (lines[0], tuple("-" * width for width in widths), *lines[1:])
     return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in ruled]
 
 
-def cells(row: PlanRow) -> tuple[str, ...]:
-    """One line of the table."""
+def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
+    """One line of the table; `long` with the columns of runs of different length."""
     rows = f"{row.history} row{'s' * (row.history != 1)}"
     about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
     numbers = [
@@ -49,6 +61,7 @@ def cells(row: PlanRow) -> tuple[str, ...]:
         *numbers,
         rows if row.memory is None else size(row.memory),
         "" if row.seconds is None else duration(row.seconds),
+        *((str(row.mechanism.steps), f"{about}{row.relative:.3g}") if long else ()),
     )
 
 

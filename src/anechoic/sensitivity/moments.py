@@ -14,6 +14,9 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Dense, Strategy
 
+#: Why a promised participation has no other adjacency.
+MOVES_OTHERS = "Adding or removing a record may move others to other steps, which no promise excludes."
+
 DENSE = 512  # steps up to which the two Gram matrices are added as arrays
 
 
@@ -39,7 +42,7 @@ def joint_sensitivity(
         first, second: C1 and C2 of as many steps; None for C2 = C1.
         participation: Pi.
         weight: > 0.
-        adjacency: "zero_out" (add-or-remove too) or "replace_one".
+        adjacency: "zero_out" or "replace_one".
 
     Raises:
         ValueError: for an argument out of range.
@@ -51,7 +54,7 @@ def joint_sensitivity(
         (arXiv 2502.06597), for one participation and replace-one; docs/proofs/joint-moments.md.
     """
     weight = positive_float("weight", weight)
-    one_of("adjacency", adjacency, ("zero_out", "add_or_remove", "replace_one"))
+    one_of("adjacency", adjacency, ("zero_out", "replace_one"), remedy=MOVES_OTHERS)
     if second is not None and second.n != first.n:
         raise MismatchError(f"second.n={second.n} must be the {first.n} steps of the first strategy.")
     one = sensitivity(first, participation)

@@ -36,7 +36,7 @@ def images_in(directory: str) -> Images:
 
 
 def figure_3(directory: str, folder: Path, contest: Contest | None = None) -> Exhibit:
-    """DP-MF, DP-MF+, DP-SGD and planned mechanisms trained on images (slow: half an hour).
+    """DP-MF, DP-MF+, DP-SGD and planned mechanisms trained on images (slow: a quarter of an hour).
 
     Args:
         directory: folder of the four files.

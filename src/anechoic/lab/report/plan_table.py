@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from anechoic.planning import Plan, PlanRow
 from anechoic.planning.families import family
-from anechoic.planning.table import ESTIMATED, HEAD, LEGEND, cells, table
+from anechoic.planning.table import ESTIMATED, LEGEND, cells, headings, several_lengths, table
 
 
 def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
@@ -23,7 +23,7 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
     if any(row.estimated for row in shown):
         notes.append(ESTIMATED)
     if left:
-        notes.append(f"{left} more candidates with a larger predicted error: --all shows them.")
+        notes.append(f"{left} more candidates, ranked below those shown: --all shows them.")
     if find_spec("rich") is None or not sys.stdout.isatty():  # in a file or a pipe nothing is cut or wrapped
         print("\n".join([*table(shown), "", *notes, "", plan.reason]))
         return
@@ -34,13 +34,14 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
     console = Console()
     several = len({row.batch_size for row in plan.rows}) > 1
     dropped = set() if console.width >= 112 else {"σ", "time"} | (set() if several else {"B"})
-    kept = [i for i, heading in enumerate(HEAD) if heading not in dropped]
+    heads, long = headings(shown), several_lengths(shown)
+    kept = [i for i, heading in enumerate(heads) if heading not in dropped]
     grid = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for i in kept:
-        right = HEAD[i] not in ("", "strategy", "batches")
-        grid.add_column(HEAD[i], justify="right" if right else "left", no_wrap=True)
+        right = heads[i] not in ("", "strategy", "batches")
+        grid.add_column(heads[i], justify="right" if right else "left", no_wrap=True)
     for row in shown:
-        values = cells(row)
+        values = cells(row, long=long)
         grid.add_row(*(values[i] for i in kept), style="bold green" if row.chosen else None)
     console.print(grid)
     for line in notes:

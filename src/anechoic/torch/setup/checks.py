@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from anechoic._validate import one_of, positive_float
+from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.loading.loader import PrivateDataLoader
@@ -38,12 +38,13 @@ def check_options(
     loss_reduction: str,
     rand_on_empty: bool,
     max_grad_norm: Any,
+    **flags: Any,
 ) -> None:
-    """Refuse options of Opacus that this engine does not have.
+    """Refuse options of Opacus that this engine does not have, and flags that are neither True nor False.
 
     Raises:
         UnsupportedError: for an option that Opacus has.
-        ValueError: for a word that neither knows.
+        ValueError: for a word that neither knows, or such a flag.
     """
     if clipping != "flat":
         raise UnsupportedError(
@@ -62,6 +63,8 @@ def check_options(
             " batches have length 0."
         )
     source_class(grad_sample_mode)
+    for name, value in flags.items():
+        flag(name, value)
     one_of("loss_reduction", loss_reduction, ("mean", "sum"))
     if isinstance(max_grad_norm, (list, tuple)):
         raise UnsupportedError(

@@ -135,6 +135,9 @@ def check(setup: Setup) -> list[nn.Parameter]:
         loss_reduction=setup.loss_reduction,
         rand_on_empty=setup.rand_on_empty,
         max_grad_norm=setup.max_grad_norm,
+        poisson_sampling=setup.poisson_sampling,
+        batch_first=setup.batch_first,
+        wrap_model=setup.wrap_model,
     )
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
