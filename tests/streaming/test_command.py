@@ -217,7 +217,7 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
         "SECRET",
     ]
     code, text, _ = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
-    assert code == 0 and "private: 2 records unit took part as often as it may" in text
+    assert code == 0 and "private: 2 records of units that took part as often as they may" in text
     assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)
     monkeypatch.setenv("SECRET", "xy")
     with pytest.raises(ValueError, match="64 hexadecimal"):
