@@ -184,7 +184,7 @@ def test_time_may_not_go_back():
         count.release("2013")
     with pytest.raises(ValueError, match="went back"):
         count.steps([1, 1], times=[7, 6])
-    with pytest.raises(ValueError, match="went back"):
+    with pytest.raises(ValueError, match="finite number"):
         count.release(math.nan)
     assert count.step == 2
 
