@@ -62,13 +62,13 @@ def test_times_before_the_start_and_none_at_all():
 
 @pytest.mark.parametrize(("text", "expected"), [("30s", 30), ("15min", 900), ("1.5h", 5400), ("1 d", 86400)])
 def test_lengths(text, expected):
-    assert length_of(text) == expected
+    assert length_of(text, "--every") == expected
 
 
 @pytest.mark.parametrize("text", ["", "h", "0h", "-1h", "1y", "1h30"])
 def test_lengths_that_are_none(text):
-    with pytest.raises(ValueError, match="must be a length of time"):
-        length_of(text)
+    with pytest.raises(ValueError, match="--every .* must be a length of time"):
+        length_of(text, "--every")
 
 
 def test_an_unknown_zone_is_refused():
@@ -217,7 +217,7 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
         "SECRET",
     ]
     code, text, _ = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
-    assert code == 0 and "private: 2 records unit took part as often as it may" in text
+    assert code == 0 and "private: 2 records of units that took part as often as they may" in text
     assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)
     monkeypatch.setenv("SECRET", "xy")
     with pytest.raises(ValueError, match="64 hexadecimal"):
@@ -237,13 +237,44 @@ def test_standard_input(capsys, monkeypatch):
     assert code == 0 and "2 steps released" in text and "from the first record" in text
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
+    state = ["--state", tmp_path / "s"] if kept else []
+    arguments = ["--input", table, *WHEN, "--count", "--epsilon", "1", *state]
+    several, groups = streaming.Estimator.steps, []
+
+    def interrupted(*given, **more):
+        groups.append(None)
+        if len(groups) == 2:
+            raise KeyboardInterrupt
+        return several(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("anechoic.streaming.command.GROUP", 2)
+        patch.setattr(streaming.Estimator, "steps", interrupted)
+        code, _, error = run(capsys, *arguments)
+    assert code == 130 and "stopped" in error
+    if kept:
+        assert f"2 released steps are kept in {tmp_path / 's'}" in error and "the same command" in error
+        code, text, _ = run(capsys, *arguments)
+        assert code == 0 and "1 steps released, 3 in all" in text
+    else:
+        assert "without --state nothing is kept" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--epsilon", "1"], "nothing to release"),
+        (["--epsilon", "1"], "--quantiles or --distribution"),
+        (["--count", "--epsilon", "1", "--follow", "5"], "--follow '5' must be a length of time"),
+        (["--quantiles", "delay:0:200:7", "--epsilon", "1"], "high 196 or 203"),
+        (["--distribution", "delay:0:1:0.3", "--epsilon", "1"], "high 0.9 or 1.2"),
+        (["--distribution", "delay:0:1:3", "--epsilon", "1"], "high 3, or another width"),
         (["--count", "--epsilon", "0"], "epsilon=0.0"),
         (["--histogram", "carrier", "--epsilon", "1"], "categories taken from the data"),
         (["--quantiles", "delay:5:1:1", "--epsilon", "1"], "low < high"),
+        (["--quantiles", "delay:0:1e300:1e-300", "--epsilon", "1"], "low < high"),
+        (["--quantiles", "delay:0:1:inf", "--epsilon", "1"], "low < high"),
         (["--mean", "delay:a:1", "--epsilon", "1"], "'a' in 'delay:a:1' is no number"),
         (["--sum", "nosuch:1", "--epsilon", "1"], "no column 'nosuch'"),
         (["--count", "--epsilon", "1", "--min-sep", "3"], "need --unit"),
@@ -347,7 +378,7 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
 
 def test_short_forms():
     found = statistics_of(
-        count="t", sums=["a:b:2.5"], means=["x:0:1"], quantiles=["x:0:1:0.25"], distributions=["x:0:1:0.3"]
+        count="t", sums=["a:b:2.5"], means=["x:0:1"], quantiles=["x:0:1:0.25"], distributions=["x:0:1.2:0.3"]
     )
     assert list(found) == ["count", "sum of a:b", "mean x", "quantiles of x", "distribution of x"]
     assert found["quantiles of x"].edges.tolist() == [0, 0.25, 0.5, 0.75, 1.0]

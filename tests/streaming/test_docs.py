@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anechoic.streaming.command import GROUP
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -17,7 +19,14 @@ def test_the_first_lines_of_the_page_run():
     names = {"batch": ["a", "b"]}
     exec(code[0], names)
     assert names["release"].step == 0 and names["visits"].get() is names["release"]
-    exec(code[1], {"streaming": names["streaming"], "batch": ["a", "b"], "ids": [1, 2]})
+    exec(code[1], names)
+    assert list(names["release"].named("carriers")) == ["AA", "UA"]
+    exec(code[2], {"streaming": names["streaming"], "batch": ["a", "b"], "ids": [1, 2]})
+
+
+def test_the_page_for_operators_says_what_one_commit_holds():
+    text = (DOCS / "streaming-operators.md").read_text(encoding="utf-8")
+    assert f"`anechoic stream` keeps {GROUP:,} steps in one commit" in text
 
 
 @pytest.mark.parametrize("name", ["estimator", "estimators"])

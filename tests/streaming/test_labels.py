@@ -82,3 +82,11 @@ def test_a_file_from_before_labels_is_read_by_number(tmp_path):
     stream.close()
     with streaming.Histogram(["a", "b"], epsilon=1.0, horizon=2, state=tmp_path / "s") as again:
         assert next(again.releases()).labels_of("histogram") == ("a", "b")  # a stream knows its own
+
+
+def test_the_only_statistic_needs_no_name():
+    one = streaming.Histogram(["AA", "UA"], epsilon=1.0, horizon=2).release()
+    assert one.named() == one.named("histogram") and list(one.named()) == ["AA", "UA"]
+    pair = {"a": streaming.CountOf(), "b": streaming.CountOf()}
+    with pytest.raises(ValueError, match="name one"):
+        streaming.Dashboard(pair, epsilon=1.0, horizon=2).release().named()

@@ -102,7 +102,7 @@ def test_ledger_and_private_counts_go_on(tmp_path):
     for _ in range(2):
         with board(tmp_path / "s") as stream:
             stream.update({"x": [0.5]}, unit_ids=["a"])
-    assert board(tmp_path / "s").diagnostics() == {"more records of a unit in one step than count": 1}
+    assert board(tmp_path / "s").diagnostics() == {"beyond those of one unit that count in a step": 1}
 
 
 def test_a_batch_that_was_released_gives_the_stored_release(tmp_path):

@@ -82,13 +82,19 @@ def zone_of(name: str) -> tzinfo:
         raise ValueError(f"timezone={name!r} is unknown: give a name such as America/New_York.") from error
 
 
-def length_of(text: str) -> float:
+def length_of(text: str, name: str) -> float:
     """Seconds of a length such as 30s, 15min, 1h, 1d or 1w.
+
+    Args:
+        text: the length.
+        name: of the option that it is of, for the error.
 
     Raises:
         ValueError: for anything else.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)", text.strip())
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"every={text!r} must be a length of time such as 30s, 15min, 1h, 1d or 1w.")
+        raise ValueError(
+            f"{name} {text!r} must be a length of time with its unit, such as 30s, 15min, 1h, 1d or 1w."
+        )
     return float(match[1]) * _UNITS[match[2]]

@@ -85,16 +85,15 @@ def statistics_of(
     for kind, texts in ((QuantilesOf, quantiles), (DistributionOf, distributions)):
         for text in texts:
             column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
-            first, last, step = (_number(part, text) for part in (low, high, width))
-            if not (step > 0 and first < last):
-                raise ValueError(f"{text!r}: low < high and width > 0 are needed.")
-            edges = first + step * np.arange(math.ceil((last - first) / step - 1e-9) + 1)
+            edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
             name = "quantiles" if kind is QuantilesOf else "distribution"
             found[f"{name} of {column}"] = (
                 QuantilesOf(edges, column=column) if kind is QuantilesOf else DistributionOf(edges, column)
             )
     if not found:
-        raise ValueError("nothing to release: give --count, --sum, --mean, --histogram or --quantiles.")
+        raise ValueError(
+            "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
+        )
     return found
 
 
@@ -128,20 +127,37 @@ def stream_file(options: Any) -> None:
         counter=options.counter,
         adopt=options.adopt,
     ) as stream:
-        if options.follow is not None:
-            _follow(options, stream, statistics)
-            return
-        columns = _columns(options, statistics)
-        clock = _clock(options, columns)
-        until = None if options.until is None else _moment(options.until, options.timezone)
-        _report(options, stream, feed(stream, columns, clock, until=until, tell=_progress))
+        try:
+            if options.follow is not None:
+                _follow(options, stream, statistics)
+                return
+            columns = _columns(options, statistics)
+            clock = _clock(options, columns)
+            until = None if options.until is None else _moment(options.until, options.timezone)
+            _report(options, stream, feed(stream, columns, clock, until=until, tell=_progress))
+        except KeyboardInterrupt:
+            print(f"\n{_kept(options, stream)}", file=sys.stderr)
+            raise
+
+
+def _kept(options: Any, stream: Estimator) -> str:
+    """What an interrupted run leaves, and how to go on."""
+    if options.state is None:
+        return (
+            "Interrupted: without --state nothing is kept, and another run begins anew. If tables or pages"
+            " of this one were written and shown, its epsilon adds."
+        )
+    return (
+        f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
+        " from there. Tables and pages are written at its end."
+    )
 
 
 def _follow(options: Any, stream: Estimator, statistics: Mapping[str, Statistic]) -> None:
     """Release each step when it is over by the clock of this machine, until Ctrl-C or --until."""
     if options.start is None or options.input == "-":
         raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
-    pause, every = length_of(options.follow), length_of(options.every)
+    pause, every = length_of(options.follow, "--follow"), length_of(options.every, "--every")
     clock = Clock(_moment(options.start, options.timezone), every)
     end = math.inf if options.until is None else _moment(options.until, options.timezone)
     while True:
@@ -244,6 +260,24 @@ def _number(text: str, whole: str) -> float:
         raise ValueError(f"{text!r} in {whole!r} is no number.") from error
 
 
+def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.float64]:
+    """low, low + width, …, high.
+
+    Raises:
+        ValueError: where that does not end at high: the last bucket would be another than was asked for.
+    """
+    buckets = (high - low) / width if width > 0 else math.nan
+    if not (low < high and 0 < buckets < math.inf):
+        raise ValueError(f"{whole!r}: finite low < high and width > 0 are needed.")
+    if abs(buckets - round(buckets)) > 1e-9 * buckets or round(buckets) < 1:
+        fits = [low + width * count for count in (math.floor(buckets), math.ceil(buckets)) if count]
+        raise ValueError(
+            f"{whole!r}: buckets of width {width:g} do not end at {high:g}. Give high"
+            f" {' or '.join(f'{edge:g}' for edge in fits)}, or another width."
+        )
+    return np.asarray(low + width * np.arange(round(buckets) + 1))
+
+
 def _columns(options: Any, statistics: Mapping[str, Statistic]) -> Columns:
     read = sorted({s.column for s in statistics.values() if s.column is not None})
     wanted = sorted({options.time, *read, *([options.unit] if options.unit else [])})
@@ -275,7 +309,7 @@ def _values(texts: list[str], column: str, statistics: Mapping[str, Statistic]) 
 
 
 def _clock(options: Any, columns: Columns) -> Clock:
-    every = length_of(options.every)
+    every = length_of(options.every, "--every")
     if options.start is not None:
         return Clock(_moment(options.start, options.timezone), every)
     times = columns.seconds[np.isfinite(columns.seconds)]

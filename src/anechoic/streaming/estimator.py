@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.errors import HorizonError
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
@@ -26,8 +25,11 @@ from anechoic.streaming.opening import Key, OwnProcess, alone, opened
 from anechoic.streaming.over import Over, Running, checked_over, totals_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
-from anechoic.streaming.standing import Standing, check_time
+from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
+
+#: Releases that are read under the lock at once.
+READ_AT_ONCE = 1024
 
 
 class Estimator:
@@ -152,7 +154,7 @@ class Estimator:
         self._state, secret, salt = opened(
             state, self._identity(), self.shared.labels, key=key, counter=counter, adopt=adopt
         )
-        self._owner, self.lock = OwnProcess(), threading.Lock()
+        self.owner = OwnProcess()
         # one key may serve several streams: their noise differs by the salt, and by what they release
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
@@ -173,7 +175,7 @@ class Estimator:
     @property
     def step(self) -> int:
         """Releases made, which is the index of the open step."""
-        return self._standing.step
+        return self._state.kept
 
     @property
     def contribution(self) -> float:
@@ -207,7 +209,6 @@ class Estimator:
             HorizonError: if all steps were released.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
-        self._owner.check()
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
@@ -226,20 +227,19 @@ class Estimator:
 
         Raises:
             HorizonError: if all steps were released.
-            ValueError: if time goes backwards.
+            ValueError: if time goes backwards, or is something else.
             GuaranteeError: as `update`.
         """
-        self._owner.check()
+        time = plain_time(time)
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
-            raise HorizonError(self._over_horizon("another step"))
+            raise beyond(self.mechanism.steps, self.step, "another step")
         with self._state.transaction():
             made = self._publish(time, self._noise.next())
             self._save()
         self._last = made
         return made
 
-    @alone
     def steps(
         self,
         batches: Iterable[Any],
@@ -260,14 +260,17 @@ class Estimator:
             ValueError: as `update`, before anything is changed; also if the numbers differ.
             HorizonError, GuaranteeError: as `release`.
         """
-        self._owner.check()
-        group = Group.of(batches, unit_ids, times, batch_ids)
+        self.owner.check()
+        return self._steps(Group.of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
+
+    @alone
+    def _steps(self, group: Group) -> list[Release]:
         places = group.known(self._state.seen)
         new = [place for place, known in enumerate(places) if known is None]
         additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
         group.check_times(new, self._standing.time)
         if self.step + len(new) > self.mechanism.steps:
-            raise HorizonError(self._over_horizon(f"{len(new)} more steps"))
+            raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: dict[int, Release] = {}
         if new:
             with self._state.transaction():
@@ -319,13 +322,20 @@ class Estimator:
         return self._last
 
     def releases(self) -> Iterator[Release]:
-        """All releases so far, as they were published."""
-        return self._state.releases()
+        """All releases so far, as they were published; those of a commit when it is on disk, none before."""
+        with self.owner.reading():
+            made = self._state.kept
+        firsts = range(0, made, READ_AT_ONCE)
+        return chain.from_iterable(self._some(first, min(first + READ_AT_ONCE, made)) for first in firsts)
+
+    def _some(self, first: int, last: int) -> list[Release]:
+        with self.owner.reading():
+            return self._state.releases(first, last)
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
         self._state.close()
-        self._owner.leave()
+        self.owner.leave()
 
     def __enter__(self) -> Estimator:
         return self
@@ -337,20 +347,21 @@ class Estimator:
 
     def _read(self, batch: Any, unit_ids: Any) -> Addition:
         if self.step >= self.mechanism.steps:
-            raise HorizonError(self._over_horizon("another step"))
+            raise beyond(self.mechanism.steps, self.step, "another step")
         return self._intake.read(batch, unit_ids)
 
     def _add(self, addition: Addition, batch_id: str | None) -> None:
-        sums, remarks, changed = self._intake.sums(addition, self.step)
+        step = self._standing.step
+        sums, remarks, changed = self._intake.sums(addition, step)
         if changed:
             self._state.accounts.keep(changed)
         if batch_id is not None:
-            self._state.mark(batch_id, self.step)
+            self._state.mark(batch_id, step)
         self._standing.open = self._standing.open + sums
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None, noise: Integers) -> Release:
-        step = self.step
+        step = self._standing.step
         row = self._standing.end_step(noise, self.over, self._row, time)
         estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
         epsilon = self._spent.after(step + 1)
@@ -360,28 +371,21 @@ class Estimator:
         return made
 
     def _learn_again(self) -> None:
-        if self.shared.adaptive:
-            for step, total in totals_of(self.over, self._row, self.step):
-                self.shared.learn(total, self._deviations, step)
+        for step, total in totals_of(self.over, self._row, self.step if self.shared.adaptive else 0):
+            self.shared.learn(total, self._deviations, step)
 
     def _save(self) -> None:
         self._state.save(partial(self._standing.snapshot, self._noise))
 
     def _row(self, step: int) -> Integers:
-        return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
+        with self.owner.reading():
+            return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
         promise = {"by_unit": self.by_unit, "level": self.level, **self.shared.describe()}
         over = [type(self.over).__name__, vars(self.over)]
         return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
-
-    def _over_horizon(self, what: str) -> str:
-        return (
-            f"all {self.mechanism.steps} steps of this stream are planned for, {self.step} are released, and"
-            f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost adds"
-            " to this one's; without horizon there is no last step."
-        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anechoic.streaming.intake import checked_id
-from anechoic.streaming.standing import check_time
+from anechoic.streaming.standing import check_time, plain_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +30,14 @@ class Group:
         """The group, checked.
 
         Raises:
-            ValueError: if the numbers differ, or a batch id is none.
+            ValueError: if the numbers differ, or for a batch id or a time that is none.
         """
         listed = list(batches)
         nothing = [None] * len(listed)
         made = cls(
             listed,
             list(nothing if unit_ids is None else unit_ids),
-            list(nothing if times is None else times),
+            list(nothing) if times is None else [plain_time(time) for time in times],
             list(nothing) if batch_ids is None else [checked_id(name) for name in batch_ids],
         )
         if not len(listed) == len(made.unit_ids) == len(made.times) == len(made.names):

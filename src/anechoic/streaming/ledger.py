@@ -107,11 +107,11 @@ class Ledger:
                 if account.records < self._per_step:
                     changed[unit] = Account(account.steps, step, account.records + 1)
                     continue
-                reason = "more records of a unit in one step than count"
+                reason = "beyond those of one unit that count in a step"
             elif account.steps >= self._most:
-                reason = "unit took part as often as it may"
+                reason = "of units that took part as often as they may"
             elif step - account.last < self._separation:
-                reason = "unit took part too few steps ago"
+                reason = "of units that took part too few steps ago"
             else:
                 changed[unit] = Account(account.steps + 1, step, 1)
                 continue
@@ -123,13 +123,15 @@ class Ledger:
         """The keyed digest under which a unit is kept; 7 and "7" are two units.
 
         Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars)
-        count by what they hold. NULs at the end of a text do not count: NumPy's arrays of text drop them, and
-        which unit an id is must not depend on how it is handed over.
+        count by what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of
+        such drop them, and which unit an id is must not depend on how it is handed over.
         """
-        if isinstance(unit, str) and str.endswith(unit, "\0"):
-            kept = str.rstrip(unit, "\0")
-            unit = kept if type(unit).__eq__ is str.__eq__ else unit
-        return digest_of(unit, self._secret)
+        plain = unit.item() if isinstance(unit, np.str_ | np.bytes_) else unit
+        if isinstance(plain, str) and type(plain).__eq__ is str.__eq__:
+            plain = str.rstrip(plain, "\0") if str.endswith(plain, "\0") else plain
+        elif isinstance(plain, bytes) and type(plain).__eq__ is bytes.__eq__:
+            plain = bytes.rstrip(plain, b"\0") if bytes.endswith(plain, b"\0") else plain
+        return digest_of(plain, self._secret)
 
 
 @singledispatch

@@ -76,12 +76,16 @@ class Release:
         Raises:
             ValueError: if there are several.
         """
+        return self.estimates[self._only_name]
+
+    @property
+    def _only_name(self) -> str:
         if len(self.estimates) != 1:
             raise ValueError(
                 f"this release has {len(self.estimates)} statistics ({', '.join(self.estimates)}): name one,"
                 f" as release[{next(iter(self.estimates))!r}]."
             )
-        return next(iter(self.estimates.values()))
+        return next(iter(self.estimates))
 
     @property
     def estimate(self) -> float | Array:
@@ -104,8 +108,17 @@ class Release:
         plain = ("",) if size == 1 else tuple(map(str, range(size)))
         return self.labels.get(name, plain)
 
-    def named(self, name: str) -> dict[str, float]:
-        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}."""
+    def named(self, name: str | None = None) -> dict[str, float]:
+        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}. A single number has the label "".
+
+        Args:
+            name: of the statistic; None for the only one.
+
+        Raises:
+            ValueError: without a name, if there are several.
+        """
+        if name is None:
+            name = self._only_name
         return dict(zip(self.labels_of(name), self.estimates[name].value.ravel().tolist(), strict=True))
 
     def to_bytes(self) -> bytes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic.errors import HorizonError
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.streaming.over import Over
 from anechoic.streaming.state import Snapshot
@@ -76,6 +79,36 @@ class Standing:
             dict(self.counts),
             self.time,
         )
+
+
+def beyond(planned: int, made: int, what: str) -> HorizonError:
+    """The error of a stream that is asked for more steps than are planned."""
+    return HorizonError(
+        f"all {planned} steps of this stream are planned for, {made} are released, and {what} would not be"
+        " covered by its guarantee. Begin another stream, whose privacy cost adds to this one's; without"
+        " horizon there is no last step."
+    )
+
+
+def plain_time(time: Any) -> str | float | None:
+    """A time as built-in text or number, which can be kept.
+
+    Raises:
+        ValueError: for something else than text, a finite number or None.
+    """
+    plain = time.item() if isinstance(time, np.generic) else time
+    if plain is None:
+        return None
+    if isinstance(plain, str):
+        return str.__str__(plain)
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        with suppress(OverflowError):
+            if math.isfinite(plain):
+                return int.__index__(plain) if isinstance(plain, int) else float.__float__(plain)
+    raise ValueError(
+        f"time={time!r:.60} must be text that sorts, as ISO 8601 in UTC (isoformat() of a datetime), a finite"
+        " number, or None."
+    )
 
 
 def check_time(before: str | float | None, time: str | float | None) -> None:

@@ -37,9 +37,16 @@ class Snapshot:
 
 
 class State(Protocol):
-    """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all."""
+    """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all.
+
+    Attributes:
+        accounts: of units.
+        kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
+            release before, whose row of noise is used again if the transaction is undone.
+    """
 
     accounts: Accounts
+    kept: int
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
@@ -65,8 +72,8 @@ class State(Protocol):
     def row(self, step: int) -> bytes:
         """Its noisy row."""
 
-    def releases(self) -> Iterator[Release]:
-        """All, in order."""
+    def releases(self, first: int, last: int) -> list[Release]:
+        """Those of steps first … last - 1, in order."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -79,6 +86,7 @@ class InMemory:
         self.accounts: Accounts = MemoryAccounts()
         self._made: list[tuple[Release, bytes]] = []
         self._seen: dict[str, int] = {}
+        self.kept = 0
         self._fault = False
 
     @contextmanager
@@ -96,6 +104,7 @@ class InMemory:
             )
         self._fault = True
         yield
+        self.kept = len(self._made)
         self._fault = False
 
     def load(self) -> Snapshot | None:
@@ -105,7 +114,8 @@ class InMemory:
         """The estimator is its own snapshot."""
 
     def seen(self, batch_id: str) -> int | None:
-        return self._seen.get(batch_id)
+        step = self._seen.get(batch_id)
+        return None if self._fault and step is not None and step >= self.kept else step
 
     def mark(self, batch_id: str, step: int) -> None:
         self._seen[batch_id] = step
@@ -119,8 +129,8 @@ class InMemory:
     def row(self, step: int) -> bytes:
         return self._made[step][1]
 
-    def releases(self) -> Iterator[Release]:
-        return iter([release for release, _ in self._made])
+    def releases(self, first: int, last: int) -> list[Release]:
+        return [release for release, _ in self._made[first:last]]
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -8,6 +8,7 @@ nobody, so that its row of noise may be used again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -72,6 +73,7 @@ class Store(StateFile):
         self._labels = dict(labels or {})
         super().__init__(path, identity=identity, salt=new_salt(), key=key, counter=counter, adopt=adopt)
         self.accounts: Accounts = self._members
+        self.kept = self.made
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -114,6 +116,12 @@ class Store(StateFile):
     @property
     def releases_made(self) -> int:
         return self.made
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        with super().transaction():
+            yield
+        self.kept = self.made  # on disk, and counted
 
     # -- content -------------------------------------------------------------------------------
 
@@ -192,9 +200,10 @@ class Store(StateFile):
     def row(self, step: int) -> bytes:
         return bytes(self._database.execute("SELECT row FROM releases WHERE step = ?", (step,)).fetchone()[0])
 
-    def releases(self) -> Iterator[Release]:
-        for (published,) in self._database.execute("SELECT published FROM releases ORDER BY step"):
-            yield Release.from_bytes(published, self._labels)
+    def releases(self, first: int, last: int) -> list[Release]:
+        query = "SELECT published FROM releases WHERE step >= ? AND step < ? ORDER BY step"
+        found = self._database.execute(query, (first, last)).fetchall()
+        return [Release.from_bytes(published, self._labels) for (published,) in found]
 
 
 def _link(before: bytes, published: bytes, row: bytes) -> bytes:
