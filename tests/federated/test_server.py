@@ -2,6 +2,8 @@
 
 import copy
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -211,12 +213,39 @@ def test_a_server_cannot_be_copied_or_shared_with_a_fork():
     server = small_server()
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.copy(server)
-    server._process = os.getpid() + 1
+    server.owner._number = os.getpid() + 1
     with pytest.raises(GuaranteeError, match="is a fork"):
         server.ask(range(9))
     server.shut()
-    with pytest.raises(GuaranteeError, match="is shut"):
+    with pytest.raises(GuaranteeError, match="this server is closed"):
         server.ask(range(9))
+
+
+def test_two_threads_that_close_one_round_release_it_once(monkeypatch):
+    """Two rows for one sum would be two releases of it."""
+    server = small_server()
+    asked, end, outcomes = server.ask(range(9)), server._end, []
+    for client in asked.clients:
+        asked.add(client, {name: np.zeros_like(value) for name, value in server.model.items()})
+
+    def slowly(*arguments):
+        time.sleep(0.1)
+        return end(*arguments)
+
+    def close():
+        try:
+            outcomes.append(server.close(asked).released)
+        except DesynchronizedError:
+            outcomes.append(None)
+
+    monkeypatch.setattr(server, "_end", slowly)
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes, key=str) == [None, True]
+    assert server.step == 1
 
 
 def test_after_a_round_that_failed_half_way_no_row_is_used():

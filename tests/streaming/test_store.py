@@ -10,8 +10,8 @@ import pytest
 from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.participation import MinSep
+from anechoic.runs.own_process import OwnProcess
 from anechoic.sampling import External
-from anechoic.streaming.opening import OwnProcess
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
 
@@ -247,7 +247,7 @@ def test_a_fork_is_refused(tmp_path):
     child = os.fork()
     if child == 0:
         try:
-            stream._owner = OwnProcess()  # as if the stream did not look itself
+            stream.owner = OwnProcess("stream")  # as if the stream did not look itself
             stream.release()
         except GuaranteeError:
             os._exit(7)

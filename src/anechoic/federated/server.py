@@ -28,6 +28,7 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
+from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.units.ids import plain_id
 
 
@@ -96,7 +97,7 @@ class Server:
         self.layout = Layout.of(initial, exclude)
         self._setting = checked_setting(setting)
         self._like = {name: np.array(array) for name, array in initial.items()}
-        self._process, self._failed = os.getpid(), False
+        self.owner, self._failed = OwnProcess("server"), False
         self._start(state, key, counter, adopt)
 
     def _start(
@@ -177,6 +178,7 @@ class Server:
         """The clients of these ids, looked up once: `ask` then takes milliseconds for a million of them."""
         return self._ledger.clients(available)
 
+    @alone
     def ask(self, available: Any) -> Asked:
         """Choose clients for the open step, charge them, and commit that; then the caller may send.
 
@@ -193,7 +195,7 @@ class Server:
             ValueError: for something that is no list of ids.
             GuaranteeError: in a fork, or after a failure that left the state behind.
         """
-        self._check_own()
+        self._check_whole()
         if self.finished:
             raise HorizonError(
                 f"all rounds of this run ({self.mechanism.steps}) are released, and another one would not be"
@@ -247,6 +249,7 @@ class Server:
         )
         return self._round
 
+    @alone
     def close(self, asked: Asked) -> Closed:
         """End a round. With `min_replies` answers its sum is released, and one row of noise used; else not.
 
@@ -254,7 +257,7 @@ class Server:
             DesynchronizedError: for a round that is over, or of another server.
             GuaranteeError: as `ask`.
         """
-        self._check_own()
+        self._check_whole()
         if asked is not self._round or not asked.open:
             raise DesynchronizedError(
                 f"the round of step {asked.step}, attempt {asked.attempt}, is not the open one: it was"
@@ -341,7 +344,7 @@ class Server:
     def shut(self) -> None:
         """Give the state back; it can be opened again."""
         self._state.close()
-        self._process = -1
+        self.owner.leave()
 
     def __enter__(self) -> Server:
         return self
@@ -368,21 +371,13 @@ class Server:
             sort_keys=True,
         )
 
-    def _check_own(self) -> None:
-        if self._process == os.getpid():
-            if self._failed:
-                raise GuaranteeError(
-                    "a round failed half-way: what is in memory is between two steps, and another row of"
-                    " noise would not be the one that its step has. Open the state again: the round has the"
-                    " same clients. Without a state the run is over."
-                )
-            return
-        if self._process == -1:
-            raise GuaranteeError("this server is shut: open its state again.")
-        raise GuaranteeError(
-            f"this server belongs to process {self._process}, and process {os.getpid()} is a fork of it: both"
-            " would use the same rows of noise. Make the server in the process that uses it."
-        )
+    def _check_whole(self) -> None:
+        if self._failed:
+            raise GuaranteeError(
+                "a round failed half-way: what is in memory is between two steps, and another row of"
+                " noise would not be the one that its step has. Open the state again: the round has the"
+                " same clients. Without a state the run is over."
+            )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(

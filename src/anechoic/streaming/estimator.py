@@ -16,12 +16,13 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
+from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
-from anechoic.streaming.opening import Key, OwnProcess, alone, opened
+from anechoic.streaming.opening import Key, opened
 from anechoic.streaming.over import Over, Running, checked_over, totals_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
@@ -154,7 +155,7 @@ class Estimator:
         self._state, secret, salt = opened(
             state, self._identity(), self.shared.labels, key=key, counter=counter, adopt=adopt
         )
-        self.owner = OwnProcess()
+        self.owner = OwnProcess("stream")
         # one key may serve several streams: their noise differs by the salt, and by what they release
         address = f"streaming noise {salt.hex()} {self._identity()}"
         self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))

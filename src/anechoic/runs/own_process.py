@@ -1,0 +1,83 @@
+"""One process, and one thread at a time, for what uses rows of noise up."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from anechoic.errors import GuaranteeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that changes its object: see `OwnProcess.changing`, of the `owner` there."""
+
+    def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
+        with self.owner.changing():
+            return method(self, *arguments, **options)
+
+    return wraps(method)(waiting)
+
+
+class OwnProcess:
+    """The process that a stream or server belongs to, as long as it is open, and whose turn it is in there.
+
+    Args:
+        what: "stream" or "server", for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._number = self._made_in = os.getpid()
+        self._lock, self._inside = threading.RLock(), False
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Alone: other threads wait. What this thread does inside may read, but not begin another change.
+
+        Raises:
+            GuaranteeError: as `check`; and for a change within a change, as from a signal handler.
+        """
+        self.check()  # before the lock too: in a fork it may be held by a thread that is not there
+        with self._lock:
+            self.check()
+            if self._inside:
+                raise GuaranteeError(
+                    f"a call that changes this {self.what} came from inside of another one (by a signal"
+                    " handler, or by an argument that computes its entries): make it when the other has"
+                    f" returned. After an interrupt, open the {self.what} again."
+                )
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """When no other thread changes it. A fork reads what it took along, without waiting."""
+        return self._lock if self._made_in == os.getpid() else nullcontext()
+
+    def leave(self) -> None:
+        """It is closed."""
+        self._number = -1
+
+    def check(self) -> None:
+        """Refuse one that is closed, or another process's.
+
+        Raises:
+            GuaranteeError: for such a one.
+        """
+        if self._number == os.getpid():
+            return
+        if self._number == -1:
+            raise GuaranteeError(f"this {self.what} is closed: open its state again.")
+        raise GuaranteeError(
+            f"this {self.what} belongs to process {self._number}, and process {os.getpid()} is a fork of it:"
+            f" both would use the same rows of noise. Make the {self.what} in the process that uses it."
+        )
