@@ -53,6 +53,16 @@ def plain(value: Any) -> int | float:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` if it is True or False, of Python or NumPy; a text such as "no" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        kind = type(value).__name__
+        raise ValueError(
+            f"{name}={value!r} must be True or False, not {kind}: write {name}=True or {name}=False."
+        )
+    return bool(value)
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """`value` if it is one of the `allowed` words."""
     if value not in allowed:
