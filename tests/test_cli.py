@@ -10,6 +10,7 @@ import pytest
 
 from anechoic import cli
 from anechoic.cli import commands, manners, parser, values
+from anechoic.lab.studies.federated import deployments
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.sentences import KEYS
 from anechoic.planning import STRATEGIES, plan
@@ -247,6 +248,21 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--epsilon", "1"], "--epsilon with --deployments"),
+        (["--quick", "--rounds", "9"], "--rounds, --quick with --deployments"),
+        (["--out", "elsewhere", "--clients-per-round", "3"], "--clients-per-round, --out with"),
+    ],
+)
+def test_published_settings_take_no_options(capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr(deployments, "deployments_text", lambda: "table")
+    code, out, err = run(capsys, "federate", "--deployments", *arguments)
+    assert (code, out) == (2, "") and said in err
+    assert run(capsys, "federate", "--deployments")[:2] == (0, "table\n")
+
+
 def test_train_does_not_write_over_the_runs_of_an_earlier_study(capsys, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -53,19 +53,22 @@ def plain(value: Any) -> int | float:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` if it is True or False, of Python or NumPy; a text such as "no" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        kind = type(value).__name__
+        raise ValueError(
+            f"{name}={value!r} must be True or False, not {kind}: write {name}=True or {name}=False."
+        )
+    return bool(value)
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...], *, remedy: str = "") -> str:
     """`value` if it is one of the `allowed` words."""
     if value not in allowed:
         words = ", ".join(map(repr, allowed))
         raise ValueError(f"{name}={value!r} is unknown: choose one of {words}.{_tail(remedy)}")
     return str(value)
-
-
-def flag(name: str, value: Any) -> bool:
-    """`value` if it is True or False, also NumPy's; a text such as "no" would count as True."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{name}={value!r} must be True or False.")
-    return bool(value)
 
 
 def finite_array(name: str, value: ArrayLike, *, ndim: int = 1, length: int | None = None) -> Array:

@@ -160,6 +160,7 @@ def test_every_kind_of_malformed_reply_is_refused_with_a_reason():
     assert reasons == {
         "arrays that are not those of the model",
         "a number that is not finite",
+        "an error or nothing readable in place of an update",
         "no update on the grid",
     }
 

@@ -260,6 +260,15 @@ def test_a_setting_that_no_file_can_hold_is_refused(tmp_path, setting):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("adopt", ["no", "yes", 1, None])
+def test_whether_to_adopt_is_true_or_false(tmp_path, adopt):
+    for state in (None, tmp_path / "run"):
+        with pytest.raises(ValueError, match=r"adopt=.* must be True or False.* write adopt=True"):
+            small_server(state=state, adopt=adopt)
+    assert not list(tmp_path.iterdir())
+    assert small_server(adopt=np.False_).step == 0
+
+
 def test_something_else_is_refused(tmp_path):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "state.db").write_text("x" * 5000)

@@ -183,7 +183,7 @@ def test_a_shared_node_keeps_no_state_of_a_user(caplog):
     assert caplog.text.count("thrown away") == 2  # in the two rounds before: this node keeps what is its own
 
 
-@pytest.mark.parametrize("options", [{"metrics": "loss"}, {"largest_clip_norm": 0.0}])
+@pytest.mark.parametrize("options", [{"metrics": "loss"}, {"largest_clip_norm": 0.0}, {"masked_only": "no"}])
 def test_the_mod_refuses(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         ClippedUpdate(**options)

@@ -214,6 +214,10 @@ def test_each_failing_client_is_one_line(caplog):
 
     with caplog.at_level("INFO", logger="flwr"):
         small.run(over=small.grid(small.client_app(training)), rounds=1)
+    assert "no array" not in caplog.text
+    told = [record for record in caplog.records if "in place of an update" in record.message]
+    assert len(told) == small.PER_ROUND + 1, "one for each at the server, and the kinds of the round"
+    assert "a client answered with error" not in caplog.text
     failed = [record for record in caplog.records if "training failed" in record.message]
     assert len(failed) == small.PER_ROUND
     for record in failed:
@@ -264,11 +268,16 @@ def test_configuration_reaches_the_training_function():
         ({"clip_norm": -0.5, "mechanism": small.mechanism()}, "clip_norm"),
         ({"discipline": 20, "mechanism": small.mechanism()}, "CoolDown"),
         ({"optimizer": "adam"}, "ServerOptimizer"),
+        ({"masked": "yes"}, "masked='yes' must be True or False, not str"),
+        ({"masked": "no"}, "masked='no'"),
+        ({"masked": 1}, "masked=1"),
+        ({"masked": None}, "masked=None"),
+        ({"adopt": "no"}, "adopt='no' must be True or False"),
         ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon"),
         ({"rounds": 5, "population": 50, "epsilon": 1.0, "delta": 0.0}, "delta"),
         (
             {"rounds": 5, "population": 3, "epsilon": 1.0, "clients_per_round": 4},
-            "different clients|participations",
+            "different ones, but there are 3",
         ),
     ],
 )

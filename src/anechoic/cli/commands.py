@@ -31,6 +31,20 @@ def demo(options: argparse.Namespace) -> None:
     )
 
 
+def _check_alone(name: str, options: argparse.Namespace) -> None:
+    """Refuse options beside one that takes none of them."""
+    own = (name, "command", "command_line", "run", "usual")
+    given = [
+        "--" + other.replace("_", "-")
+        for other, value in vars(options).items()
+        if other not in own and value != options.usual(other)
+    ]
+    if given:
+        raise ValueError(
+            f"{', '.join(given)} with --{name}, which prints settings as they were published: give it alone."
+        )
+
+
 def _check_resume(options: argparse.Namespace) -> None:
     if options.resume and options.checkpoint is None:
         raise ValueError("--resume needs --checkpoint, the folder to go on from.")
@@ -71,6 +85,7 @@ def train(options: argparse.Namespace) -> None:
 
 def federate(options: argparse.Namespace) -> None:
     if options.deployments:
+        _check_alone("deployments", options)
         from anechoic.lab.studies.federated.deployments import deployments_text
 
         with patience("optimising strategies for the published settings"):

@@ -102,7 +102,7 @@ def _add_federate(commands: Any) -> None:
     _add_running(federate, Path("federate-report"))
     federate.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep the outcome of every run here")
     federate.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    federate.set_defaults(run=do.federate)
+    federate.set_defaults(run=do.federate, usual=federate.get_default)
 
 
 def _add_running(command: argparse.ArgumentParser, out: Path) -> None:

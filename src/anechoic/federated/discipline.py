@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,23 +55,42 @@ class Discipline(ABC):
         Raises:
             ValueError: with the arithmetic.
         """
+        if per_round > clients:
+            raise ValueError(
+                f"a round of {counted(per_round, 'client')} needs as many different ones, but there are"
+                f" {clients}. Plan at most {counted(clients, 'client')} a round, or with more clients."
+            )
         most = self.participation.max_participations_in(rounds)
         wanted, supplied = per_round * rounds, clients * most
         if wanted > supplied:
             raise ValueError(
-                f"{per_round} clients x {rounds} rounds = {wanted} participations, but {clients} clients that"
-                f" take part at most {most} times each ({self!r}) supply {clients} x {most} = {supplied}."
-                f" Plan at most {supplied // per_round} rounds, or {supplied // rounds} clients a round, or"
-                " let clients take part more often."
+                f"{counted(per_round, 'client')} x {counted(rounds, 'round')} ="
+                f" {counted(wanted, 'participation')}, but {counted(clients, 'client')} that take part at"
+                f" most {counted(most, 'time')} each ({self!r}) supply {clients} x {most} = {supplied}."
+                f" Plan {self._possible(rounds, clients, per_round)}let clients take part more often."
             )
         apart = self.apart(rounds)
         if per_round * apart > clients:
             raise ValueError(
-                f"{per_round} clients x {apart} rounds = {per_round * apart} different clients, since nobody"
-                f" takes part in two of {apart} rounds in a row ({self!r}), but there are {clients}. Plan at"
-                f" most {clients // apart} clients a round, or at most {clients // per_round} rounds between"
-                " two participations."
+                f"{counted(per_round, 'client')} x {apart} rounds = {per_round * apart} different clients,"
+                f" since nobody takes part in two of {apart} rounds in a row ({self!r}), but there are"
+                f" {clients}. Plan {self._possible(rounds, clients, per_round)}at most"
+                f" {counted(clients // per_round, 'round')} from one participation to the next."
             )
+
+    def _possible(self, rounds: int, clients: int, per_round: int) -> str:
+        """What such a plan can be changed to, as the beginning of a list; empty where nothing is left."""
+
+        def impossible(fewer: int) -> bool:
+            supplied = clients * self.participation.max_participations_in(fewer)
+            return per_round * fewer > supplied or per_round * self.apart(fewer) > clients
+
+        # who can fill so many rounds can fill fewer
+        fewer = bisect_left(range(1, rounds), True, key=impossible)
+        most = self.participation.max_participations_in(rounds)
+        smaller = min(clients * most // rounds, clients // self.apart(rounds))
+        found = [f"at most {counted(fewer, 'round')}, or "] if fewer else []
+        return "".join([*found, f"at most {counted(smaller, 'client')} a round, or "] if smaller else found)
 
     @abstractmethod
     def apart(self, rounds: int) -> int:

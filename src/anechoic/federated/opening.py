@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from anechoic._validate import flag
 from anechoic.federated.state import RunInMemory, RunState
 from anechoic.federated.store import RunStore
 from anechoic.keys import checked_key, new_key
@@ -24,9 +25,10 @@ def opened(
     """(state, key, salt) of a run, in memory where no path is given.
 
     Raises:
-        ValueError: for a counter without a state, or a key that is none.
+        ValueError: for a counter without a state, a key that is none, or `adopt` that is no bool.
         CheckpointError, GuaranteeError: as `RunStore`.
     """
+    adopt = flag("adopt", adopt)
     if state is not None:
         store = RunStore(state, identity=identity, key=key, counter=counter, adopt=adopt)
         return store, store.key, store.salt

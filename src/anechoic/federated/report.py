@@ -149,7 +149,8 @@ def _trust(unit: str, single: bool, sums: bool) -> str:
         return f"{seen}. Some updates reached it in sums: there, {masked}"
     if sums:
         return (
-            f"the server with sums of updates and with the noise, not with single updates; each {unit} with"
+            "the server with sums of updates, with making no second sum of the same updates (which would show"
+            f" single ones) and with the noise, not with single updates otherwise; each {unit} with"
             f" the norm of its own, since only sums are checked: one that lies weakens the guarantee of none,"
             " and can spoil the model"
         )

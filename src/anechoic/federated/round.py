@@ -24,6 +24,7 @@ FOREIGN = "a client that was not asked"
 DUPLICATE = "a second reply of one client"
 LATE = "late: the round is over"
 OTHER_ROUND = "a reply to another round"
+FAILED = "an error or nothing readable in place of an update"
 UNREADABLE = "a reply that cannot be read"
 NOT_THE_MODEL = "arrays that are not those of the model"
 NOT_FINITE = "a number that is not finite"
@@ -173,6 +174,8 @@ class Asked:
         return None
 
     def _take(self, reply: Any) -> str | None:
+        if reply is None:
+            return self._noted(FAILED)
         if not isinstance(reply, Mapping):
             if type(reply) is np.ndarray and reply.shape == (self._layout.dimension,):
                 reply = reply.copy()  # what is measured is what is added

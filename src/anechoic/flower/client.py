@@ -24,7 +24,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
-from anechoic._validate import positive_int
+from anechoic._validate import flag, positive_int
 from anechoic.federated import secure_sum
 from anechoic.federated.grid import to_grid
 from anechoic.federated.layout import Layout
@@ -152,8 +152,8 @@ class ClippedUpdate:
             masks with keys that no client it knows has signed. None for no signatures. One key a node.
 
     Raises:
-        ValueError: at construction, for metrics given as one string, a limit that is not positive, or a
-            signer that is no function.
+        ValueError: at construction, for metrics given as one string, a limit that is not positive,
+            masked_only that is neither True nor False, or a signer that is no function.
     """
 
     metrics: Collection[str] = ()
@@ -170,6 +170,7 @@ class ClippedUpdate:
             )
         if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
             raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
+        flag("masked_only", self.masked_only)
         positive_int("smallest_threshold", self.smallest_threshold, minimum=2)
         if self.signer is not None and not callable(self.signer):
             raise ValueError(

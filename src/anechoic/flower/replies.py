@@ -45,9 +45,11 @@ class PlainRound:
 
     def _one(self, client: ClientId, reply: Message) -> None:
         if reply.has_error():
-            _log.warning("a client answered with error %d", reply.error.code)
-            if reply.error.code not in SILENT:
-                self.asked.add(client, None)
+            if reply.error.code in SILENT:
+                _log.warning("a client did not answer (error %d)", reply.error.code)
+            else:
+                _log.debug("a client answered with error %d", reply.error.code)
+                self.asked.add(client, None)  # which logs it
             return
         vector: Any = None
         try:

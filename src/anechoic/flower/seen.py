@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from anechoic._validate import flag
 from anechoic.federated.clients import ClientId
 from anechoic.federated.fitting import check_fewest
 from anechoic.federated.secure_sum.keys import checked_identity
@@ -39,6 +40,7 @@ class Seen:
                 f"unprotected_metrics={given!r} must be a collection of names, such as [{given!r}]."
             )
         object.__setattr__(self, "metrics", tuple(given))
+        object.__setattr__(self, "masked", flag("masked", self.masked))
         if self.masked and self.metrics:
             raise ValueError(
                 f"unprotected_metrics={list(self.metrics)} would show single clients to the server,"
@@ -89,11 +91,13 @@ class Seen:
         if self.signers is None:
             return (
                 "sums only reach the server (masks), which is trusted to follow the protocol: the keys of"
-                " masks are signed by nobody"
+                " masks are signed by nobody, and two sums of the same updates would show single ones"
             )
         return (
             "sums only reach the server (masks); each client signs the keys of its masks, and takes none that"
-            " are not signed by clients it knows: that the server follows the protocol is checked"
+            " are not signed by clients it knows, which guards against swapped keys and split lists within"
+            " one sum. The server is trusted to make no second sum of the same updates: if one client is in"
+            " one of the two only, their difference is its update"
         )
 
     def lines(self) -> Iterable[tuple[str, str]]:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from anechoic._validate import positive_float, positive_int
+from anechoic._validate import flag, positive_float, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
@@ -67,7 +67,8 @@ class CorrelatedFedOpt(Strategy):
             answers of two thirds of those asked in every stage, and takes four exchanges.
         signers: with `masked`, the public Ed25519 key (32 bytes) of every client that may take part; others
             are not asked. Clients then take no keys of the server's making (`ClippedUpdate(signer=…)`), and a
-            round takes five exchanges.
+            round takes five exchanges. The server is still trusted to make no second sum of the same updates
+            (docs/flower.md).
         min_replies: fewest answers for a release; None for 1, or 2 with masks.
         exclude: names of arrays that are sent but not trained.
         state: directory by which the run outlives this process; key, counter, adopt: as in `Server`
@@ -149,7 +150,7 @@ class CorrelatedFedOpt(Strategy):
             "state": state,
             "key": key,
             "counter": counter,
-            "adopt": adopt,
+            "adopt": flag("adopt", adopt),
             "setting": {"identity": identity.describe(), **self.seen.setting},
         }
         available = self.clients_per_round if min_available is None else min_available

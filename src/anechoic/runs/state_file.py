@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from anechoic._validate import flag
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs.counter import Counter
@@ -82,6 +83,7 @@ class StateFile(ABC):
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
+        adopt = flag("adopt", adopt)
         self.path = Path(os.path.realpath(path))
         self._process = os.getpid()
         self._fault = ""

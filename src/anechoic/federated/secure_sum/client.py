@@ -52,7 +52,8 @@ class SumClient:
 
     That hides the vector from a server that follows the protocol. One that makes up clients, or hands out
     keys of its own, is withstood only with `identity` and `known`: keys and the list of survivors are
-    then signed by known clients, and all who unmask have seen the same list (docs/secure-sums.md).
+    then signed by known clients, and all who unmask have seen the same list. That is within one round: a
+    vector given to two rounds may be learned from the difference of their sums (docs/secure-sums.md).
 
     Args:
         dimension: entries of the vector, >= 0.

@@ -12,6 +12,8 @@ from anechoic.lab.report import words
 from anechoic.lab.report.charts import Axis, Level, Line, line_chart, line_chart_file
 from anechoic.losses import error
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.participation import MinSep
+from anechoic.sampling.base import counted
 from anechoic.statement import statement_of
 from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.workloads import prefix_sum
@@ -124,10 +126,12 @@ def _arm(record: Record, kind: str, epsilon: float) -> Mapping[str, Any] | None:
 
 def _head(record: Record) -> str:
     rounds = record["rounds"]
+    allowed = MinSep(rounds["separation"], rounds["max_participations"])
+    possible = allowed.max_participations_in(rounds["rounds"])
     lead = (
         f"{record['task']['description']}. {rounds['rounds']:,} rounds of {rounds['clients_per_round']}"
-        f" clients; a client rests for {rounds['separation']} rounds and takes part at most"
-        f" {rounds['max_participations']} times, which the server's ledger enforces. It makes"
+        f" clients; a client rests for {counted(rounds['separation'], 'round')} and takes part at most"
+        f" {counted(possible, 'time')}, which the server's ledger enforces. It makes"
         f" {rounds['local_steps']} gradient steps on its own examples, and its update is clipped to"
         f" {rounds['clip_norm']:g}. All arms have the same guarantee for a client (ε,"
         f" δ = 1/N^1.1 = {record['delta']:.3g}), model and rounds: only the correlation of the"

@@ -39,5 +39,6 @@ def test_the_table_has_what_is_printed_beside_what_is_found(monkeypatch):
         "110.96",
         " |",
     ]
+    assert "Toeplitz" in legend and "8.60 is of a banded matrix whose columns are all free" in legend
     for word in lines[0].strip("| ").split(" | ")[1:]:
         assert word in legend or word == "noise", f"{word}: a column that nobody explains"

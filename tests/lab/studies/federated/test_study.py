@@ -10,7 +10,8 @@ pytest.importorskip("matplotlib")
 
 from anechoic.errors import CheckpointError
 from anechoic.lab.report.federated import gain_table
-from anechoic.lab.studies.federated.command import federate, task_of
+from anechoic.lab.studies.federated import command
+from anechoic.lab.studies.federated.command import federate, in_words, task_of
 from anechoic.lab.studies.federated.record import figures_of
 from anechoic.lab.studies.federated.study import TUNING_SEED, FederatedStudy, guess
 from anechoic.lab.studies.federated.tasks import ALPHABET, ChangelogAuthors, Rounds, coded, load
@@ -161,6 +162,41 @@ def test_rounds_that_the_population_cannot_fill_are_refused(folder):
     many = Rounds(60, 20, 3, 2, 2, 1.0, 0.4)
     with pytest.raises(ValueError, match="1,?200"):
         FederatedStudy.of(ChangelogAuthors(str(folder), rounds=many), epsilons=(8.0,))
+
+
+@pytest.mark.parametrize(
+    ("separation", "most", "words"),
+    [
+        (1000, 4, "a client rests for 1000 rounds and takes part at most 1 time."),
+        (20, 4, "at most 3 times."),
+        (1, 4, "rests for 1 round and takes part at most 4 times."),
+    ],
+)
+def test_participations_are_those_that_the_run_has_room_for(separation, most, words):
+    plan = {"rounds": 48, "separation": separation, "max_participations": most}
+    task = task_of("docstrings", None, quick=True, clients=None, rounds=plan)
+    assert in_words(task.rounds).endswith(words)
+
+
+def test_a_rest_as_long_as_the_run_is_called_out(folder, monkeypatch, capsys, tmp_path):
+    def stop(*_, **__):
+        raise InterruptedError
+
+    monkeypatch.setattr(command, "progress", stop)
+    for separation, warned in ((1000, True), (3, False)):
+        plan = {**ROUNDS, "separation": separation}
+        with pytest.raises(InterruptedError):
+            federate(
+                data="changelogs",
+                directory=str(folder),
+                out=tmp_path,
+                jobs=1,
+                command="",
+                epsilons=(8.0,),
+                rounds=plan,
+            )
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("Warning: CoolDown(separation=1000) is as long as the run of 6 rounds" in said) == warned
 
 
 def test_features_are_the_characters_before(folder):

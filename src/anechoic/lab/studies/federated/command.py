@@ -20,6 +20,7 @@ from anechoic.lab.report.federated import (
     headline,
 )
 from anechoic.lab.studies.console import progress
+from anechoic.lab.studies.federated.arms import discipline_of
 from anechoic.lab.studies.federated.record import make_record
 from anechoic.lab.studies.federated.running import execute, stated
 from anechoic.lab.studies.federated.study import SEEDS, FederatedStudy
@@ -34,6 +35,7 @@ from anechoic.lab.studies.keeping import check_empty
 from anechoic.lab.studies.pool import execute_all
 from anechoic.lab.studies.study import Outcome
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling.base import counted
 
 #: Tasks over text, and what a client is in them.
 TEXTS: dict[str, tuple[type[ChangelogAuthors | DocstringSections], str]] = {
@@ -99,6 +101,16 @@ def federate(
     return run(study, title=title, command=command, out=out, jobs=jobs, console=console, **options)
 
 
+def in_words(rounds: Rounds) -> str:
+    """How a federation trains; a client takes part as often as the run has room for."""
+    possible = discipline_of(rounds).participation.max_participations_in(rounds.rounds)
+    return (
+        f"{rounds.rounds:,} {'round' if rounds.rounds == 1 else 'rounds'} of"
+        f" {counted(rounds.clients_per_round, 'client')}; a client rests for"
+        f" {counted(rounds.separation, 'round')} and takes part at most {counted(possible, 'time')}."
+    )
+
+
 def task_of(
     data: str, directory: str | None, *, quick: bool, clients: int | None, rounds: dict[str, int | None]
 ) -> FederatedTask:
@@ -136,11 +148,9 @@ def run(
     for name, mechanism in mechanisms.items():
         (out / f"{name}.json").write_text(mechanism.to_json(), encoding="utf-8")
     console.print(f"[bold]{title}[/]")
-    rounds = study.task.rounds
-    console.print(
-        f"{len(study.arms)} arms of {rounds.rounds:,} rounds of {rounds.clients_per_round} clients; a client"
-        f" rests for {rounds.separation} rounds and takes part at most {rounds.max_participations} times."
-    )
+    console.print(f"{counted(len(study.arms), 'arm')} of {in_words(study.task.rounds)}")
+    if (remark := discipline_of(study.task.rounds).remark(study.task.rounds.rounds)) is not None:
+        console.print(f"Warning: {remark}", style="yellow", markup=False)
     console.print(TUNING, style="dim")
     start = time.perf_counter()
     with progress(study, console) as bars:

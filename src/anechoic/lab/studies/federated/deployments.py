@@ -64,6 +64,9 @@ LEGEND = (
     " client, at most. RMS, max: error of the running sums of updates over all rounds, root mean square and"
     " largest, as standard deviations at noise multiplier 1 (times σ where a setting names one); each"
     " strategy is optimised for the loss of its column. printed: what the source has, where it has it."
+    " banded: here a Toeplitz matrix of b bands with its columns normalised; the printed 8.60 is of a banded"
+    " matrix whose columns are all free (BandMF), a larger class, which takes minutes"
+    " (anechoic.optimize.banded); the printed 7.77 is of another optimisation, above ours."
 )
 
 
