@@ -116,7 +116,7 @@ def test_a_change_inside_of_a_change_is_refused(total, monkeypatch):
             return np.array([1.0])
 
     total.update(Batch())
-    assert inner and all("from inside of such a call" in text for text in inner) and total.step == 0
+    assert inner and all("came from inside of another one" in text for text in inner) and total.step == 0
     assert total.release().step == 0
 
 

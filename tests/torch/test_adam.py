@@ -151,7 +151,7 @@ def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
     adam, sgd = planned(torch.optim.Adam, **options), planned(torch.optim.SGD, **options)
     assert family(adam.mechanism.strategy) == "identity" != family(sgd.mechanism.strategy)
     assert adam.mechanism.epsilon() == pytest.approx(sgd.mechanism.epsilon(), rel=1e-9)
-    assert "CorrectedAdam at the same learning rate" in adam.plan.reason
+    assert "anechoic.torch.CorrectedAdam at 1 to" in adam.plan.reason
     corrected = planned(CorrectedAdam, **options)
     assert corrected.mechanism.strategy.describe() == sgd.mechanism.strategy.describe()
     named = planned(torch.optim.Adam, mechanism="banded", **options)
