@@ -34,7 +34,7 @@ def finite_loss(n: int) -> float:
 
 
 def horizon_free(accurate_to: int, buffers: int) -> list[float]:
-    strategy = an.endless.rational(buffers, accurate_to=accurate_to)
+    strategy = an.strategies.endless.rational(buffers, accurate_to=accurate_to)
     return [strategy.limiting_norm * an.error(an.workloads.prefix_sum(t), strategy.at(t)).last for t in TIMES]
 
 
