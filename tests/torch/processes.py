@@ -79,7 +79,7 @@ def train(
     folder,
     log,
     *,
-    mode="hooks",
+    mode="rows",
     sampling="fixed",
     optimizer="sgd",
     workers=0,
@@ -203,7 +203,7 @@ def repeated(logs):
 def kills(folder, wanted, seed):
     """Kill processes of ever other scripts at random moments until `wanted` were killed."""
     chance = random.Random(seed)
-    grid = list(itertools.product(("hooks", "ghost"), ("fixed", "poisson"), OPTIMIZERS, (0, 2)))
+    grid = list(itertools.product(("rows", "ghost"), ("fixed", "poisson"), OPTIMIZERS, (0, 2)))
     chance.shuffle(grid)
     done = {"kills": 0, "refused": 0, "twice": 0, "unknown": 0, "repeated": 0, "ends": 0, "odd": []}
     for number, (mode, sampling, optimizer, workers) in enumerate(itertools.cycle(grid)):

@@ -15,9 +15,9 @@ from tests.marks import mostly_slow
 
 NOISE_KEY = bytes(range(32))
 SAMPLING_KEY = bytes(range(32, 64))
-MODES = ("hooks", "functorch", "ghost")
+MODES = ("rows", "ghost")
 #: For what a loop or a ledger does whatever the source of gradients is.
-ONE_MODE = mostly_slow(MODES, quick=("hooks",))
+ONE_MODE = mostly_slow(MODES, quick=("rows",))
 FEATURES = 6
 
 
@@ -65,7 +65,7 @@ def mechanism(kind="fixed", *, examples=40, batch_size=8, steps=15, noise_std=0.
 
 
 def start(
-    mode="hooks",
+    mode="rows",
     *,
     mech=None,
     model=None,

@@ -13,6 +13,7 @@ from anechoic.errors import (
     GuaranteeError,
     HorizonError,
     MismatchError,
+    UnsupportedError,
 )
 from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
@@ -31,7 +32,7 @@ from tests.torch.setting import (
     weights,
 )
 
-HOOKED = ("hooks", "functorch")
+HOOKED = ("rows",)
 
 
 def first(run):
@@ -54,9 +55,8 @@ def test_the_ordinary_loop_makes_all_releases(mode):
     assert not torch.equal(weights(run.model), before)
 
 
-@pytest.mark.parametrize("mode", ONE_MODE)
-def test_the_model_can_stay_unwrapped(mode):
-    run, wrapped = start(mode, wrap_model=False), start(mode)
+def test_the_model_can_stay_unwrapped_under_ghost_clipping():
+    run, wrapped = start("ghost", wrap_model=False), start("ghost")
     assert not isinstance(run.module, nn.Module)
     assert torch.equal(train(run), train(wrapped))
 
@@ -169,12 +169,12 @@ def test_step_without_backward_is_refused(mode):
     run = start(mode)
     batches, batch = first(run)
     before = weights(run.model)
-    with pytest.raises(DesynchronizedError, match="not initialized|no clipped gradient"):
+    with pytest.raises(DesynchronizedError, match="no gradient reached|no clipped gradient"):
         run.optimizer.step()
     step(run, batch)
     before, batch = weights(run.model), next(batches)
     run.optimizer.zero_grad()
-    with pytest.raises(DesynchronizedError, match="not initialized|no clipped gradient"):
+    with pytest.raises(DesynchronizedError, match="no gradient reached|no clipped gradient"):
         run.optimizer.step()
     unharmed(run, 1, before)
     step(run, batch)
@@ -187,8 +187,8 @@ def test_gradients_of_another_number_of_examples_are_refused(mode):
     before = weights(run.model)
     for part in ((x[:5], y[:5]), (torch.cat([x, x]), torch.cat([y, y]))):
         run.optimizer.zero_grad()
-        backward(run, part)
-        with pytest.raises(DesynchronizedError, match="whose batch has 8"):
+        with pytest.raises(DesynchronizedError, match="of a batch of 8|whose batch has 8"):
+            backward(run, part)
             run.optimizer.step()
     unharmed(run, 0, before)
     step(run, (x, y))
@@ -218,23 +218,26 @@ def test_a_plain_loss_is_refused_in_ghost_mode():
     run = start("ghost")
     _, (x, y) = first(run)
     before = weights(run.model)
-    nn.functional.cross_entropy(run.forward(x), y).backward()
-    with pytest.raises(DesynchronizedError, match="no clipped gradient"):
-        run.optimizer.step()
-    unharmed(run, 0, before)
+    for first_too in (False, True):  # beside the criterion's it would be left out
+        run.optimizer.zero_grad()
+        if first_too:
+            backward(run, (x, y))
+        nn.functional.cross_entropy(run.forward(x), y).backward()
+        with pytest.raises(DesynchronizedError, match="something else than the losses of the criterion"):
+            run.optimizer.step()
+        unharmed(run, 0, before)
     step(run, (x, y))
 
 
 @pytest.mark.parametrize(
     "meddle",
     [
-        lambda run, x, y: nn.functional.cross_entropy(run.forward(x), y).backward(),
         lambda run, x, y: nn.utils.clip_grad_norm_(run.model.parameters(), 1e-3),
         lambda run, x, y: [setattr(p, "grad", torch.full_like(p, 1e3)) for p in run.model.parameters()],
         lambda run, x, y: setattr(run.module, "max_grad_norm", 100.0),
         lambda run, x, y: torch.autograd.grad(run.forward(x).sum(), run.forward(x), allow_unused=True),
     ],
-    ids=["backward", "clip", "set", "attribute", "grad"],
+    ids=["clip", "set", "attribute", "grad"],
 )
 def test_what_is_done_to_gradients_by_hand_changes_nothing_in_ghost_mode(meddle):
     run, other = start("ghost"), start("ghost")
@@ -254,9 +257,8 @@ def test_a_forward_pass_of_an_earlier_batch_is_refused_in_ghost_mode():
     next(batches)
     before = weights(run.model)
     run.optimizer.zero_grad()
-    stale.backward()
-    with pytest.raises(DesynchronizedError, match="before its batch was delivered"):
-        run.optimizer.step()
+    with pytest.raises(GuaranteeError, match="made from an earlier batch"):
+        stale.backward()
     unharmed(run, 1, before)
 
 
@@ -319,7 +321,7 @@ def test_a_sum_of_losses_is_one_pass_in_ghost_mode():
 # What must not change during a run.
 
 
-@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+@pytest.mark.parametrize("mode", ("rows", "ghost"))
 @pytest.mark.parametrize(
     "change",
     [
@@ -359,10 +361,10 @@ def test_gradient_hooks_are_refused_in_ghost_mode(register):
 
 
 def test_autocast_in_hooks_mode_sums_in_full_precision():
-    hooked = start("hooks")
+    hooked = start("rows")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         step(hooked, first(hooked)[1])
-    outside = start("hooks")
+    outside = start("rows")
     batch = first(outside)[1]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         backward(outside, batch)
@@ -421,11 +423,11 @@ def test_frozen_batch_normalisation_must_stay_in_eval_mode():
     model[0].eval()
     run.optimizer.step()
     run.module.train()
-    with pytest.raises(GuaranteeError, match=r"batch normalisation.*eval"):
+    with pytest.raises(UnsupportedError, match="normalises by statistics of the batch"):
         step(run, next(batches))
 
 
-@pytest.mark.parametrize("mode", ["hooks", "vmap", "ghost"])
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
 def test_batch_normalisation_without_statistics_mixes_in_eval_mode_too(mode):
     model = nn.Sequential(nn.BatchNorm1d(6, affine=False, track_running_stats=False), *network())
     model[0].eval()
@@ -447,7 +449,7 @@ def test_the_original_optimizer_cannot_be_stepped():
 @pytest.mark.parametrize(
     "piece", ["pre_step", "add_noise", "scale_grad", "clip_and_accumulate", "accumulate"]
 )
-@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+@pytest.mark.parametrize("mode", ("rows", "ghost"))
 def test_pieces_of_a_step_cannot_be_called(mode, piece):
     run = start(mode)
     backward(run, first(run)[1])
@@ -531,7 +533,7 @@ def test_a_noise_row_out_of_turn_is_refused():
     ],
     ids=["momentum", "adam", "adamw", "rmsprop"],
 )
-@pytest.mark.parametrize("mode", ("hooks", "ghost"))
+@pytest.mark.parametrize("mode", ("rows", "ghost"))
 def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
     run = start(mode, optimizer=optimizer)
     twin = network()
@@ -600,10 +602,11 @@ def test_an_example_without_finite_gradient_counts_as_zero(mode, value):
     other = start(mode, dataset=clean, mech=mechanism(batch_size=40, steps=2, noise_std=1e-9))
     _, (x, y) = first(run)
     step(run, (x, y))
+    absent = clean.tensors[0][3].clone()
     _, (x, y) = first(other)
     other.optimizer.zero_grad()
     loss = nn.functional.cross_entropy(other.forward(x), y, reduction="none")
-    keep = ~(x == clean.tensors[0][3]).all(1)
+    keep = ~(x == absent).all(1)
     (loss * keep).mean().backward()
     other.optimizer.step()
     assert keep.sum() == 39
@@ -631,20 +634,6 @@ def test_norms_are_those_of_all_parameters_together():
     sums = clipped_sums(samples, 1.0)
     assert torch.allclose(sums[0], torch.tensor([0.9, 0.0]), atol=1e-5)
     assert torch.allclose(sums[1], torch.tensor([1.2]), atol=1e-5)
-
-
-def test_norms_are_measured_in_the_precision_of_the_parameters():
-    # in half precision the norm of this gradient overflows
-    run = start()
-    _, (x, y) = first(run)
-    backward(run, (x, y))
-    (found,) = run.optimizer.source._finished
-    found.samples = {id(p): torch.full((8, *p.shape), 3e4, dtype=torch.float16) for p in run.optimizer.params}
-    found.gradients.clear()  # there is nothing to compare them with, nor a call to repeat for one row
-    run.optimizer.source._calls.rows_of = lambda delivery: ()
-    run.optimizer.step()
-    assert torch.isfinite(weights(run.model)).all()
-    assert 0.01 < (weights(run.model) - weights(network())).norm() < 10
 
 
 def test_the_value_of_a_closure_is_that_of_step():

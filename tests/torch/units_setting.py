@@ -46,9 +46,7 @@ def unit_mechanism(sampling, *, noise_std=TINY, unit="user", clip_norm=CLIP):
     return Mechanism(strategy, sampling, noise_std, clip_norm, unit=unit, accounting=how)
 
 
-def unit_run(
-    mode="hooks", *, ids, sampling, unit="user", noise_std=TINY, model=None, dataset=None, **options
-):
+def unit_run(mode="rows", *, ids, sampling, unit="user", noise_std=TINY, model=None, dataset=None, **options):
     return start(
         mode,
         mech=unit_mechanism(sampling, unit=unit, noise_std=noise_std),

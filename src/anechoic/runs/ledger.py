@@ -38,7 +38,7 @@ class Delivery:
         size: examples in it (0 is possible under Poisson sampling).
         chunk, chunks: it is part `chunk` of `chunks` of its logical batch.
         units: which of its rows are clipped together; None where a row is a unit.
-        content: what the training loop was handed, where `units` is given.
+        content: what the training loop was handed.
     """
 
     step: int

@@ -21,7 +21,7 @@ from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGra
 from anechoic.torch.setup.compatible import Compatible
 from anechoic.torch.setup.options import ByEpsilon, ByNoise, Four, Three, WithCriterion, WithoutCriterion
 from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
-from anechoic.torch.sources.automatic import AUTO
+from anechoic.torch.sources.base import AUTO
 from anechoic.workloads import Workload, prefix_sum
 
 

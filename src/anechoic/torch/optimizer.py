@@ -143,6 +143,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     def _step(self) -> Any:
         delivery = self.ledger.due()
+        self.before_sums()
         self._admit_what_was_loaded()
         self._check_unchanged()
         if delivery.chunk == 0 and self.release.left_over:
@@ -154,7 +155,6 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             return self._sum_and_release(delivery)
 
     def _sum_and_release(self, delivery: Delivery) -> Any:
-        self.before_sums()
         kind = self.source.contributions.kind(delivery)
         sums = self.source.sums(delivery)
         if not delivery.last:

@@ -287,7 +287,7 @@ def test_a_batch_that_cannot_be_emptied_is_refused():
         empty_like({"x": torch.ones(2), "count": 2})
 
 
-@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["hooks", "functorch", "ghost"]))
+@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["rows", "ghost"]))
 def test_empty_batches_are_releases(mode, forward):
     mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
     run = start(mode, mech=mech)
@@ -296,7 +296,7 @@ def test_empty_batches_are_releases(mode, forward):
         for batch in run.loader:
             kinds.add(min(len(batch[0]), 1))
             before = weights(run.model)
-            if mode == "functorch" and not len(batch[0]):
+            if mode == "rows" and not len(batch[0]):
                 run.optimizer.step()  # vmap does not map over nothing
             elif len(batch[0]) or forward:
                 step(run, batch)
@@ -307,7 +307,7 @@ def test_empty_batches_are_releases(mode, forward):
     assert kinds == {0, 1}
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
 def test_an_empty_batch_does_not_take_gradients_of_another(mode):
     mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
     run = start(mode, mech=mech)
@@ -326,7 +326,7 @@ def test_an_empty_batch_does_not_take_gradients_of_another(mode):
 # Whole runs.
 
 
-@pytest.mark.parametrize("mode", every_other(["hooks", "ghost"]))
+@pytest.mark.parametrize("mode", every_other(["rows", "ghost"]))
 def test_a_run_does_not_depend_on_workers(mode):
     ends = [
         train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))

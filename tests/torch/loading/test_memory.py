@@ -85,7 +85,7 @@ def test_sums_left_over_are_refused():
         run.optimizer.step()
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
 def test_the_memory_manager_of_opacus_is_refused(mode):
     run = start(mode)
     with (

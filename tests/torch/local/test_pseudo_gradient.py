@@ -166,7 +166,7 @@ def test_convolutions_and_frozen_parameters():
 
 
 @pytest.mark.parametrize(
-    ("reduction", "combine", "mode"), each_pair(["sum", "mean"], ["sum", "mean"], ["hooks", "functorch"])
+    ("reduction", "combine", "mode"), each_pair(["sum", "mean"], ["sum", "mean"], ["rows"])
 )
 def test_one_local_step_releases_what_the_path_over_unit_gradients_releases(mode, combine, reduction):
     wanted = fit(run_of(combine=combine, reduction=reduction, grad_sample_mode=mode), None)
@@ -564,7 +564,7 @@ def test_arguments_out_of_range():
 
 
 def test_runs_without_units_are_refused():
-    for mode in ("hooks", "ghost"):
+    for mode in ("rows", "ghost"):
         with pytest.raises(UnsupportedError, match="unit_ids"):
             start(mode).engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=1, learning_rate=0.1)
     engine = run_of()[0]

@@ -30,7 +30,7 @@ def dropped(**options):
     return start(mech=mechanism("poisson"), model=network(dropout=0.5), **options)
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
 def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
     found = []
     for seed in (1, 2):

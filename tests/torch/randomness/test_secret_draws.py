@@ -182,7 +182,7 @@ def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing(draws):
     assert not any(mode is draws for mode in _get_current_dispatch_mode_stack())
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost", "vmap"])
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
 def test_runs_draw_so_from_delivery_to_step(mode):
     def active():
         return any(isinstance(one, SecretDraws) for one in _get_current_dispatch_mode_stack())

@@ -71,5 +71,5 @@ def test_make_private_says_it_once(caplog):
     model = nn.Sequential(nn.Linear(6, 2))
     model.head = [nn.Linear(2, 2)]
     with caplog.at_level(logging.WARNING, "anechoic"):
-        start("hooks", model=model)
+        start("rows", model=model)
     assert len([r for r in caplog.records if "not registered: head." in r.getMessage()]) == 1

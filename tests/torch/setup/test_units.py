@@ -156,7 +156,7 @@ def test_a_run_with_max_examples_is_the_one_by_hand(owners):
     assert bare > 0 or owners == "one"
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("mode", ["rows"])
 @pytest.mark.parametrize("ids", every_other(["one unit", "one each", "one large"]))
 def test_extreme_units(mode, ids):
     labels = {
@@ -404,7 +404,7 @@ def test_the_statement_names_units():
         (None, {"unit": "user", "epochs": 1}, MismatchError, "unit_ids is missing"),
         (IDS[:-1], {"epochs": 1}, MismatchError, "owners of 39 examples, and the data set has 40"),
         (IDS, {"epochs": 1, "unit": "example"}, MismatchError, "would not cover a unit"),
-        (IDS, {"epochs": 1, "grad_sample_mode": "ghost"}, UnsupportedError, "'hooks' or 'functorch'"),
+        (IDS, {"epochs": 1, "grad_sample_mode": "ghost"}, UnsupportedError, "Use 'rows'"),
         (IDS, {"epochs": 1, "batch_size": 12}, ValueError, "exceeds the 11 there are"),
         (
             [[0, 1]] * EXAMPLES,

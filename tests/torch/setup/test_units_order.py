@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
@@ -174,39 +174,17 @@ def packed_run(collate=padded, ids=UNITS, dataset=None, **options):
     )
 
 
-def test_packing_a_batch_of_units_is_refused_with_a_remedy_that_helps():
-    remedy = "Pad without packing and without sorting"
+def test_packing_in_the_model_is_each_rows_own_and_sorted_rows_are_refused():
     run = packed_run(enforce_sorted=False)
     x, lengths, _ = next(iter(run.loader))
-    with pytest.raises(GuaranteeError, match=remedy):
-        run.forward(x, lengths)
-    run = packed_run()
-    x, lengths, _ = next(iter(run.loader))
     order = lengths.argsort(descending=True)
-    with pytest.raises(GuaranteeError, match=remedy):  # sorted inside the loop
-        run.forward(2 * x[order], lengths[order].tolist())  # changed, so that OrderWatch cannot follow
-    with pytest.raises(GuaranteeError, match=f"the model was fed .*{remedy}"):  # packed outside the model
+    with pytest.raises(DesynchronizedError, match="another order"):
+        run.forward(2 * x[order], lengths[order])
+    with pytest.raises(UnsupportedError, match="PackedSequence"):  # packed outside of the model
         run.forward(pack_padded_sequence(x[order], lengths[order], batch_first=True))
-    run.forward(x)
-
-
-def test_a_packed_batch_in_the_delivered_order_passes():
-    # a sequential loader over data that are sorted by length already
-    dataset = Sequences()
-    dataset.x = dataset.x[::-1]
-    ids = Units(np.repeat(np.arange(6), 4))
-    run = unit_run(
-        ids=ids,
-        sampling=FixedOrder(6, 3, steps=2),
-        model=Recurrent(),
-        dataset=dataset,
-        loader={"collate_fn": padded},
-        shuffle=False,
-    )
-    x, lengths, _ = next(iter(run.loader))
-    run.forward(x, lengths)
-    with pytest.raises(GuaranteeError, match="Pad without packing"):
-        run.forward(x + 1, lengths)  # cannot be followed
+    found = run.forward(x, lengths)
+    alone = run.model(x[3:4, : lengths[3]])
+    assert torch.allclose(found[3], alone[0], atol=1e-5)
 
 
 # What make_private says.

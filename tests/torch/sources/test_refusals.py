@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
-from tests.torch.setting import backward, mechanism, start, step
+from tests.torch.setting import mechanism, start, step
 
 LENGTH, WORDS, ROWS = 5, 7, 9
 TEXT = torch.randint(WORDS, (2 * ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
@@ -39,14 +39,14 @@ def language(mode, **options):
     return start(mode, mech=mech, model=Language(**options), dataset=TensorDataset(TEXT, TEXT), keys=False)
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost", "auto"])
-def test_shared_positions_are_named_and_the_remedies_work(mode):
-    run = language(mode)
-    found = r"places \(?.*fed with 5 rows.*positions, which all examples share, use grad_sample_mode='vmap'"
-    with pytest.raises(DesynchronizedError, match=found) as caught:
+def test_shared_positions_are_named_and_the_remedies_work():
+    run = language("ghost")
+    found = (
+        r"places \(Embedding\) was called with what does not come from the examples.*grad_sample_mode='rows'"
+    )
+    with pytest.raises(GuaranteeError, match=found):
         step(run, next(iter(run.loader)))
-    assert "'hooks'" not in str(caught.value)
-    for remedy in (language("vmap"), language(mode, shared=False)):
+    for remedy in (language("rows"), language("auto"), language("ghost", shared=False)):
         step(remedy, next(iter(remedy.loader)))
         assert remedy.engine.releases == 1
 
@@ -68,55 +68,17 @@ def test_a_loss_past_the_criterion_is_refused_in_words(own):
     run = language("vmap_loss", loss=own)
     x, y = next(iter(run.loader))
     found = run.module(x)
-    with pytest.raises(DesynchronizedError, match=r"past the criterion.*use grad_sample_mode='vmap'"):
+    with pytest.raises(DesynchronizedError, match=r"past the criterion.*use grad_sample_mode='rows'"):
         (found if own else F.cross_entropy(found, y)).backward()
     if not own:
         step(run, (x, y))
         assert run.engine.releases == 1
 
 
-def test_torch_s_own_words_come_last():
-    class Drops(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2, 6))
-
-        def forward(self, x):
-            return F.dropout(x, 0.5) @ self.weight.t()
-
-    run = start("hooks", model=nn.Sequential(Drops()))
-    with pytest.raises(UnsupportedError, match=r"Drops.*use grad_sample_mode='vmap'.*torch\.func\.vmap said"):
-        backward(run, next(iter(run.loader)))
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x):
-        x = x[:, None]
-        return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
-
-
-def test_layers_that_hooks_cannot_take_are_named():
-    with pytest.raises(UnsupportedError, match=r"attention \(MultiheadAttention\).*='vmap' \(or 'auto'"):
-        start("hooks", model=Attention())
-    run = start("auto", model=Attention())
-    step(run, next(iter(run.loader)))
-    normalised = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(UnsupportedError, match=r"1 \(BatchNorm1d\).*Use GroupNorm instead"):
-        start("hooks", model=normalised)
-    with pytest.raises(GuaranteeError, match="batch normalisation"):
-        start("vmap", model=normalised)
-
-
-@pytest.mark.parametrize("mode", ["hooks", "vmap"])
-def test_a_sum_where_a_mean_was_said_is_warned_of_once(mode, caplog):
+def test_a_sum_where_a_mean_was_said_is_warned_of_once(caplog):
     for reduction, said, times in (("mean", "mean", 0), ("sum", "sum", 0), ("sum", "mean", 1)):
         caplog.clear()
-        run = start(mode, mech=mechanism(steps=2), reduction=said)
+        run = start(mech=mechanism(steps=2), reduction=said)
         run.criterion = nn.CrossEntropyLoss(reduction=reduction)
         with caplog.at_level(logging.WARNING, logger="anechoic"):
             for batch in run.loader:

@@ -48,7 +48,7 @@ def remove(model):
         (remove, r"head\.bias is gone"),
     ],
 )
-@pytest.mark.parametrize(("mode", "when"), [("hooks", 0), ("hooks", 1), ("ghost", 1), ("vmap", 1)])
+@pytest.mark.parametrize(("mode", "when"), [("rows", 0), ("rows", 1), ("ghost", 1)])
 def test_what_was_not_there_at_make_private_is_refused_before_a_release(change, named, mode, when):
     run = start(mode, model=Growing(), shuffle=False)
     with pytest.raises(MismatchError, match=rf"{named}.*Nothing was released"):

@@ -133,17 +133,6 @@ def test_views_of_one_memory_are_read_where_they_are():
     watched.check()
 
 
-def test_gradients_changed_after_clipping_do_not_reach_a_release():
-    run, same = start(), start()
-    for each, factor in ((run, 100.0), (same, 1.0)):
-        batch = next(iter(each.loader))
-        backward(each, batch)
-        for p in each.model.parameters():
-            p.grad.data.mul_(factor)
-        each.optimizer.step()
-    assert torch.equal(weights(run.model), weights(same.model))
-
-
 def test_gradients_changed_after_clipping_are_none_of_the_sum_in_ghost_mode():
     run = start("ghost", dataset=data(40))
     batches = iter(run.loader)
@@ -167,7 +156,7 @@ def climbed(run, batch):
             p.add_(q.grad, alpha=0.1)
 
 
-@pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap", "vmap_loss"], [True, False]))
+@pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap_loss"], [True, False]))
 def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     run, same = start(mode), start(mode)
@@ -181,7 +170,7 @@ def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch
     assert torch.equal(train(run, 3), train(same, 3))
 
 
-@pytest.mark.parametrize("mode", [*MODES, "vmap", "vmap_loss"])
+@pytest.mark.parametrize("mode", [*MODES, "vmap_loss"])
 def test_averaged_weights_may_be_evaluated_between_batches_and_without_gradients(mode):
     run, same = start(mode), start(mode)
     train(run, 1), train(same, 1)
@@ -194,7 +183,7 @@ def test_averaged_weights_may_be_evaluated_between_batches_and_without_gradients
     assert torch.equal(train(run, 2), train(same, 2))
 
 
-@pytest.mark.parametrize("mode", ["hooks", "vmap"])
+@pytest.mark.parametrize("mode", ["rows"])
 def test_a_copy_of_the_model_is_not_held_to_the_weights_of_the_run(mode):
     run = start(mode)
     next(iter(run.loader))

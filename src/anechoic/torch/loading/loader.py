@@ -189,8 +189,7 @@ class _Deliveries(Iterator[Any]):
     def __next__(self) -> Any:
         self._ledger.check_turn(self._turn)
         step, chunk, chunks, size, batch, units = next(self._fetched)
-        content = None if units is None else batch
-        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, content))
+        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch))
         return batch
 
 

@@ -133,3 +133,12 @@ _DRAWINGS: dict[Any, Callable[[dict[str, Any]], Drawing]] = {
     _aten.randint: _made("integers"),
     _aten.randint_like: _made("integers"),
 }
+
+
+def no_dropout(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether this is an attention that drops nothing, and so draws nothing whatever its tags say."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    return bool((args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)) == 0.0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.randomness.drawings import Drawing, arguments, drawing
+from anechoic.torch.randomness.drawings import Drawing, arguments, drawing, no_dropout
 from anechoic.torch.randomness.secret_draws import SecretDraws
 
 _MASK = 2**64 - 1
@@ -78,7 +78,7 @@ class RowRandomness(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
-        if _no_dropout(func, args, kwargs or {}):
+        if no_dropout(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
         given = arguments(func, args, kwargs or {})
         wanted = drawing(func, given)
@@ -127,15 +127,6 @@ class RowRandomness(TorchDispatchMode):
         for row, generator in zip(made, self._generators, strict=True):
             fill(row, generator=generator)
         return made
-
-
-def _no_dropout(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether this is an attention that drops nothing."""
-    names = [argument.name for argument in func._schema.arguments]
-    if "dropout_p" not in names:
-        return False
-    place = names.index("dropout_p")
-    return bool((args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)) == 0.0)
 
 
 _IN_PLACE = {getattr(_aten, name): name for name in ("exponential_", "geometric_", "cauchy_", "log_normal_")}

@@ -25,8 +25,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anechoic.noise.keystream import AesCounter, keystream
-from anechoic.torch.randomness.drawings import Drawing, arguments, drawing
+from anechoic.torch.randomness.drawings import Drawing, arguments, drawing, no_dropout
 from anechoic.torch.randomness.generators import WORDS, cpu_state, is_secret, marked
+from anechoic.torch.row_types import following
+from anechoic.torch.row_types.following import seen
 
 #: Random bits that a uniform number of a type holds: those of its significand.
 _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -70,7 +72,12 @@ class SecretDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _draws(func) or self._idle or types or not is_secret(torch.initial_seed()):
+        if self._idle:
+            return func(*args, **kwargs)
+        return seen(func, args, kwargs, lambda: self._done(func, types, args, kwargs))
+
+    def _done(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if not _draws(func) or types or not is_secret(torch.initial_seed()) or no_dropout(func, args, kwargs):
             return func(*args, **kwargs)
         given = arguments(func, args, kwargs)
         if _is_own(given.get("generator")) or _device(given).type != "cpu":
@@ -99,11 +106,13 @@ _SHARED = SecretDraws()
 def start() -> None:
     """Draw in secret in this thread from now on, as long as the generator's state is a run's."""
     _SHARED.start()
+    following.start()
 
 
 def stop() -> None:
     """No longer."""
     _SHARED.stop()
+    following.stop()
 
 
 @contextmanager
@@ -111,11 +120,13 @@ def paused() -> Iterator[None]:
     """Nothing that a run keeps secret is drawn inside: do without the cost, which every call has."""
     stack = _get_current_dispatch_mode_stack()
     if not stack or stack[-1] is not _SHARED:
-        yield
+        with following.unseen():
+            yield
         return
     _SHARED.__exit__(None, None, None)
     try:
-        yield
+        with following.unwatched():
+            yield
     finally:
         _SHARED.__enter__()
 

@@ -25,7 +25,7 @@ from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.sources import source_class
 from anechoic.torch.sources.ghost.source import GhostModule
-from anechoic.torch.sources.vmap import RowsModule
+from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
 
@@ -85,7 +85,7 @@ def check_criterion(criterion: Any, loss_reduction: str) -> None:
         raise UnsupportedError(
             f"criterion={criterion!r} has no attribute `reduction`, but ghost clipping needs the loss of each"
             " example. Give a torch criterion such as nn.CrossEntropyLoss(), or a module of your own that"
-            " returns one loss an example while its `reduction` is 'none'; or use grad_sample_mode='hooks'."
+            " returns one loss an example while its `reduction` is 'none'; or use grad_sample_mode='rows'."
         )
     reduction = criterion.reduction
     if reduction != loss_reduction:
@@ -181,7 +181,7 @@ def _no_rule(module: nn.Module) -> str:
         )
     return (
         f"Opacus cannot compute per-example gradients of {listed}, for which hooks have no rule. Use"
-        " grad_sample_mode='vmap' (or 'auto', which chooses it), which runs such layers as they are; or"
+        " grad_sample_mode='rows' (or 'auto', which chooses it), which runs such layers as they are; or"
         f" replace them: {fix}"
     )
 
@@ -208,7 +208,7 @@ def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
         ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
         ("sparse", (False,), "has no dense gradient to add noise to"),
         ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
-        ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='vmap' needs none)"),
+        ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='rows' needs none)"),
     ):
         if option == "mode" and not by_layers:
             continue

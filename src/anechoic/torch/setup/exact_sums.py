@@ -65,7 +65,7 @@ def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: 
     if (given or exact_sums) and not source_class(mode).takes_grid:
         raise UnsupportedError(
             f"grad_sample_mode={mode!r} with exact sums: it never has the gradient of a single example, which"
-            " is what is rounded to the grid. Use 'hooks', or exact_sums=False and no grid_bits."
+            " is what is rounded to the grid. Use 'rows', or exact_sums=False and no grid_bits."
         )
 
 

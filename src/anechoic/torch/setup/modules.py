@@ -1,4 +1,4 @@
-"""What must not mix per-example gradients, what no release covers, and what Opacus's hooks leave behind."""
+"""What must not mix per-example gradients, and what no release covers."""
 
 from __future__ import annotations
 
@@ -92,19 +92,3 @@ def _held(value: Any, known: set[int]) -> Iterator[Any]:
 def _trains(held: Any) -> bool:
     parameters = held.parameters() if isinstance(held, nn.Module) else (held,)
     return any(p.requires_grad and p.is_leaf for p in parameters)
-
-
-def clear_hooks(module: Any) -> None:
-    """Drop what Opacus's hooks keep between a forward and a backward pass, of which one was interrupted."""
-    inner: nn.Module = module._module
-    for layer in inner.modules():
-        for name in ("activations", "max_batch_len"):
-            if hasattr(layer, name):
-                delattr(layer, name)
-    for p in inner.parameters():
-        if hasattr(p, "_forward_counter"):
-            p._forward_counter = 0
-        if hasattr(p, "_current_grad_sample"):
-            del p._current_grad_sample
-    if hasattr(module, "enable_hooks"):
-        module.enable_hooks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -39,7 +40,7 @@ from anechoic.torch.setup.modules import report_unregistered
 from anechoic.torch.setup.trial import try_batches
 from anechoic.torch.setup.units import check_units, report_units, units_of
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
-from anechoic.torch.sources.automatic import AUTO, chosen_mode
+from anechoic.torch.sources.base import ALIASES
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.units.ownership import Units
@@ -115,15 +116,9 @@ class Setup:
 
 
 def with_mode(setup: Setup) -> Setup:
-    """The setup with a source in the place of grad_sample_mode="auto", which is logged."""
-    if setup.grad_sample_mode != AUTO:
-        return setup
-    module: Any = setup.module
-    if not isinstance(module, nn.Module):
-        return replace(setup, grad_sample_mode="hooks")  # what it is will be refused
-    mode = chosen_mode(module, wrap=setup.wrap_model)
-    logger.info("grad_sample_mode='auto': %r for this model.", mode)
-    return replace(setup, grad_sample_mode=mode)
+    """The setup with the name of the source that another name of it stands for."""
+    mode = setup.grad_sample_mode
+    return replace(setup, grad_sample_mode=ALIASES.get(mode, mode) if isinstance(mode, str) else mode)
 
 
 def check(setup: Setup) -> list[nn.Parameter]:
@@ -343,6 +338,7 @@ def _work_around(run: PrivateRun) -> None:
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
         surroundings.deliver(delivery)
+        run.source.delivered(delivery)
 
     run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
     run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
@@ -363,8 +359,15 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units:
         criterion=setup.criterion,
         wrap=setup.wrap_model,
         units=units,
+        rows=_usual_rows(setup, mechanism),
     )
     return source_class(setup.grad_sample_mode)(asked)
+
+
+def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:
+    """Rows that nearly all batches have at most: of random sizes, four deviations more than on average."""
+    expected = mechanism.expected_batch_size * setup.examples / max(1, setup.count)
+    return max(1, math.ceil(expected + (4 * math.sqrt(expected) if mechanism.amplified else 0)))
 
 
 def _clipping(mechanism: Mechanism) -> Clipping:

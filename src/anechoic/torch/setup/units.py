@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import TensorDataset
 
 from anechoic.batches.base import Batches
 from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.watching.rows import check_packed, tensors_of
+from anechoic.torch.idle import idle
+from anechoic.torch.structure import tensors_in
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
@@ -82,7 +82,7 @@ def check_units(
     if mode == "ghost":
         raise UnsupportedError(
             "grad_sample_mode='ghost' with unit_ids: ghost clipping scales each example by its own norm, and"
-            " never has the gradient of a unit. Use 'hooks' or 'functorch'."
+            " never has the gradient of a unit. Use 'rows'."
         )
     check_schema(unit or "unit", units=units, adjacency=adjacency or "zero_out")
 
@@ -135,7 +135,7 @@ class OrderWatch:
         """Forward pre-hook.
 
         Raises:
-            DesynchronizedError, GuaranteeError: see `check`.
+            DesynchronizedError: see `check`.
         """
         if module.training and torch.is_grad_enabled():
             self.check([*args, *kwargs.values()])
@@ -148,16 +148,13 @@ class OrderWatch:
 
         Raises:
             DesynchronizedError: if rows were moved from one unit to another.
-            GuaranteeError: for a PackedSequence, unless its rows are seen to be in the delivered order.
         """
         delivery = self._ledger.in_hand
         if delivery is None or delivery.units is None:
             return
-        for packed in _packed(tensors):
-            check_packed("the model", packed, delivery)
         items = torch.from_numpy(delivery.units.items)
-        for given in tensors_of(tensors):
-            for own in tensors_of(delivery.content):
+        for given in tensors_in(tensors):
+            for own in tensors_in(delivery.content):
                 if own.shape == given.shape and moved(own, given, items, self._dimension):
                     raise DesynchronizedError(
                         f"the rows of batch {delivery.step} reached the model in another order: which rows"
@@ -166,14 +163,7 @@ class OrderWatch:
                     )
 
     def __reduce__(self) -> Any:
-        return _idle, ()
-
-
-class _Idle:
-    """The hook of a copy of the model, which is another model."""
-
-    def __call__(self, *_: Any) -> None:
-        pass
+        return idle, ()
 
 
 def moved(own: Tensor, given: Tensor, items: Tensor, dimension: int = 0) -> bool:
@@ -206,21 +196,7 @@ def _sums(rows: Tensor) -> Tensor:
     return rows.double().reshape(len(rows), -1).sum(1)  # labels have one dimension
 
 
-def _idle() -> _Idle:
-    return _Idle()
-
-
 def _arrays(dataset: TensorDataset) -> list[Any]:
     """The tensors as bytes; NumPy does not have all of torch's types."""
     kept = [t.detach().reshape(len(t), t[0].numel()).contiguous() for t in dataset.tensors]
     return [t.view(torch.uint8).numpy() for t in kept]
-
-
-def _packed(content: Any) -> list[PackedSequence]:
-    if isinstance(content, PackedSequence):
-        return [content]
-    if isinstance(content, dict):
-        content = list(content.values())
-    if isinstance(content, (list, tuple)):
-        return [found for value in content for found in _packed(value)]
-    return []

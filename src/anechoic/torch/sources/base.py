@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.setup.units import OrderWatch
-from anechoic.torch.sources.automatic import AUTO
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.contributions import Contributions
 
+AUTO = "auto"
+#: Other names of "rows": of earlier versions, and of Opacus, whose gradients of rows these are.
+ALIASES = {AUTO: "rows", "vmap": "rows", "hooks": "rows", "functorch": "rows"}
 #: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
 _OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
 NOT_CLEARED = (
@@ -39,8 +42,9 @@ class SourceSetup:
         clipping: to what each contribution is clipped, and how sums are taken.
         ledger: knows the batch in hand.
         batch_first, loss_reduction, criterion: as given to make_private.
-        wrap: whether the training loop calls a wrapper, or the plain module with hooks on it.
+        wrap: whether the training loop calls a wrapper, or the plain module.
         units: whether rows of one unit are clipped together.
+        rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
     """
 
     module: nn.Module
@@ -52,6 +56,7 @@ class SourceSetup:
     criterion: Any = None
     wrap: bool = True
     units: bool = False
+    rows: int = 64
 
 
 class GradientSource(ABC):
@@ -85,9 +90,18 @@ class GradientSource(ABC):
         self.clipping = setup.clipping
         self.ledger = setup.ledger
         self.contributions = Contributions(setup.parameters)
+        self.types = RowTypes(batch_first=setup.batch_first, means=self.means)
+        self.types.share(setup.module.buffers())
+        if isinstance(setup.criterion, nn.Module):
+            self.types.share(setup.criterion.buffers())
         self.order_watch: OrderWatch | None = None
         if setup.units:
             self.order_watch = OrderWatch(setup.module, setup.ledger, setup.batch_first)
+
+    @property
+    def means(self) -> bool:
+        """Whether backward() is called on means over rows."""
+        return self.setup.loss_reduction == "mean"
 
     @property
     def excess(self) -> float:
@@ -95,6 +109,10 @@ class GradientSource(ABC):
         return self.clipping.excess
 
     # -- a step --------------------------------------------------------------------------------
+
+    def delivered(self, delivery: Delivery) -> None:
+        """A batch is in hand: its rows are followed to the loss."""
+        self.types.begin(delivery)
 
     @abstractmethod
     def sums(self, delivery: Delivery) -> list[Tensor]:
@@ -145,7 +163,7 @@ class GradientSource(ABC):
         """Take one vector an item of `delivery` in place of gradients; see `CorrelatedOptimizer`."""
         if not self.takes_units:
             raise UnsupportedError(
-                f"grad_sample_mode={self.mode!r} has no contributions of units: use 'hooks' or 'functorch'."
+                f"grad_sample_mode={self.mode!r} has no contributions of units: use 'rows'."
             )
         self.contributions.check(delivery, vectors)
         self.forget()
@@ -173,7 +191,8 @@ def source_class(mode: Any) -> type[GradientSource]:
         UnsupportedError: for a mode that only Opacus has.
         ValueError: for a word that neither knows.
     """
-    modes = (AUTO, *SOURCES)
+    modes = (*SOURCES, *ALIASES)
     if mode in _OF_OPACUS:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
-    return SOURCES[one_of("grad_sample_mode", mode, modes)]
+    name = one_of("grad_sample_mode", mode, modes)
+    return SOURCES[ALIASES.get(name, name)]

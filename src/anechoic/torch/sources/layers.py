@@ -44,11 +44,18 @@ def check_statistics(error: ValueError, module: nn.Module) -> None:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """No word about slow batching rules."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_SLOW)
+        yield
+
+
+@contextmanager
 def runnable(module: nn.Module) -> Iterator[None]:
     """No word about slow batching rules; recurrent layers in pieces that have batching rules."""
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=_SLOW)
+        stack.enter_context(quiet())
         recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         if recurrent:
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))

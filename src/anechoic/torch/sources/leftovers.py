@@ -24,13 +24,13 @@ _ON_PARAMETERS = (*OPACUS_PARAM_MONKEYPATCH_ATTRS, "summed_grad")
 def take_over(module: nn.Module) -> None:
     """Take the hooks and attributes of earlier private runs (Opacus's too) off the layers of `module`.
 
-    The earlier run is told: its next step is refused. Hooks of the user stay.
+    Hooks of the user stay.
     """
     for layer in module.modules():
         for name in _OF_LAYERS:
             hooks: dict[int, Any] = layer.__dict__.get(name) or {}
             for number in [number for number, hook in hooks.items() if is_ours(hook)]:
-                _tell(hooks.pop(number))
+                del hooks[number]
                 for beside in _BESIDE:
                     layer.__dict__.get(beside, {}).pop(number, None)
         for name in _ATTRIBUTES:
@@ -44,13 +44,7 @@ def _clear(p: Tensor) -> None:
     for name in _OF_PARAMETERS:
         hooks: dict[int, Any] = getattr(p, name, None) or {}
         for number in [number for number, hook in hooks.items() if is_ours(hook)]:
-            _tell(hooks.pop(number))
+            del hooks[number]
     for name in _ON_PARAMETERS:
         if hasattr(p, name):
             delattr(p, name)
-
-
-def _tell(hook: Any) -> None:
-    capture = getattr(hook, "capture", None)
-    if capture is not None:
-        capture.taken_over = True

@@ -1,69 +1,44 @@
 """One call of the model, computed row by row: no row can see another, whatever the layers are.
 
-The model runs on one row at a time, as a batch of one: `torch.func.vmap` takes many rows at once where it can
-run the model, and a loop over single rows where it cannot. Outputs and gradients are those of the rows alone.
+The model runs on one row at a time, as a batch of one: many rows side by side where torch.func's vmap can run
+it (see `levels`), a loop over single rows where it cannot. Rows come in chunks of a fixed shape, each in a
+slot of its own, empty slots filled with zeros. How a kernel rounds depends on the shape that it works on; so
+what a row gives is a function of the row, its slot and public numbers, also where a rounding decides (a
+rectifier at 0, a routing of tokens).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import vjp, vmap
+from torch import Tensor
+from torch.func import vjp
 from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.local.stateless import called, without_our_hooks
 from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
-from anechoic.torch.sources.layers import RECURRENT, check_statistics, runnable
+from anechoic.torch.sources.layers import check_statistics, quiet, runnable
+from anechoic.torch.sources.levels import Decisions, RowLevel
 from anechoic.torch.sources.pulling import pulled
-from anechoic.torch.sources.structure import filled, mapped, tensors_in
+from anechoic.torch.sources.row_model import RowModel
+from anechoic.torch.structure import filled, mapped, tensors_in
 
-logger = logging.getLogger("anechoic")
+#: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
+PATHS = 8
 
 
-class RowModel:
-    """A model that is run row by row.
+@dataclass
+class _Path:
+    """One forward pass over the slots of a chunk."""
 
-    Args:
-        module: the plain one.
-        parameters: those whose gradients are wanted, in this order.
-        batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
-
-    Attributes:
-        loops: why rows were last taken one after another; "" while vmap runs the model.
-    """
-
-    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
-        self.module, self.parameters = module, parameters
-        self.dimension = 0 if batch_first else 1
-        self.loops = ""
-        self.draws = False
-        self.recurrent = any(isinstance(layer, RECURRENT) for layer in module.modules())
-        names = {id(p): name for name, p in module.named_parameters()}
-        self._names = [names[id(p)] for p in parameters]
-
-    def weights(self) -> dict[str, Tensor]:
-        """The parameters by name, as they are now."""
-        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
-
-    def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
-        """In the order of the parameters."""
-        return [found[name] for name in self._names]
-
-    def told(self, reason: str) -> None:
-        """vmap could not run it: say so once."""
-        if not self.loops:
-            logger.warning(
-                "torch.func.vmap cannot run this model, so its rows are taken one after another, which is"
-                " right and slow: %s",
-                reason.strip().split("\n")[0],
-            )
-        self.loops = reason
+    kept: Tensor  # the slots whose rows it is for, shape (slots,)
+    level: RowLevel
+    pull: Callable[..., Any]
 
 
 class RowCall:
@@ -75,16 +50,28 @@ class RowCall:
             dimension, numbers and whatever else they hold are the same for every row, and must not depend
             on the data.
         seed: of the random numbers that rows draw, in [0, 2**64): a function of no data.
+        slots: rows of one chunk; a public number.
+        order: the rows in the order of their slots, shape (rows,); None for their own.
 
     Attributes:
         rows: how many there are.
         inputs: tensors of the call, rows first; those without a dimension as they are.
         outputs: shape (rows, …) each, without a gradient; see `joined`.
         axes: where the axis of the batch is in each of them, for a batch; None for those without dimension.
+        chunks: the rows of each chunk.
         coarse: whether autocast was on.
     """
 
-    def __init__(self, model: RowModel, arguments: Any, keywords: dict[str, Any], seed: int) -> None:
+    def __init__(
+        self,
+        model: RowModel,
+        arguments: Any,
+        keywords: dict[str, Any],
+        seed: int,
+        *,
+        slots: int,
+        order: Tensor | None = None,
+    ) -> None:
         self._model = model
         self._given = (arguments, keywords)
         _check_not_packed(self._given)
@@ -99,13 +86,15 @@ class RowCall:
                 " (positions, masks) to the batch, or make it a buffer of the model."
             )
         self.rows = lengths.pop()
-        self._seed = seed
+        self._slots, self._seed = slots, seed
+        self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
         self._context = _Context(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
         self._template: Any = None
+        self._paths: list[list[_Path]] = []
         self.axes: list[int | None] = []
         with torch.no_grad(), without_our_hooks(model.module):
             self.outputs = self._outputs()
@@ -139,44 +128,47 @@ class RowCall:
 
     # -- gradients -----------------------------------------------------------------------------
 
-    def gradients(self, cotangents: list[Tensor], rows: Tensor) -> list[Tensor]:
-        """The gradient of each row: of the sum of its outputs times their cotangents.
+    def gradients(self, cotangents: list[Tensor], chunk: int) -> list[Tensor]:
+        """The gradient of each row of a chunk: of the sum of its outputs times their cotangents.
 
         Args:
             cotangents: shape (all rows, …), one an output.
-            rows: which rows, distinct, at least one.
+            chunk: which one; once each.
 
         Returns:
-            One tensor a parameter, shape (len(rows), *parameter).
+            One tensor a parameter, shape (rows of the chunk, *parameter).
         """
-        model, weights = self._model, self._model.weights()
-        own = [c[rows.to(c.device)] for c in cotangents if _continuous(c)]
-
-        def one(inputs: list[Tensor], given: list[Tensor]) -> list[Tensor]:
-            def outputs(place: dict[str, Tensor]) -> list[Tensor]:
-                made = self._of_one(inputs, lambda a, k: called(model.module, place, a, k))
-                return [output for output in made if _continuous(output)]
-
-            made, pull, *_ = vjp(outputs, weights)
-            found = pull([c.to(o.dtype) for c, o in zip(given, made, strict=True)])
-            return model.gradients(found[0])
-
-        with self._again(), without_our_hooks(model.module):
-            if not model.loops:
-                try:
-                    return self._vmapped(one, rows, own)
-                except torch.OutOfMemoryError:
-                    raise
-                except _CANNOT as error:
-                    model.told(str(error))
+        rows = self.chunks[chunk]
+        if not self._paths:
             found = [self.alone(cotangents, int(row)) for row in rows]
-        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+            return [torch.stack(parts) for parts in zip(*found, strict=True)]
+        given = [self._slotted(c.to(o.dtype), rows) for c, o in self._continuous(cotangents)]
+        paths, self._paths[chunk] = self._paths[chunk], []
+        totals: list[Tensor] = []
+        for path in paths:
+            with quiet(), path.level.entered():
+                pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
+                made = [path.level.taken(g)[: len(rows)] for g in self._model.gradients(pulled_back)]
+            totals = _merged(totals, made, path.kept[: len(rows)])
+        return totals
+
+    def _continuous(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [(c, o) for c, o in zip(cotangents, self.outputs, strict=True) if _continuous(o)]
+
+    def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """`rows` of a tensor in their slots, shape (slots, …)."""
+        if len(rows) == self._slots == len(tensor) and bool((rows == torch.arange(len(rows))).all()):
+            return tensor.detach()
+        made = tensor.new_zeros(self._slots, *tensor.shape[1:])
+        made[: len(rows)] = tensor.detach()[rows.to(tensor.device)]
+        return made
 
     def alone(self, cotangents: list[Tensor], row: int) -> list[Tensor]:
         """The gradient of one row by plain autograd, one tensor a parameter: no vmap, no functional call."""
-        parameters = self._model.parameters
+        used: list[Any] = []
         with self._again(), without_our_hooks(self._model.module), torch.enable_grad():
-            outputs = self._one_alone(row)
+            outputs = self._one_alone(row, used)
+            parameters = used[0]
             pairs = [
                 (o, c[row].to(o.dtype)) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad
             ]
@@ -187,33 +179,106 @@ class RowCall:
             torch.zeros_like(p) if g is None else g.detach() for g, p in zip(found, parameters, strict=True)
         ]
 
+    def repeated(self) -> RowCall:
+        """The same call once more, with the weights of the model as they are now."""
+        with self._again():
+            return RowCall(
+                self._model, *self._given, self._seed, slots=self._slots, order=torch.cat(self.chunks)
+            )
+
     # -- how -----------------------------------------------------------------------------------
 
     def _outputs(self) -> list[Tensor]:
         if not self.rows:
             return self._of_none()
-        model, weights = self._model, self._model.weights()
-
-        def one(inputs: list[Tensor], _: list[Tensor]) -> list[Tensor]:
-            def outputs(place: dict[str, Tensor]) -> list[Tensor]:
-                return self._of_one(inputs, lambda a, k: called(model.module, place, a, k))
-
-            # torch takes recurrent layers to pieces that vmap knows only where gradients are wanted
-            found: list[Tensor] = vjp(outputs, weights)[0] if model.recurrent else outputs(weights)
-            return found
-
+        model = self._model
         if not model.loops:
             try:
-                return self._vmapped(one, None, [])
+                return self._side_by_side()
             except torch.OutOfMemoryError:
                 raise
             except _CANNOT as error:
                 self._start.restore()
+                self._paths = []
                 failed = str(error)
             found = self._looped()  # what is wrong with the call itself is raised here, in its own words
             model.told(failed)
             return found
         return self._looped()
+
+    def _side_by_side(self) -> list[Tensor]:
+        found: list[list[Tensor]] = []
+        for rows in self.chunks:
+            if found:
+                self._start.restore()  # what all rows share is drawn once
+            found.append(self._chunk(rows))
+        outputs = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
+        order = torch.cat(self.chunks)
+        if bool((order == torch.arange(len(order))).all()):
+            return outputs
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order))
+        return [output[back.to(output.device)] for output in outputs]
+
+    def _chunk(self, rows: Tensor) -> list[Tensor]:
+        """Outputs of some rows, those that take the same way through the model at once."""
+        inputs = [self._slotted(t, rows) if t.dim() else t for t in self.inputs]
+        left = torch.arange(self._slots) < len(rows)
+        paths: list[_Path] = []
+        totals: list[Tensor] = []
+        while bool(left.any()):
+            if len(paths) == PATHS:
+                raise UnsupportedError(f"its rows take more than {PATHS} ways through it.")
+            outputs, path = self._path(inputs, rows, left)
+            totals = _merged(totals, [o[: len(rows)] for o in outputs], path.kept[: len(rows)])
+            left = left & ~path.kept
+            paths.append(path)
+        self._paths.append(paths)
+        return totals
+
+    def _path(self, inputs: list[Tensor], rows: Tensor, left: Tensor) -> tuple[list[Tensor], _Path]:
+        """One pass over all slots; what the model does not say before it is seen is tried once more."""
+        model = self._model
+        for _ in range(3):
+            try:
+                return self._pass(inputs, rows, left)
+            except RuntimeError as error:
+                if "randomness" in str(error) and not model.draws:
+                    model.draws = True
+                elif any(words in str(error) for words in _DECIDING) and not model.decides:
+                    model.decides = True
+                else:
+                    raise
+            self._start.restore()
+        raise UnsupportedError("it cannot be run row by row.")  # pragma: no cover - each turn changes a flag
+
+    def _pass(self, inputs: list[Tensor], rows: Tensor, left: Tensor) -> tuple[list[Tensor], _Path]:
+        model = self._model
+        if model.decides:
+            self._start.restore()
+        level = RowLevel(self._slots, draws=model.draws)
+        decisions = Decisions(level, left.tolist()) if model.decides else None
+        kinds: list[bool] = []
+
+        def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            made = self._of_one(own, lambda a, k: called(model.module, place, a, k))
+            kinds[:] = map(_continuous, made)
+            return [o for o in made if _continuous(o)], [o for o in made if not _continuous(o)]
+
+        if model.draws:
+            seeds = self._seeds()
+            slots = [seeds[int(row)] for row in rows]
+            self._randomness = RowRandomness(slots + [0] * (self._slots - len(slots)), stacked=True)
+        try:
+            with runnable(model.module), level.entered(), decisions or nullcontext():
+                own = [level.put(t) if t.dim() else t for t in inputs]
+                made_of: Any = vjp(outputs, model.weights(), has_aux=True)
+                found, pull, rest = made_of
+                parts = iter(found), iter(rest)
+                made = [level.taken(next(parts[0] if kind else parts[1])) for kind in kinds]
+        finally:
+            self._randomness = None
+        return made, _Path(left if decisions is None else torch.tensor(decisions.kept), level, pull)
 
     def _looped(self) -> list[Tensor]:
         found = []
@@ -235,33 +300,13 @@ class RowCall:
             )
         return [output[None][:0] for output in outputs]
 
-    def _vmapped(
-        self, one: Callable[..., list[Tensor]], rows: Tensor | None, own: list[Tensor]
-    ) -> list[Tensor]:
-        def chosen(t: Tensor) -> Tensor:
-            return t if rows is None or not t.dim() else t[rows.to(t.device)]
+    def _one_alone(self, row: int, used: list[Any] | None = None) -> list[Tensor]:
+        def run(arguments: Any, keywords: Any) -> Any:
+            made, weights = self._model.run(arguments, keywords)
+            if used is not None:
+                used.append(weights)
+            return made
 
-        inputs = [chosen(t) for t in self.inputs]
-        axes = [0 if t.dim() else None for t in inputs]
-        model = self._model
-        if not model.draws:
-            try:
-                with runnable(model.module):
-                    return vmap(one, in_dims=(axes, 0), randomness="error")(inputs, own)
-            except RuntimeError as error:
-                if "randomness" not in str(error):
-                    raise
-                model.draws = True
-                self._start.restore()
-        seeds = self._seeds() if rows is None else [self._seeds()[int(row)] for row in rows]
-        self._randomness = RowRandomness(seeds, stacked=True)
-        with runnable(model.module):
-            try:
-                return vmap(one, in_dims=(axes, 0), randomness="different")(inputs, own)
-            finally:
-                self._randomness = None
-
-    def _one_alone(self, row: int) -> list[Tensor]:
         inputs = [t[row] if t.dim() else t for t in self.inputs]
         seed = self._seeds()[row]
         with ExitStack() as stack:
@@ -271,7 +316,7 @@ class RowCall:
                 torch.default_generator.manual_seed(seed)
                 self._randomness = RowRandomness([seed], stacked=False)
             try:
-                return self._of_one(inputs, lambda a, k: self._model.module(*a, **k))
+                return self._of_one(inputs, run)
             finally:
                 self._randomness = None
 
@@ -306,6 +351,8 @@ class RowCall:
 
 #: Stands for a tensor in the structure of an output.
 _PLACE = torch.empty(0)
+#: What torch says where a model decides by the data of rows that it runs on side by side.
+_DECIDING = ("data-dependent control flow", ".item() on a Tensor")
 #: What torch.func raises where it cannot run a model.
 _CANNOT = (RuntimeError, NotImplementedError, UnsupportedError, ValueError, TypeError, IndexError)
 
@@ -348,6 +395,16 @@ def _output_axis(tensor: Tensor, dimension: int) -> int | None:
     )
 
 
+def _merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
+    """`before`, with the rows that are `kept` from `made`; all of them where there is nothing before."""
+    if not before:
+        return made
+    return [
+        torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
+        for b, m in zip(before, made, strict=True)
+    ]
+
+
 def _continuous(tensor: Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
@@ -367,5 +424,5 @@ def _check_detached(tensors: list[Tensor]) -> None:
     if any(t.requires_grad for t in tensors):
         raise UnsupportedError(
             "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
-            " detach() it, put the module that made it into the model, or use grad_sample_mode='hooks'."
+            " detach() it, put the module that made it into the model, or compute it under torch.no_grad()."
         )

@@ -10,9 +10,11 @@ from torch.func import grad_and_value, vmap
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.randomness.rows import Generators, rewound
+from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.row_types.labels import TOTAL
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.structure import filled, tensors_in
-from anechoic.torch.sources.vmap import Pending, VmapSource
+from anechoic.torch.sources.rows import Pending, RowsSource
+from anechoic.torch.structure import filled, tensors_in
 
 _ONLY = (
     "The criterion must be called with outputs of the private module as they are (the whole, or a part such"
@@ -22,7 +24,7 @@ _ONLY = (
 
 
 @register("vmap_loss")
-class VmapLossSource(VmapSource):
+class VmapLossSource(RowsSource):
     """Gradients of the losses of single rows.
 
     Outputs of the module have no gradient: backward() from them is refused. The criterion that make_private
@@ -40,6 +42,10 @@ class VmapLossSource(VmapSource):
                 " row at a time."
             )
         self.criterion = RowCriterion(self, setup.criterion)
+
+    @property
+    def means(self) -> bool:
+        return False  # gradients are those of the losses of rows
 
     def _drop(self) -> None:
         super()._drop()
@@ -100,7 +106,8 @@ class RowCriterion:
             parts.append(tensor if axis is None else tensor.movedim(axis, 0))
             axes.append(axis)
         due = self._source.single.rows(calls[0].delivery)
-        losses, gradients = self._losses(given, parts, axes, [e is not None for e in known], rows, due)
+        with paused():
+            losses, gradients = self._losses(given, parts, axes, [e is not None for e in known], rows, due)
         cotangents: dict[int, list[Tensor]] = {
             id(call): [torch.zeros_like(output) for output in call.rows.outputs] for call in calls
         }
@@ -109,6 +116,7 @@ class RowCriterion:
         loss = losses.sum() if self.reduction == "sum" or not rows else losses.mean()
         pairs = [(call, cotangents[id(call)]) for call in calls]
         made: Tensor = _Loss.apply(self._source.anchor, loss, pairs)  # type: ignore[no-untyped-call]
+        self._source.types.mark(made, TOTAL)
         return made
 
     def _losses(
@@ -187,7 +195,7 @@ class _End(torch.autograd.Function):
         raise DesynchronizedError(
             "backward() reached an output of the model past the criterion: in grad_sample_mode='vmap_loss'"
             " only what the criterion of make_private returns has gradients. Call that criterion; for a model"
-            " that returns its own loss use grad_sample_mode='vmap'."
+            " that returns its own loss use grad_sample_mode='rows'."
         )
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
+from anechoic.torch.idle import idle
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.sources.capture import idle
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000

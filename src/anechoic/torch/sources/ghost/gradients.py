@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from secrets import randbelow
 
 import torch
@@ -10,6 +9,8 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, BackwardCall
 from anechoic.torch.sources.ghost.module import Trace, Tracer
@@ -30,7 +31,7 @@ class GhostGradients:
         ledger: knows the batch in hand.
         clipping: gives multiples of the rows' gradients, from upper bounds of their norms.
         batch_first: whether rows come before positions.
-        interrupted: called where a backward pass was refused, or interrupted.
+        types: follow the rows of the batch in hand; None for some of its own, which follow none.
     """
 
     def __init__(
@@ -39,15 +40,14 @@ class GhostGradients:
         parameters: list[nn.Parameter],
         ledger: ReleaseLedger,
         clipping: Clipping,
+        types: RowTypes | None = None,
         *,
         batch_first: bool = True,
-        interrupted: Callable[[], None] = lambda: None,
     ) -> None:
-        self._interrupted = interrupted
-        self.running = False  # a backward pass of this run's own criterion
+        self._types = types or RowTypes(batch_first=batch_first, means=False)
         self._parameters, self._clipping = parameters, clipping
         self._module = module
-        self.tracer = Tracer(module, parameters, ledger, batch_first=batch_first)
+        self.tracer = Tracer(module, parameters, ledger, self._types, batch_first=batch_first)
         self._checked_state: tuple[bool, ...] = ()
         self.excess = 0.0
         self._rounding_of, self._rounding = -1, dict[int, float]()
@@ -57,7 +57,7 @@ class GhostGradients:
         """Drop what backward passes left."""
         self.passes = self.rows = 0
         self._trace: Trace | None = None
-        self.seen: dict[int, tuple[list[Tensor], float]] = {}
+        self.tracer.stray = False
 
     # -- the backward pass ---------------------------------------------------------------------
 
@@ -67,18 +67,16 @@ class GhostGradients:
         Args:
             loss: shape (rows,).
         """
+        self._types.check_losses(loss)
         state = tuple(layer.training for layer in self._module.modules())
         apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
         self._trace = None
-        self.running = True
         try:
-            self._trace = self.tracer.run(loss, apart=apart)
+            with paused():
+                self._trace = self.tracer.run(loss, apart=apart)
         except BaseException:
             self.forget()
-            self._interrupted()
             raise
-        finally:
-            self.running = False
         if apart and len(loss) > 1:
             self._checked_state = state
         self.passes += 1
@@ -86,20 +84,17 @@ class GhostGradients:
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def sums(self, delivery: Delivery, rows: tuple[int, ...] = ()) -> list[Tensor]:
+    def sums(self, delivery: Delivery) -> list[Tensor]:
         """Sums of the clipped gradients, one a parameter, float64; a row that is not finite counts as zero.
 
         Args:
             delivery: the batch in hand.
-            rows: those whose gradients, as they go into these sums but unclipped, are left in `seen`, with
-                the norms that they are clipped by; one that is not finite is missing there.
 
         Raises:
             DesynchronizedError: if they are not those of `delivery`.
             GuaranteeError: if a layer's forward() was replaced.
         """
         self._check(delivery)
-        self.seen = {}
         if delivery.size == 0 or self._trace is None:
             return self._zeros()
         calls = self._trace.calls
@@ -115,12 +110,6 @@ class GhostGradients:
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
             lengths = norms(list(gradients.values()))
-        for row in rows:
-            if bool(finite[row]):
-                place = int(finite[:row].sum())
-                one = torch.zeros_like(lengths)
-                one[place] = 1.0
-                self.seen[row] = self._weighted(gradients, one), float(lengths[place])
         factors = self._clipping.factors(lengths)
         terms = max(part.terms for part in gradients.values())
         self._count_rounding(delivery, excess(len(lengths), terms))
@@ -170,7 +159,7 @@ class GhostGradients:
             raise GuaranteeError(
                 f"the sum of {rows} clipped gradients has norm {total:.6g}, above {rows} * clip norm ="
                 f" {rows * self._clipping.clip_norm:.6g}: something was not clipped, so nothing is released."
-                " Use grad_sample_mode='hooks' or 'vmap'."
+                " Use grad_sample_mode='rows'."
             )
 
     def _zeros(self) -> list[Tensor]:
@@ -181,13 +170,19 @@ class GhostGradients:
         if replaced:
             raise GuaranteeError(
                 f"forward() of {', '.join(replaced)} was replaced after make_private: ghost clipping measures"
-                " what its own forward() computes. Leave it, or use grad_sample_mode='hooks' or 'vmap'."
+                " what its own forward() computes. Leave it, or use grad_sample_mode='rows'."
             )
         if any(getattr(p, name, None) for p in self._parameters for name in _HOOKS):
             raise GuaranteeError(
                 "a parameter has a gradient hook (register_hook), which would never be called: under ghost"
-                " clipping parameters get no gradient before step(). Remove it, or use"
-                " grad_sample_mode='hooks'."
+                " clipping parameters get no gradient before step(). Remove it."
+            )
+        if self.tracer.stray:
+            raise DesynchronizedError(
+                "a backward pass of something else than the losses of the criterion that make_private"
+                f" returned reached layers of the model for release {delivery.step}: it would be left out of"
+                " the release. Add such terms to the loss of each example in the criterion, or use"
+                " grad_sample_mode='rows'."
             )
         if delivery.size == 0 and self.rows == 0:
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 
 _CRITERION = (
@@ -44,8 +45,32 @@ class PerExampleLoss:
         """`detach` as a number."""
         return float(self.detach().item())
 
+    @property
+    def data(self) -> Tensor:
+        """`detach`, as tensors have it."""
+        return self.detach()
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of a number."""
+        return torch.Size(())
+
+    def _same(self) -> PerExampleLoss:
+        """The same: it counts as one number, in full precision, where it is."""
+        return self
+
+    mean = sum = cpu = _same
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "float":  # not a method of that name: it would shadow the type in this class
+            return self._same
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     def __float__(self) -> float:
         return self.item()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
 
     def __repr__(self) -> str:
         return f"PerExampleLoss({self.item():.6g}, {self.loss_reduction} of {len(self.loss_per_sample)})"
@@ -74,8 +99,14 @@ class PerExampleLoss:
     def __neg__(self) -> PerExampleLoss:
         return self._like(-self.loss_per_sample)
 
-    def backward(self) -> None:
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
         """Run the backward pass, from which step() clips the gradient of each example.
+
+        Args:
+            gradient, create_graph: of `torch.Tensor.backward`; only None or 1, and False.
+            retain_graph: taken, and of no effect.
 
         Raises:
             GuaranteeError: if the loss is not one number an example.
@@ -83,6 +114,11 @@ class PerExampleLoss:
                 are not the examples, or on several examples.
         """
         _check_shape(self.loss_per_sample)
+        if create_graph or (gradient is not None and float(gradient) != 1.0):
+            raise UnsupportedError(
+                "backward(gradient=…, create_graph=True) under ghost clipping: call backward() on the loss"
+                " times a number, or use grad_sample_mode='rows'."
+            )
         self._gradients.backward(self.loss_per_sample)
 
     def _like(self, loss_per_sample: Tensor) -> PerExampleLoss:
@@ -114,7 +150,7 @@ class PerExampleLoss:
         raise GuaranteeError(
             f"{_describe(other)} was added to the loss of {len(self.loss_per_sample)} examples: it would not"
             " be clipped. Add numbers, or losses of the same batch by this criterion; for a penalty on"
-            " weights use the optimizer's weight_decay, or grad_sample_mode='hooks'."
+            " weights use the optimizer's weight_decay, or grad_sample_mode='rows'."
         )
 
 

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
 
-OTHERWISE = "use grad_sample_mode='hooks' or 'vmap'"
+OTHERWISE = "use grad_sample_mode='rows'"
 APART = (
     "Use each parameter by calling its layer alone (no F.linear(x, layer.weight), no penalty on weights in"
     f" the loss: use weight_decay), or {OTHERWISE}"
@@ -70,7 +72,7 @@ class _Tap(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise UnsupportedError(
                 "create_graph=True under ghost clipping: gradients of gradients are not measured. Use"
-                " grad_sample_mode='vmap'."
+                " grad_sample_mode='rows'."
             )
         ctx.visit.tracer.reached(ctx.visit, given.detach(), backprop.detach())
         return backprop, None, None, None
@@ -114,19 +116,30 @@ class Tracer:
         module: plain module, of which every trainable parameter belongs to one layer on the list.
         parameters: the trainable ones.
         ledger: knows the batch in hand.
+        types: follow its rows.
         batch_first: whether rows come before positions.
+
+    Attributes:
+        stray: whether a backward pass that is none of ours came through a layer, for the batch in hand.
 
     Raises:
         UnsupportedError: naming the layer that is not on the list, and why.
     """
 
     def __init__(
-        self, module: nn.Module, parameters: list[nn.Parameter], ledger: ReleaseLedger, *, batch_first: bool
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        ledger: ReleaseLedger,
+        types: RowTypes,
+        *,
+        batch_first: bool,
     ) -> None:
         self.layers = trainable_layers(module, parameters)
         self.names = {id(p): name for name, p in module.named_parameters()}
         self._module, self._parameters = module, parameters
-        self.ledger, self._batch_first = ledger, batch_first
+        self.ledger, self._types, self._batch_first = ledger, types, batch_first
+        self.stray = False
         self._anchor = torch.zeros((), requires_grad=True)
         self._trace: Trace | None = None
         self._compare: Trace | None = None
@@ -165,20 +178,26 @@ class Tracer:
             for name, p in layer._parameters.items()
         }
         out = KINDS[type(layer)].forward(layer, x, weights)
-        return _Tap.apply(out, x, self._anchor, _Visit(self, layer, *self._rows(layer, x)))
+        visit = _Visit(self, layer, *self._rows(layer, x))
+        made: Tensor = _Tap.apply(out, x, self._anchor, visit)
+        if self._types.active and not visit.fault:
+            self._types.mark(made, RowAxis(visit.axis))
+        return made
 
     def _rows(self, layer: nn.Module, x: Tensor) -> tuple[int, str]:
         """The axis of the rows in x, and what is wrong with its shape, or ""."""
         least, most = KINDS[type(layer)].leading(layer)
         if not least <= x.dim() <= most:
             return 0, f"an input of shape {tuple(x.shape)}, which has no axis of rows"
-        return int(not self._batch_first and most > least and x.dim() > least), ""
+        axis = int(not self._batch_first and most > least and x.dim() > least)
+        return axis, self._types.fault(x, axis)
 
     # -- backward ------------------------------------------------------------------------------
 
     def reached(self, visit: _Visit, given: Tensor, backprop: Tensor) -> None:
         """A backward pass came through `visit`; outside of `run` it is none of ours."""
         if self._trace is None:
+            self.stray |= visit.delivery is not None and visit.delivery is self.ledger.in_hand
             return
         if visit.fault:
             raise GuaranteeError(
@@ -248,7 +267,7 @@ class Tracer:
                     raise DesynchronizedError(
                         f"{self.describe(layer)} was fed with {len(call.given)} rows, and the loss has"
                         f" {rows}: rows of a trainable layer must be the examples in this mode. If it is fed"
-                        " with positions, which all examples share, use grad_sample_mode='vmap', which takes"
+                        " with positions, which all examples share, use grad_sample_mode='rows', which takes"
                         " the model as it is, or expand them to the batch: positions.repeat(len(x), 1). It"
                         " cannot be fed with part of the batch, or with examples and positions in one axis."
                     )

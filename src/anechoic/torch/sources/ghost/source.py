@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
 
+from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.base import GradientSource, SourceSetup, register
-from anechoic.torch.sources.call_watch import CallWatch
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
-from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.sources.wrapper import passed
 
 
 class GhostHandle:
@@ -56,6 +55,9 @@ class GhostModule(nn.Module):
 class GhostSource(GradientSource):
     """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
 
+    The model runs on the whole batch; the types of rows (`row_types`) show in every step that each traced
+    layer is fed with one row an example, and that each loss is that of its own row.
+
     Guarantee: what one example adds to the sums has norm at most clip norm * (1 + `excess`): it is the same
     float64 numbers that are measured and summed, and norms count what rounding may have hidden.
     """
@@ -71,53 +73,76 @@ class GhostSource(GradientSource):
             setup.parameters,
             setup.ledger,
             setup.clipping,
+            self.types,
             batch_first=setup.batch_first,
-            interrupted=lambda: self._calls.cleared(),
         )
         self.module = (GhostModule if setup.wrap else GhostHandle)(
             setup.module, loss_reduction=setup.loss_reduction, batch_first=setup.batch_first
         )
         self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
-        # backward() starts at the losses of the rows, whatever becomes of their sum
-        self._calls = CallWatch(
-            self.single,
-            batch_first=setup.batch_first,
-            reduction="sum",
-            counts=lambda: self._gradients.running,
-        )
+
+    @property
+    def means(self) -> bool:
+        return False  # backward() starts at the losses of the rows, whatever becomes of their sum
 
     @property
     def excess(self) -> float:
         return max(self.clipping.excess, self._gradients.excess)
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        sums = self._gradients.sums(delivery, self.single.rows(delivery))
-        if rows := self._calls.rows_of(delivery):
-            agreed = [self._agrees(delivery, row) for row in rows]
-            self.single.settle(delivery, any(agreed))
-        return sums
-
-    def _agrees(self, delivery: Delivery, row: int) -> bool:
-        alone = self._calls.alone(delivery, row)
-        # a row that is not finite is left out of the sums
-        nothing = [torch.full_like(p, float("nan")) for p in self.parameters]
-        found, norm = self._gradients.seen.get(row, (nothing, None))
-        return self.single.compare(found, alone, row, norm=norm)
+        if self.types.decided and self._gradients.passes:
+            raise GuaranteeError(
+                f"something was decided by numbers taken out of batch {delivery.step} (if mask.all():,"
+                " .item()), and ghost clipping runs the model on the whole batch, where that mixes examples."
+                " Nothing was released. Decide by public numbers, or use grad_sample_mode='rows', in which"
+                " each row decides for itself."
+            )
+        return self._gradients.sums(delivery)
 
     def used(self) -> None:
-        self._calls.forget()
         self._gradients.forget()
+        self.types.end()
 
     def zero_grad(self) -> None:
-        self._calls.cleared()
         self._gradients.forget()
 
     def forget(self) -> None:
-        self._calls.forget()
-        self.single.forget()
         self._gradients.forget()
+        self.types.end()
 
     def detach(self) -> None:
-        self._calls.detach()
         self._gradients.tracer.detach()
+
+
+def passed(module: nn.Module, args: Any, kwargs: Any, *, batch_first: bool) -> Any:
+    """The module's output; in training an empty batch goes through as one row, of which nothing is left."""
+    dimension = 0 if batch_first else 1
+    if module.training and torch.is_grad_enabled() and _is_empty((args, kwargs), dimension):
+        args, kwargs = tree_map(lambda value: _one_row(value, dimension), (args, kwargs))
+        with torch.no_grad():
+            output = module(*args, **kwargs)
+        return tree_map(lambda value: _no_row(value, dimension), output)
+    return module(*args, **kwargs)
+
+
+def _is_empty(values: Any, dimension: int) -> bool:
+    tensors = [t for t in tree_flatten(values)[0] if isinstance(t, Tensor) and t.dim() > dimension]
+    return bool(tensors) and all(t.shape[dimension] == 0 for t in tensors)
+
+
+def _one_row(value: Any, dimension: int) -> Any:
+    if not isinstance(value, Tensor) or value.dim() <= dimension:
+        return value
+    shape = list(value.shape)
+    shape[dimension] = 1
+    return value.new_zeros(shape)
+
+
+def _no_row(value: Any, dimension: int) -> Any:
+    """The part of an output that belongs to no row: it depends on no parameter, and can be differentiated."""
+    if not isinstance(value, Tensor):
+        return value
+    found = value.detach()
+    if found.dim() > dimension and found.shape[dimension] == 1:
+        found = found.narrow(dimension, 0, 0)
+    return found.requires_grad_() if found.is_floating_point() else found

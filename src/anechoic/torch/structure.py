@@ -40,9 +40,16 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of `value`, in the order of `mapped`."""
-    found: list[Tensor] = []
-    mapped(value, found.append)
-    return found
+    if isinstance(value, Tensor):
+        return [value]
+    parts: Any = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    return [tensor for part in parts for tensor in tensors_in(part)]
 
 
 def filled(value: Any, tensors: list[Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Gradients of single rows by torch.func.vmap over the whole model: right by construction.
+"""Gradients of single rows, each by itself, for any model: right by construction, and the default.
 
 The module that make_private returns is a boundary of autograd. In front of it, the model runs row by row; at
 the end of backward(), the gradient of the loss with respect to each row's outputs is pulled back through the
 model for that row alone, some rows at a time, and what comes out is clipped and summed at once. No hooks, no
 rules for layers: whatever the model does, a row's vector depends on that row, the weights and the gradient
-at its outputs.
+at its outputs; and that this gradient depends on the row alone is seen by the types of rows (`row_types`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.local.stateless import undisturbed
 from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.row_types.labels import TOTAL, RowAxis
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
+from anechoic.torch.structure import tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
+#: With how many other weights a row is compared that differs with those of the model.
+TRIES = 3
 
 
 class RowsModule(nn.Module):
@@ -34,7 +38,7 @@ class RowsModule(nn.Module):
     A copy is another model, which is called as it is.
     """
 
-    def __init__(self, source: VmapSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+    def __init__(self, source: RowsSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         super().__init__()
         self._module = module
         self.loss_reduction, self.batch_first = loss_reduction, batch_first
@@ -45,6 +49,13 @@ class RowsModule(nn.Module):
         if source is None or not self.training or not torch.is_grad_enabled():
             return self._module(*arguments, **keywords)
         return source.called(arguments, keywords)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients, those of single examples too."""
+        source = self.__dict__["_source"]
+        if source is not None:
+            source.zero_grad()
+        self._module.zero_grad(set_to_none)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -69,7 +80,7 @@ class Pending:
     cotangents: list[Tensor]
 
     def __init__(
-        self, source: VmapSource, rows: RowCall, delivery: Delivery, marks: list[tuple[int, int]]
+        self, source: RowsSource, rows: RowCall, delivery: Delivery, marks: list[tuple[int, int]]
     ) -> None:
         self.source, self.rows, self.delivery, self.marks = source, rows, delivery, marks
 
@@ -84,7 +95,7 @@ class Boundary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, call: Pending, *outputs: Tensor) -> Any:
-        ctx.call = call
+        ctx.call, ctx.types = call, call.source.types
         made = tuple(output.clone() for output in outputs)  # which the loss may change in place
         ctx.mark_non_differentiable(*(o for o in made if not o.dtype.is_floating_point))
         return made
@@ -92,16 +103,19 @@ class Boundary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         call: Pending = ctx.call
-        call.source.looked(call, ctx)
-        reduction = call.source.setup.loss_reduction
+        source = call.source
+        source.types.check_backward()
+        reduction = source.setup.loss_reduction
         own = call.rows.apart(list(gradients), reduction)
-        call.pull([c * call.rows.rows for c in own] if reduction == "mean" else own)
+        # a mean that was pulled back from the number of rows, not from 1, knows nothing of that number
+        times = call.rows.rows if reduction == "mean" and not source.types.started else 1
+        call.pull([c * times for c in own] if times != 1 else own)
         return (None,) * (2 + len(gradients))
 
 
-@register("vmap")
-class VmapSource(GradientSource):
-    """One gradient a row by vmap over the whole model, chunk by chunk; see this module.
+@register("rows")
+class RowsSource(GradientSource):
+    """One gradient a row, chunk by chunk; see this module.
 
     An example whose gradient is not finite contributes zero.
 
@@ -109,7 +123,7 @@ class VmapSource(GradientSource):
         memory: bytes of gradients held at once; at least one row.
     """
 
-    mode = "vmap"
+    mode = "rows"
     by_layers = False
     memory = MEMORY
 
@@ -118,11 +132,12 @@ class VmapSource(GradientSource):
         if not setup.wrap:
             raise UnsupportedError(
                 f"wrap_model=False with grad_sample_mode={self.mode!r}: rows are kept apart by the module"
-                " that make_private returns. Leave it True, or use 'hooks'."
+                " that make_private returns. Leave it True: attributes and methods of your model are those of"
+                " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger, reduction=setup.loss_reduction)
+        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
         self._stale = False
         self._drop()
@@ -147,8 +162,14 @@ class VmapSource(GradientSource):
         call = self.begun(arguments, keywords)
         if call is None:
             return self.setup.module(*arguments, **keywords)
-        outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
-        return call.rows.filled(list(Boundary.apply(self.anchor, call, *outputs)))
+        with paused():
+            outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
+            made = list(Boundary.apply(self.anchor, call, *outputs))
+        return call.rows.filled([self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)])
+
+    def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
+        self.types.mark(output, TOTAL if axis is None else RowAxis(axis))
+        return output
 
     def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
         """The same, up to the outputs of the rows; None where no batch is in hand."""
@@ -157,18 +178,19 @@ class VmapSource(GradientSource):
             return None
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
-        due = self.single.rows(delivery)
+        self.types.check_inputs(tensors_in((arguments, keywords)))
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         with paused():  # a row's numbers are its own
-            rows = RowCall(self._rows, arguments, keywords, int.from_bytes(seed))
-        if due:
-            self.single.follow(t for t in rows.inputs if t.dim())
+            rows = RowCall(
+                self._rows,
+                arguments,
+                keywords,
+                int.from_bytes(seed),
+                slots=self.slots(delivery),
+                order=None if delivery.units is None else _by_items(delivery),
+            )
         return Pending(self, rows, delivery, self.marks())
-
-    def looked(self, call: Pending, node: Any) -> None:
-        """The loss's backward pass has reached the outputs of `call`: look at the loss."""
-        self.single.look_at_loss([node])
 
     def received(self, call: Pending) -> None:
         """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
@@ -218,7 +240,6 @@ class VmapSource(GradientSource):
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
         totals = self.clipping.nothing(self.parameters)
         compared, agreed = self.single.rows(delivery), []
-        self.single.check_loss()
         for rows, found in self._chunks(calls, delivery):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():
@@ -232,23 +253,24 @@ class VmapSource(GradientSource):
 
     def _chunks(self, calls: list[Pending], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Rows, those of one item side by side, and their gradients."""
-        order = torch.arange(delivery.size)
-        if delivery.units is not None:
-            order = torch.from_numpy(delivery.units.items).sort(stable=True).indices
         self._carry: tuple[int, list[Tensor]] | None = None
-        for rows in order.split(self.chunk):
-            if not len(rows):
-                continue
+        for place, rows in enumerate(calls[0].rows.chunks if delivery.size else ()):
             found: list[Tensor] = []
             for call in calls:
-                made = call.rows.gradients(call.cotangents, rows)
+                made = call.rows.gradients(call.cotangents, place)
                 found = [a + b for a, b in zip(found, made, strict=True)] if found else made
             yield rows, found
 
-    @property
-    def chunk(self) -> int:
-        """Rows whose gradients are held at once."""
-        return max(1, self.memory // sum(p.numel() * p.element_size() for p in self.parameters))
+    def slots(self, delivery: Delivery) -> int:
+        """Rows of one chunk: a function of public numbers, and so is the shape that kernels work on.
+
+        As many as most batches have, rounded up, or as micro-batches have; fewer where their gradients would
+        take more than `memory`.
+        """
+        most = self.ledger.chunking
+        wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
+        held = max(1, self.memory // sum(p.numel() * p.element_size() for p in self.parameters))
+        return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
 
     def _contributions(
         self, rows: Tensor, found: list[Tensor], delivery: Delivery
@@ -264,7 +286,7 @@ class VmapSource(GradientSource):
         if self._carry is not None and self._carry[0] == int(items[0]):
             for total, part in zip(sums, self._carry[1], strict=True):
                 total[0] += part
-        ends = torch.from_numpy(units.items).sort(stable=True).indices
+        ends = _by_items(delivery)
         last = int((ends == rows[-1]).nonzero())
         open_end = last + 1 < len(ends) and int(everyone[ends[last + 1]]) == int(items[-1])
         self._carry = (int(items[-1]), [t[-1].clone() for t in sums]) if open_end else None
@@ -277,13 +299,38 @@ class VmapSource(GradientSource):
         yield vectors, None if units.limits is None else units.limits[chosen]
 
     def _agrees(self, calls: list[Pending], row: int, found: list[Tensor]) -> bool:
+        self.single.coarse = any(call.rows.coarse for call in calls)
+        try:
+            return self.single.compare(found, self._alone(calls, row), row)
+        except GuaranteeError:
+            # rounding decides where a row is at a kink of the model (a rectifier at 0, a routing), and
+            # kernels round one row otherwise than many: with other weights it is at none
+            if not any(self._agrees_nearby(calls, row, seed) for seed in range(TRIES)):
+                raise
+            return True
+
+    def _alone(self, calls: list[Pending], row: int) -> list[Tensor]:
         alone = [torch.zeros_like(p) for p in self.parameters]
         for call in calls:
             with undisturbed(self.setup.module):
                 parts = call.rows.alone(call.cotangents, row)
             alone = [a + b for a, b in zip(alone, parts, strict=True)]
-        self.single.coarse = any(call.rows.coarse for call in calls)
-        return self.single.compare(found, alone, row)
+        return alone
+
+    def _agrees_nearby(self, calls: list[Pending], row: int, seed: int) -> bool:
+        with self._rows.nearby(seed):
+            again = [Pending(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
+            found = [torch.zeros_like(p) for p in self.parameters]
+            for call, before in zip(again, calls, strict=True):
+                call.cotangents = before.cotangents
+                chunk = next(k for k, rows in enumerate(call.rows.chunks) if bool((rows == row).any()))
+                place = int((call.rows.chunks[chunk] == row).nonzero())
+                made = call.rows.gradients(call.cotangents, chunk)
+                found = [a + b[place] for a, b in zip(found, made, strict=True)]
+            try:
+                return self.single.compare(found, self._alone(again, row), row)
+            except GuaranteeError:
+                return False
 
     def marks(self) -> list[tuple[int, int]]:
         """What p.grad is: it changes where a loss reaches a parameter past the model's outputs."""
@@ -315,6 +362,7 @@ class VmapSource(GradientSource):
 
     def used(self) -> None:
         self._drop()
+        self.types.end()
         self._stale = True
         self.contributions.forget()
 
@@ -325,6 +373,7 @@ class VmapSource(GradientSource):
 
     def forget(self) -> None:
         self.single.forget()
+        self.types.end()
         self._drop()
         self.zero_grad()
 
@@ -333,3 +382,15 @@ class VmapSource(GradientSource):
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "source.memory": self.memory}
+
+
+def _by_items(delivery: Delivery) -> Tensor:
+    """The rows of a delivery, those of one item side by side."""
+    units: Any = delivery.units
+    return torch.from_numpy(units.items).sort(stable=True).indices
+
+
+def _rounded(rows: int) -> int:
+    """A number of rows, rounded up to a multiple of about an eighth of it."""
+    grain = 1 << max(0, rows.bit_length() - 4)
+    return -(-rows // grain) * grain

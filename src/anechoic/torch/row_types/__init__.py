@@ -1,0 +1,1 @@
+"""Which axis of a tensor has the rows of a batch, passed on by every operation."""

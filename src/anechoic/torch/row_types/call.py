@@ -1,0 +1,100 @@
+"""One operation, and the labels of its arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anechoic.torch.row_types.labels import Label, Picked, RowAxis, Total
+
+Rule = Callable[["Call"], Any]
+
+
+class Call:
+    """One operation.
+
+    Args:
+        rows: of the batch.
+        func, args, kwargs, out: of the operation.
+        labels: of the tensors among the arguments, by identity.
+    """
+
+    def __init__(
+        self, rows: int, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
+    ) -> None:
+        self.rows, self.func, self.args, self.kwargs, self.out = rows, func, args, kwargs, out
+        self._labels = labels
+        names, defaults = _signature(func)
+        self._given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument by name; None where there is none."""
+        return self._given.get(name)
+
+    def label(self, value: Any) -> Label | None:
+        return self._labels.get(id(value)) if isinstance(value, Tensor) else None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [t for t in flat((self.args, self.kwargs)) if isinstance(t, Tensor)]
+
+    @property
+    def labelled(self) -> list[tuple[Tensor, Label]]:
+        return [(t, found) for t in self.tensors if (found := self.label(t)) is not None]
+
+    def only(self, *names: str) -> RowAxis:
+        """The label that the named arguments share; the others have none."""
+        given = [self._given.get(name) for name in names]
+        found = {found for t in given if (found := self.label(t)) is not None}
+        others = {found for t, found in self.labelled if not any(t is g for g in given)}
+        if len(found) != 1 or others - found:
+            raise NotApart(f"{self} takes rows beside rows in another place")
+        label = found.pop()
+        if not isinstance(label, RowAxis):
+            raise NotApart(f"{self} of {words(label)}")
+        return label
+
+    def dims(self, tensor: Tensor, name: str = "dim") -> list[int] | None:
+        """The axes that are named, counted from the first; None for all."""
+        value = self[name]
+        if value is None or (isinstance(value, (list, tuple)) and not value):
+            return None
+        axes = [value] if isinstance(value, int) else list(value)
+        return [axis % max(1, tensor.dim()) for axis in axes]
+
+    def __str__(self) -> str:
+        return str(self.func.overloadpacket.__name__).strip("_")
+
+
+class NotApart(Exception):
+    """Rows are not kept apart, and why."""
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in flat(part)]
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in flat(part)]
+    return [value]
+
+
+@functools.cache
+def _signature(func: Any) -> tuple[list[str], dict[str, Any]]:
+    arguments = func._schema.arguments
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return [a.name for a in arguments], defaults
+
+
+def words(label: Label) -> str:
+    return {Total: "a total over rows", Picked: "values of some rows"}.get(type(label), "rows")
+
+
+def packets(*names: str) -> frozenset[Any]:
+    """torch's operations of these names, as far as it has them."""
+    aten: Any = torch.ops.aten
+    return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))

@@ -1,0 +1,395 @@
+"""Types of rows: which axis of a tensor has the rows of the batch, passed on by every operation.
+
+Between the delivery of a batch and backward(), each tensor that depends on the data carries a label:
+`Rows` along an axis, a `Total` over rows, `Picked` values of some, or `Mixed`. A tensor without a label
+depends on public numbers alone. `rules` says what each operation makes of labels; what it does not know is
+tried on other rows. Only two things are ever refused: a model that is called with
+what is no row an example, and a loss that is no total: for its gradient with respect to a row's outputs would
+depend on other rows, and clipping would not bound what one of them changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.weak import WeakIdKeyDictionary
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.runs.ledger import Delivery
+from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, RowAxis
+from anechoic.torch.row_types.rules import flat, labels_of
+from anechoic.torch.structure import tensors_in
+
+logger = logging.getLogger("anechoic")
+
+
+_REMEDY = (
+    " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
+    " then take its mean() or sum(); call optimizer.abandon_batch() to go on."
+)
+
+
+class RowTypes:
+    """Labels of the tensors of one run, from the delivery of a batch to its backward().
+
+    Args:
+        batch_first: whether rows are along the first axis, or the second one.
+        means: whether losses are means over rows.
+
+    Attributes:
+        rows: of the batch in hand.
+        started: whether the backward pass that runs was started with the number of rows.
+        decided: whether a number was taken out of a tensor that depends on rows, as decisions are.
+    """
+
+    def __init__(self, *, batch_first: bool, means: bool) -> None:
+        self._dimension = 0 if batch_first else 1
+        self.means = means
+        self._told = self.started = False
+        self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
+        self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.end()
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def begin(self, delivery: Delivery) -> None:
+        """A batch was delivered: follow what becomes of it, where it has several rows."""
+        self.end()
+        if delivery.size < 2:
+            return
+        self.rows = delivery.size
+        _ACTIVE.append(self)
+        for tensor in tensors_in(delivery.content):
+            if (label := self._of_data(tensor)) is not None:
+                self.mark(tensor, label)
+
+    def end(self) -> None:
+        """The batch is not in hand any more."""
+        for tensor in list(self._labels):
+            self._earlier[tensor] = True
+        self._labels = WeakIdKeyDictionary()
+        self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        # storages whose label changed in place, and what was labelled since
+        self._written: dict[int, tuple[Any, Tensor, Label]] = {}
+        self._since: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.rows, self.decided, self._checked = 0, False, False
+        if self in _ACTIVE:
+            _ACTIVE.remove(self)
+
+    @property
+    def active(self) -> bool:
+        """Whether a batch of several rows is followed."""
+        return self.rows > 1
+
+    def mark(self, tensor: Tensor, label: Label) -> None:
+        """Give a tensor a label."""
+        self._labels[tensor] = label
+
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Take tensors for public ones, whatever their shapes."""
+        for tensor in tensors:
+            self._public[tensor] = True
+
+    def follows(self, tensor: Tensor) -> bool:
+        """Whether a tensor was made from the batch in hand."""
+        return tensor in self._labels
+
+    def of(self, tensor: Tensor) -> Label | None:
+        """The label of a tensor; None for what is public."""
+        if self._written and (written := self._written.get(_storage(tensor))) is not None:
+            _, writer, label = written
+            same = tensor.shape == writer.shape and tensor.stride() == writer.stride()
+            if tensor is writer or (same and tensor.storage_offset() == writer.storage_offset()):
+                return label
+            return self._since.get(tensor, _IN_PLACE)
+        found: Label | None = self._labels.get(tensor) or self._guessed.get(tensor)
+        if found is not None or tensor in self._public:
+            return found
+        if tensor in self._earlier:
+            return _EARLIER
+        return self._unseen(tensor)
+
+    def _unseen(self, tensor: Tensor) -> Label | None:
+        """A tensor that no operation made: of the script, or of the data on a way past torch (NumPy).
+
+        With one row an example it counts as data.
+        """
+        label = self._of_data(tensor)
+        if label is None or isinstance(tensor, torch.nn.Parameter):
+            self._public[tensor] = True
+            return None
+        self._guessed[tensor] = label
+        return label
+
+    def _of_data(self, tensor: Tensor) -> RowAxis | None:
+        for axis in (self._dimension, 0):
+            if tensor.dim() > axis and tensor.shape[axis] == self.rows:
+                return RowAxis(axis)
+        return None
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, before: dict[int, Label]) -> None:
+        """An operation was done: label what it returned.
+
+        Args:
+            before: labels of the tensors among its arguments, by identity.
+        """
+        made = [t for t in flat(out) if isinstance(t, Tensor)]
+        if not before:
+            for tensor in made:
+                self._public[tensor] = True
+            return
+        if not made and func.overloadpacket in _NUMBERS:
+            self.decided = True
+        for tensor, label in zip(made, labels_of(self.rows, func, args, kwargs, out, before), strict=True):
+            if label is None:
+                self._public[tensor] = True
+                continue
+            if func._schema.is_mutable and before.get(id(tensor)) != label:
+                self._written[_storage(tensor)] = (tensor.untyped_storage(), tensor, label)
+                self._since = WeakIdKeyDictionary()
+            self.mark(tensor, label)
+            self._since[tensor] = label
+
+    def labels(self, args: Any, kwargs: dict[str, Any]) -> dict[int, Label]:
+        """Labels of the tensors among arguments, by identity."""
+        found = {}
+        for value in flat((args, kwargs)):
+            if isinstance(value, Tensor) and (label := self.of(value)) is not None:
+                found[id(value)] = label
+        return found
+
+    # -- what is refused -----------------------------------------------------------------------
+
+    def check_inputs(self, tensors: Iterable[Tensor]) -> None:
+        """Refuse a call of the model with something that is no row an example.
+
+        Raises:
+            DesynchronizedError: naming what was done to the rows.
+        """
+        if not self.active:
+            return
+        for tensor in tensors:
+            label = self.of(tensor)
+            if label is None or isinstance(label, RowAxis):
+                continue
+            why = label.why if isinstance(label, Mixed) else "it is made of several rows"
+            raise DesynchronizedError(
+                f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
+                f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
+                " moves the sum by more than the clip norm. Nothing was released. Feed the model exactly the"
+                " delivered batch, and compute what belongs to an example from that example alone; for pairs"
+                " make a data set of pairs, with unit_ids that name both."
+            )
+
+    def fault(self, tensor: Tensor, axis: int) -> str:
+        """Why a layer's input is not one row an example along `axis`; "" where it is."""
+        if not self.active or (label := self.of(tensor)) == RowAxis(axis):
+            return ""
+        if label is None and tensor.shape[axis] == self.rows:
+            return (
+                ""  # a state of each row, say: its output counts as rows, and must meet rows in their places
+            )
+        if label is None:
+            return "what does not come from the examples (positions, say), which all of them share"
+        if isinstance(label, RowAxis):
+            return f"an input of shape {tuple(tensor.shape)} whose rows are not the examples, one each"
+        return f"what depends on several examples: {label.why if isinstance(label, Mixed) else 'a total'}"
+
+    def check_losses(self, losses: Tensor) -> None:
+        """Refuse losses that are not one a row, each of its own row."""
+        label = self.of(losses) if self.active else RowAxis(0)
+        if isinstance(label, RowAxis):
+            return  # how many there are is looked at by whoever pulls them back
+        why = label.why if isinstance(label, Mixed) else "it is none of a single row"
+        raise GuaranteeError(f"the loss of an example depends on other rows of the batch: {why}.{_REMEDY}")
+
+    def check_loss(self, loss: Tensor) -> None:
+        """Refuse a loss that is no total over rows.
+
+        Raises:
+            GuaranteeError: naming what mixes them.
+        """
+        if not self.active or self._checked:
+            return
+        label = self.of(loss)
+        self.check_reduction(loss)
+        self._checked = label == TOTAL or (isinstance(label, RowAxis) and loss.numel() == 1)
+        if self._checked:
+            return
+        if isinstance(label, RowAxis):
+            why = f"it has shape {tuple(loss.shape)}, and is no number"
+        elif label is None:
+            why = "it reaches the model's outputs in a way that was not seen"
+        else:
+            why = label.why if isinstance(label, Mixed) else "it is no sum over all rows"
+        raise GuaranteeError(f"the loss mixes the rows of the batch: {why}.{_REMEDY}")
+
+    def check_backward(self) -> None:
+        """The same, from inside of a backward pass that nobody saw begin (torch.autograd.backward)."""
+        if self.active and not self._checked:
+            for root in running_roots():
+                self.check_loss(root)
+
+    def check_reduction(self, loss: Tensor) -> None:
+        """Say once where the loss is a sum and the run takes it for a mean."""
+        if self.means and not self._told and getattr(loss.grad_fn, "_saved_reduction", None) == _SUM:
+            self._told = True
+            logger.warning(
+                "the loss is a sum over the batch (reduction='sum'), and loss_reduction='mean' says that it"
+                " is a mean: gradients of rows are taken too large by the size of the batch, so nearly all"
+                " are clipped. Give make_private loss_reduction='sum', or the criterion reduction='mean'."
+            )
+
+
+_SUM = 2  # of torch's enum of reductions
+_IN_PLACE = Mixed("a part of it was written in place, through a view")
+_EARLIER = Mixed("it was made from an earlier batch")
+#: Operations that take a number out of a tensor.
+_NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
+_ACTIVE: list[RowTypes] = []
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
+    """The result of an operation, which every run with a batch in hand looks at.
+
+    Args:
+        run: makes the result.
+    """
+    if not _ACTIVE or _PAUSED:
+        return run()
+    before = [(types, types.labels(args, kwargs)) for types in _ACTIVE]
+    out = run()
+    with unseen():
+        for types, labels in before:
+            types.see(func, args, kwargs, out, labels)
+    return out
+
+
+_PAUSED: list[bool] = []
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What is done inside is of no interest."""
+    _PAUSED.append(True)
+    try:
+        yield
+    finally:
+        _PAUSED.pop()
+
+
+class Starting(TorchFunctionMode):
+    """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
+
+    A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
+    batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
+    """
+
+    idle = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not Tensor.backward or self.idle or not _ACTIVE:
+            return func(*args, **kwargs)
+        return _begun(func, args, kwargs)
+
+
+def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    loss = args[0]
+    runs, others = _reached(loss)
+    for run in runs:
+        run.check_loss(loss)
+    if len(runs) != 1 or others or len(args) > 1 or loss.numel() != 1 or not runs[0].means:
+        with unseen():
+            return func(*args, **kwargs)
+    run, given = runs[0], kwargs.pop("gradient", None)
+    start = torch.full_like(loss, run.rows) if given is None else given * run.rows
+    run.started = True
+    try:
+        with unseen():
+            return func(loss, gradient=start, **kwargs)
+    finally:
+        run.started = False
+
+
+def _reached(loss: Tensor) -> tuple[list[RowTypes], bool]:
+    """The runs whose models a loss was computed with; whether it reaches anything else with a gradient."""
+    found: list[RowTypes] = []
+    others, seen_nodes, todo = False, set(), [loss.grad_fn]
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen_nodes:
+            continue
+        seen_nodes.add(node)
+        types = getattr(node, "types", None)
+        if isinstance(types, RowTypes):
+            if types.active and types not in found:
+                found.append(types)
+            continue
+        others = others or hasattr(node, "variable")
+        todo.extend(before for before, _ in node.next_functions)
+    return found, others
+
+
+def running_roots() -> tuple[Tensor, ...]:
+    """What the backward() that runs was called on; empty where none is found."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)  # private: another torch may lack it
+    if run is None:
+        return ()
+    # on a GPU this is another thread than the one that called backward(), and waits
+    frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
+    for frame in frames:
+        while frame is not None:
+            if frame.f_code is run.__code__:
+                roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
+                return roots
+            frame = frame.f_back
+    return ()
+
+
+_SHARED = Starting()
+
+
+def start() -> None:
+    """Look at what is done in this thread from now on."""
+    _SHARED.idle = False
+    if not any(mode is _SHARED for mode in _get_current_function_mode_stack()):
+        _SHARED.__enter__()
+
+
+def stop() -> None:
+    """No longer. Under a mode that somebody has entered since, it stays and does nothing."""
+    _SHARED.idle = True
+    stack = _get_current_function_mode_stack()
+    if stack and stack[-1] is _SHARED:
+        _SHARED.__exit__(None, None, None)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Work inside without the cost of looking."""
+    stack = _get_current_function_mode_stack()
+    if not stack or stack[-1] is not _SHARED:
+        with unseen():
+            yield
+        return
+    _SHARED.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        _SHARED.__enter__()

@@ -1,0 +1,236 @@
+"""What each operation makes of rows: never apart where other rows change it, and apart where they do not."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anechoic.runs.ledger import Delivery
+from anechoic.torch.randomness import secret_draws
+from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import PICKED, TOTAL, Mixed, RowAxis
+
+ROWS = 6
+
+
+def label(function, *shapes, rows=ROWS, integers=()):
+    """The label of function(*batch), where each tensor of the batch has one row an example."""
+    draw = torch.Generator().manual_seed(0)
+    batch = [
+        torch.randint(0, 4, (rows, *shape), generator=draw)
+        if place in integers
+        else torch.randn(rows, *shape, generator=draw)
+        for place, shape in enumerate(shapes)
+    ]
+    types = RowTypes(batch_first=True, means=True)
+    secret_draws.start()
+    try:
+        types.begin(Delivery(0, rows, content=batch))
+        return types.of(function(*batch))
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+X = (4,)
+APART = {
+    "elementwise": lambda x: (x.tanh() * 2 + 1).relu(),
+    "with a constant": lambda x: x * torch.arange(4.0) + torch.ones(4),
+    "two of one shape": lambda x: x * x.exp(),
+    "softmax of a row": lambda x: x.softmax(1),
+    "log softmax": lambda x: F.log_softmax(x, -1),
+    "layer norm": lambda x: F.layer_norm(x, (4,)),
+    "linear": lambda x: F.linear(x, torch.ones(3, 4), torch.ones(3)),
+    "sum of a row, kept": lambda x: x.sum(1, keepdim=True),
+    "sorted in a row": lambda x: x.sort(1).values,
+    "gathered in a row": lambda x: x.gather(1, x.argsort(1)),
+    "embedding": lambda x: F.embedding(x.argmax(1), torch.ones(4, 2)),
+    "one hot": lambda x: F.one_hot(x.argmax(1), 4),
+    "concatenated": lambda x: torch.cat([x, 2 * x], 1),
+    "unsqueezed twice": lambda x: x[:, None, :, None],
+    "reshaped": lambda x: x.reshape(ROWS, 2, 2),
+    "padded": lambda x: F.pad(x, (1, 1)),
+    "columns": lambda x: x[:, 1:3],
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "by a mask": lambda x: x.masked_fill(x > 0, 0.0),
+    "written in place": lambda x: torch.zeros(ROWS, 4).copy_(x),
+    "bilinear, which has no rule": lambda x: F.bilinear(x, x, torch.ones(3, 4, 4)),
+    "cosine": lambda x: F.cosine_similarity(x, torch.ones(1, 4)),
+    "distances to constants": lambda x: torch.cdist(x, torch.eye(4)),
+    "batch norm by kept statistics": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_rows_stay_apart(name):
+    assert label(APART[name], X) == RowAxis(0)
+
+
+MIXING = {
+    "centred": lambda x: x - x.mean(0),
+    "normalised over rows": lambda x: x.softmax(0),
+    "cumulated": lambda x: x.cumsum(0),
+    "sorted": lambda x: x.sort(0).values,
+    "flipped": lambda x: x.flip(0),
+    "shuffled": lambda x: x[torch.randperm(ROWS)],
+    "rolled": lambda x: x.roll(1, 0),
+    "a row of another": lambda x: x + x[:1],
+    "each with each": lambda x: x @ x.T,
+    "pairs": lambda x: x[:, None] - x[None],
+    "distances of rows, which has no rule": lambda x: torch.pdist(x),
+    "broadcast": lambda x: x.sum(1, keepdim=True) - x.sum(1),
+    "to pieces": lambda x: x.reshape(ROWS // 2, 8),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "one behind the other": lambda x: torch.cat([x, x]),
+    "a norm of all": lambda x: x / x.norm(),
+    "a root of the mean": lambda x: x.square().mean().sqrt(),
+    "a product of means": lambda x: x.mean() * x.exp().mean(),
+    "a quotient of sums": lambda x: x.sum() / (x > 0).sum(),
+    "the largest": lambda x: x.max(),
+    "log of a sum of all": lambda x: x.logsumexp((0, 1)),
+    "mean of those above 0": lambda x: x[x > 0].mean(),
+    "written through a view": lambda x: F.pad(torch.zeros(ROWS + 1, 4)[:ROWS].copy_(x)[1:], (0, 0, 0, 1)),
+    "a queue": lambda x: torch.cat([x[1:], x[:1]]),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_rows_that_meet_are_told(name):
+    assert isinstance(label(MIXING[name], X), Mixed)
+
+
+TOTALS = {
+    "mean": lambda x: x.mean(),
+    "sum over a number": lambda x: x.sum() / 7,
+    "mean of sums": lambda x: x.square().sum(1).mean(),
+    "two terms": lambda x: x.mean() + 0.1 * x.exp().sum() - 3,
+    "sum of those above 0": lambda x: x[x > 0].sum(),
+    "a product along rows": lambda x: torch.dot(x.sum(1), x.prod(1)),
+    "divided by how many rows count, as all do": lambda x: x.sum() / torch.isfinite(x).sum(),
+    "weighted by place": lambda x: (x.sum(1) * torch.arange(6.0)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_totals_are_told(name):
+    assert label(TOTALS[name], X) == TOTAL
+
+
+def test_values_of_some_rows():
+    assert label(lambda x: x[x > 0] * 2, X) == PICKED
+
+
+LOSSES = {
+    "cross entropy": (lambda o, y: F.cross_entropy(o, y), True),
+    "smoothed": (lambda o, y: F.cross_entropy(o, y, label_smoothing=0.1), True),
+    "class weights": (lambda o, y: F.cross_entropy(o, y, weight=torch.rand(4)), False),
+    "class weights, of each": (
+        lambda o, y: F.cross_entropy(o, y, weight=torch.rand(4), reduction="none").mean(),
+        True,
+    ),
+    "ignored targets": (lambda o, y: F.cross_entropy(o, y.where(y > 1, -100)), False),
+    "mse": (lambda o, y: F.mse_loss(o[:, 0], y.float()), True),
+    "mse, rows against columns": (
+        lambda o, y: ((o[:, :1] - y.float()) ** 2).mean(),
+        False,
+    ),
+    "huber, summed": (lambda o, y: F.huber_loss(o[:, 0], y.float(), reduction="sum"), True),
+    "logits": (lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], (y > 1).float()), True),
+    "several margins, which has no rule": (
+        lambda o, y: F.multi_margin_loss(o, y, reduction="none").mean(),
+        True,
+    ),
+    "contrastive": (lambda o, y: F.cross_entropy(o @ o.T, torch.arange(ROWS)), False),
+    "mixup": (lambda o, y: F.cross_entropy(0.5 * o + 0.5 * o.roll(1, 0), y), False),
+    "by each row's own class": (lambda o, y: -o.log_softmax(1)[torch.arange(ROWS), y].mean(), True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name):
+    loss, apart = LOSSES[name]
+    assert (label(loss, X, (), integers=(1,)) == TOTAL) is apart
+
+
+def test_attention_and_images_keep_examples_apart():
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    assert label(attend, (2, 5, 4)) == RowAxis(0)
+    assert label(lambda x: attend(x.transpose(0, 1)), (6, 4)) != RowAxis(0)
+    picture = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    assert label(picture, (1, 8, 8)) == RowAxis(0)
+    assert isinstance(label(nn.Conv2d(6, 2, 3), (8, 8)), Mixed)  # rows in the place of channels
+    assert label(nn.InstanceNorm2d(2), (2, 5, 5)) == RowAxis(0)
+
+
+def test_sizes_that_agree_by_chance_change_nothing():
+    # as many positions as rows, as many classes as rows
+    assert label(lambda x: x + nn.Embedding(6, 3)(torch.arange(6)), (6, 3)) == RowAxis(0)
+    assert isinstance(label(lambda x: x + x.mean(1), (6,)), Mixed)
+    assert label(lambda x: x.mean(1), (6, 6)) == RowAxis(0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_called_apart_does_not_move_with_other_rows(seed):
+    """Chains of random operations: whoever claims rows is held to it by changing the others."""
+    draw = torch.Generator().manual_seed(seed)
+    steps = [*APART.values(), *MIXING.values()]
+    chosen = [steps[int(torch.randint(len(steps), (), generator=draw))] for _ in range(3)]
+
+    def chain(x):
+        for each in chosen:
+            x = each(x)
+            if x.shape != (ROWS, 4):
+                x = x.float().reshape(-1)[: ROWS * 4] if x.numel() >= ROWS * 4 else x.float()
+                if x.numel() != ROWS * 4:
+                    return x
+                x = x.reshape(ROWS, 4)
+        return x
+
+    found = label(chain, X)
+    if not isinstance(found, RowAxis):
+        return
+    x = torch.randn(ROWS, 4, generator=draw)
+    other = torch.cat([x[:1], torch.randn(ROWS - 1, 4, generator=draw)])
+    torch.manual_seed(0)
+    one = chain(x)
+    torch.manual_seed(0)
+    two = chain(other)
+    apart = [t.unflatten(found.axis, (ROWS, found.inner)).select(found.axis, 0) for t in (one, two)]
+    assert torch.allclose(*apart, equal_nan=True)
+
+
+# -- what a batch leaves behind ------------------------------------------------------------------------
+
+
+def begun(types, *batch):
+    secret_draws.start()
+    types.begin(Delivery(0, len(batch[0]), content=list(batch)))
+
+
+def test_what_was_made_from_an_earlier_batch_is_not_public():
+    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
+    try:
+        begun(types, x)
+        kept = x.mean()
+        begun(types, torch.randn(5, 3))
+        assert isinstance(types.of(kept), Mixed)
+        constant = torch.ones(3)
+        assert types.of(constant * 2) is None
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+def test_tensors_that_came_past_torch_count_as_rows_where_they_have_as_many():
+    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
+    try:
+        begun(types, x)
+        again = torch.from_numpy(x.numpy() * 2)
+        assert types.of(again + 1) == RowAxis(0)
+        assert isinstance(types.of(again - again.mean(0)), Mixed)
+    finally:
+        types.end()
+        secret_draws.stop()
