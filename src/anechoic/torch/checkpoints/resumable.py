@@ -12,6 +12,24 @@ from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.of_run import OfRun
 
 
+class Accountant:
+    """What Opacus's `engine.accountant` is asked for after training; the figures are the engine's.
+
+    It keeps no history: epsilon of correlated noise does not follow from a list of steps.
+    """
+
+    def __init__(self, engine: Resumable) -> None:
+        self._engine = engine
+
+    def get_epsilon(self, delta: float) -> float:
+        """`engine.get_epsilon(delta)`; 0 before make_private."""
+        return self._engine.get_epsilon(delta) if self._engine._run is not None else 0.0
+
+    def __len__(self) -> int:
+        """Releases made so far."""
+        return self._engine.releases if self._engine._run is not None else 0
+
+
 class Resumable(OfRun):
     """Saves and loads a run, and counts releases that were made before it."""
 
