@@ -274,6 +274,11 @@ class ReleaseLedger(Uncopyable):
         self._check_sound()
         self._clear()
 
+    def give_up(self, why: str) -> None:
+        """No batch is delivered and no release made any more; what is asked for is refused with `why`."""
+        self._clear()
+        self._fault = why
+
     def _clear(self) -> None:
         self._delivery, self._summed, self._summing = None, 0, False
         self._turn += 1

@@ -11,7 +11,7 @@ from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning import Plan
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.checkpoints.resumable import Accountant, Resumable
+from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.setup.compatible import Compatible
@@ -212,9 +212,9 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
     # -- beyond Opacus -------------------------------------------------------------------------
 
     @property
-    def accountant(self) -> Accountant:
+    def accountant(self) -> EngineAccountant:
         """What Opacus's accountants are asked for after training: `get_epsilon(delta)` and the number of steps."""
-        return Accountant(self)
+        return EngineAccountant(self)
 
     def pseudo_gradients(
         self,

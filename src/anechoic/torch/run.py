@@ -79,6 +79,15 @@ class PrivateRun(Uncopyable):
         stream = self.release.start_noise(self.keys.noise)
         self.release.take_noise(stream, stream.init())
 
+    def give_up(self) -> None:
+        """Let go of module and optimizer, which another run has taken; this one makes no release any more."""
+        self.source.detach()
+        self.optimizer.detach()
+        self.ledger.give_up(
+            "make_private was called with this model or optimizer again, and the run that it began then has them:"
+            " use what make_private returned last"
+        )
+
     def resume(
         self, noise_key: bytes, sampling_key: bytes, noise: Mapping[str, Any] | None, releases: int
     ) -> Callable[[], None]:

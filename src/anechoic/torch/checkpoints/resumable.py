@@ -12,7 +12,7 @@ from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.of_run import OfRun
 
 
-class Accountant:
+class EngineAccountant:
     """What Opacus's `engine.accountant` is asked for after training; the figures are the engine's.
 
     It keeps no history: epsilon of correlated noise does not follow from a list of steps.

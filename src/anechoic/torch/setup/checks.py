@@ -10,8 +10,6 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from opacus.grad_sample import AbstractGradSampleModule
-from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from opacus.validators.errors import UnsupportedModuleError
 from torch import Tensor, nn, optim
@@ -21,12 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.checkpoints.history import STAMP
-from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.sources import source_class
-from anechoic.torch.sources.ghost.source import GhostModule
-from anechoic.torch.sources.vmap import RowsModule
 
 logger = logging.getLogger("anechoic")
 
@@ -135,15 +129,12 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         by_layers: whether gradients are found layer by layer, by Opacus's rules.
 
     Raises:
-        UnsupportedError: for distributed, compiled or already private modules, and where Opacus cannot
+        UnsupportedError: for distributed or compiled modules, and where Opacus cannot
             compute per-example gradients (its own error is the cause).
         ValueError: for something else than a module.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
-    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule, RowsModule))
-    if wrapped or hasattr(module, "autograd_grad_sample_hooks"):
-        raise UnsupportedError("module is wrapped for private training already: pass the plain module.")
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
         if name in names:
@@ -250,10 +241,6 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         ValueError: if it is no optimizer, or their parameters differ.
         UnsupportedError: for optimizers and parameters that cannot carry the noise.
     """
-    if isinstance(optimizer, (CorrelatedOptimizer, DPOptimizer)):
-        raise UnsupportedError(
-            "optimizer is private already: pass the plain torch optimizer it was made from."
-        )
     if not isinstance(optimizer, optim.Optimizer):
         raise ValueError(f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer.")
     if isinstance(optimizer, optim.LBFGS):
@@ -312,8 +299,6 @@ def check_loader(loader: Any) -> None:
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
-    if isinstance(loader, PrivateDataLoader):
-        raise UnsupportedError("data_loader is private already: pass the plain one it was made from.")
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise UnsupportedError(
             "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
