@@ -208,6 +208,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             " poisson_sampling=True permits sampling.",
             setup.mechanism,
         )
+    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
     if fit.is_open(
         setup.mechanism,
         noise_multiplier=setup.noise_multiplier,
@@ -216,7 +217,6 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         sampled=setup.poisson_sampling and setup.participation is None,
     ):
         setup = replace(setup, mechanism="identity", steps=fit.OPEN_STEPS)
-    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
