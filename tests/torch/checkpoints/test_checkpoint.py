@@ -481,7 +481,9 @@ def test_another_version_of_the_library_is_refused(tmp_path, other_process, monk
 
 
 @pytest.mark.parametrize(("keys", "what"), [(True, "batches"), (False, "noise")])
-def test_other_noise_or_batches_under_the_same_key_are_refused(keys, what, tmp_path, other_process, monkeypatch):
+def test_other_noise_or_batches_under_the_same_key_are_refused(
+    keys, what, tmp_path, other_process, monkeypatch
+):
     path = tmp_path / "run.ckpt"
     run = start()
     train(run, 3)
@@ -500,7 +502,9 @@ def test_other_noise_or_batches_under_the_same_key_are_refused(keys, what, tmp_p
 
         monkeypatch.setattr(kind, "next", other)
     resumed = start(keys=not keys)
-    with pytest.raises(ReplayError, match="noise or batches under the keys of the checkpoint come out as others"):
+    with pytest.raises(
+        ReplayError, match="noise or batches under the keys of the checkpoint come out as others"
+    ):
         resumed.engine.load_checkpoint(path=path)
 
 

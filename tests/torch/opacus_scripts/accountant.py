@@ -7,9 +7,7 @@ from torch import nn
 from tests.torch.opacus_scripts.tiny import images
 
 loader = images(drop_last=True)
-model = nn.Sequential(
-    nn.Conv2d(1, 4, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(4, 1, 4, 1, 0), nn.Flatten()
-)
+model = nn.Sequential(nn.Conv2d(1, 4, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(4, 1, 4, 1, 0), nn.Flatten())
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.5, 0.999))
 privacy_engine = PrivacyEngine()
 model, optimizer, loader = privacy_engine.make_private(

@@ -68,7 +68,9 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
     differ = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
     what = "; ".join(f"{name}={now.get(name)} was {saved.get(name)}" for name in differ)
     if str(saved.get("device", "")).startswith("cuda") and not saved.get("deterministic_algorithms"):
-        what = what or "kernels of a CUDA device round differently each time with deterministic_algorithms=False"
+        what = (
+            what or "kernels of a CUDA device round differently each time with deterministic_algorithms=False"
+        )
     if not what:
         return
     remedies = [_REMEDIES.get(name, f"resume with {name} {{0}}").format(saved.get(name)) for name in differ]
