@@ -1,4 +1,4 @@
-"""Scripts in the style of Opacus's examples and tutorials: they run as they are, or after the line that a message names."""
+"""Scripts in the style of Opacus's tutorials: they run as they are, or after the line that a message names."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ EDITS = {
             ),
             ("    optimizer.signal_skip_step(do_skip=i % 2 == 0)\n", ""),
         ],
-    ),  # fmt: skip
+    ),
     "noise_scheduler": (
         r"no ExponentialNoise\(optimizer, …\), and no step\(\) of it",
         [

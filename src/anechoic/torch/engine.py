@@ -88,7 +88,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
             logger.warning(
-                "accountant=%r changes nothing: epsilon follows from the mechanism, exact without amplification,"
+                "accountant=%r changes nothing: epsilon follows from the mechanism, exact without"
+                " amplification,"
                 " by privacy loss distributions with it.",
                 accountant,
             )
@@ -144,8 +145,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
                 or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
-            mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
-                "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
+            mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
+                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
                 error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
                 others, whose learning rates then stay what they are (docs/choosing.md).
             epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
@@ -213,7 +214,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
 
     @property
     def accountant(self) -> EngineAccountant:
-        """What Opacus's accountants are asked for after training: `get_epsilon(delta)` and the number of steps."""
+        """What Opacus's accountants are asked for: `get_epsilon(delta)`, and the number of steps."""
         return EngineAccountant(self)
 
     def pseudo_gradients(

@@ -357,8 +357,10 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
         """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
         raise DesynchronizedError(
-            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop, keep a queue"
-            " of steps to skip that can outlive its batch. Write: from anechoic.torch import BatchMemoryManager,"
+            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop,"
+            " keep a queue"
+            " of steps to skip that can outlive its batch. Write: from anechoic.torch import"
+            " BatchMemoryManager,"
             " which has the same arguments."
         )
 

@@ -85,7 +85,7 @@ class PrivateRun(Uncopyable):
         self.release.take_noise(stream, stream.init())
 
     def drawn(self, *, noise: bool) -> str:
-        """Digest of the next batch, and of past noise where it is not saved; it tells nobody without the key."""
+        """Digest under the key of the next batch, and of past noise where that is not saved."""
         state, batches = self.release.noise_state, self.loader.feed.batches
         return _drawn(
             state if noise else None, batches, self.ledger.releases, self.mechanism, self.keys.noise
@@ -96,7 +96,8 @@ class PrivateRun(Uncopyable):
         self.source.detach()
         self.optimizer.detach()
         self.ledger.give_up(
-            "make_private was called with this model or optimizer again, and the run that it began then has them:"
+            "make_private was called with this model or optimizer again, and the run that it began"
+            " then has them:"
             " use what make_private returned last"
         )
 

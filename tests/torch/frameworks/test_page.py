@@ -101,11 +101,19 @@ def test_the_trainer_s_own_checkpoint_is_refused():
     found = run(TRAINER)
     assert found["engine"].releases == 8
     with pytest.raises(ReplayError, match=r"get_epsilon would forget.*engine.charge\(state\)"):
-        run(TRAINER, ("trainer.train()", "path.unlink(); trainer.train(resume_from_checkpoint='bert/checkpoint-4')"),
-            ("resumed = path.exists()", "resumed = False"))  # fmt: skip
+        run(
+            TRAINER,
+            ("trainer.train()", "path.unlink(); trainer.train(resume_from_checkpoint='bert/checkpoint-4')"),
+            ("resumed = path.exists()", "resumed = False"),
+        )
 
 
 def test_a_loader_that_accelerate_prepared_is_named():
     with pytest.raises(DesynchronizedError, match=r"leave the private one out of accelerator.prepare"):
-        run("Accelerate", ("model, optimizer = accelerator.prepare(model, optimizer)",
-                           "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"))  # fmt: skip
+        run(
+            "Accelerate",
+            (
+                "model, optimizer = accelerator.prepare(model, optimizer)",
+                "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
+            ),
+        )

@@ -1,4 +1,4 @@
-"""A transformer of which the last layer and the head are trained, as in tutorials/building_text_classifier.ipynb."""
+"""A transformer whose last layer and head are trained, as in tutorials/building_text_classifier.ipynb."""
 
 import torch
 from opacus import PrivacyEngine
@@ -46,7 +46,7 @@ model, optimizer, loader = privacy_engine.make_private_with_epsilon(
     module=model.train(), optimizer=optimizer, data_loader=loader, target_delta=1e-3, target_epsilon=7.5,
     epochs=1, max_grad_norm=0.1,
 )  # fmt: skip
-for step, batch in enumerate(loader):
+for batch in loader:
     optimizer.zero_grad()
     loss, logits = model(input_ids=batch[0], labels=batch[1])
     loss.backward()

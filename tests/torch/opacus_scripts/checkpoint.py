@@ -17,8 +17,8 @@ def private():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     engine = PrivacyEngine()
     return engine, engine.make_private_with_epsilon(
-        module=model, optimizer=optimizer, data_loader=table(), target_epsilon=8.0, target_delta=1e-3, epochs=2,
-        max_grad_norm=1.0,
+        module=model, optimizer=optimizer, data_loader=table(), target_epsilon=8.0, target_delta=1e-3,
+        epochs=2, max_grad_norm=1.0,
     )  # fmt: skip
 
 

@@ -113,7 +113,8 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     content = read(source)
     if "drawn" not in content:
         raise CheckpointError(
-            f"{source} was written by an earlier version of anechoic, whose noise may be drawn otherwise: finish that run with the version that began it; or start a new run, and count"
+            f"{source} was written by an earlier version of anechoic, whose noise may be drawn"
+            " otherwise: finish that run with the version that began it; or start a new run, and count"
             " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
         )
     fingerprint = content["fingerprint"]

@@ -53,9 +53,9 @@ _REMEDIES = {
 def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sync_every: int) -> None:
     """Say what differs from where a checkpoint was written, and refuse what the journal does not protect.
 
-    Releases after the checkpoint are made again under the same rows of noise, so they have to be the same: the
-    journal compares each before it is used. Where there is none, or the bits agree all the same, a run goes on
-    anywhere.
+    Releases after the checkpoint are made again under the same rows of noise, so they have to be the same:
+    the journal compares each before it is used. Where there is none, or where their bits agree, a run goes
+    on anywhere.
 
     Args:
         saved, now: what `environment` said then, and says here.
@@ -82,13 +82,15 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         )
     if sync_every > 1:
         raise ReplayError(
-            f"{what}: releases may round differently here, and with journal_sync_every={sync_every} the journal"
+            f"{what}: releases may round differently here, and with journal_sync_every={sync_every}"
+            " the journal"
             " may lack the last ones before a power cut, which could not be compared. To resume,"
             f" {remedy}; or start a new run, and count this one's releases too (PrivacyEngine.charge)."
         )
     if repeated:
         logger.warning(
-            "%s when the checkpoint was written, after which %d releases were made. They are made again, compared"
+            "%s when the checkpoint was written, after which %d releases were made. They are made"
+            " again, compared"
             " with the journal, and refused where they differ in a bit. If that happens: %s.",
             what,
             repeated,

@@ -154,8 +154,9 @@ class Resumable(OfRun):
             CheckpointError: if the file or its journal is missing, corrupt or truncated.
             GuaranteeError: if another process has the journal open.
             MismatchError: if it belongs to another mechanism, model or order of the data.
-            ReplayError: if another version of the library would draw other noise or batches; if the journal may
-                lack releases (journal_sync_every) that another machine would round differently; if this process has made them already; if the journal is a copy.
+            ReplayError: if another version of the library would draw other noise or batches; if the journal
+                may lack releases (journal_sync_every) that another machine would round differently; if this
+                process has made them already; if the journal is a copy.
         """
         checkpoint.only_none(
             noise_scheduler=noise_scheduler,

@@ -44,16 +44,21 @@ def check_plain(**given: Any) -> None:
     if private:
         made = next((f" ({t.ledger.releases} releases were made)" for t in given.values() if _counts(t)), "")
         raise UnsupportedError(
-            f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell is run twice."
-            " To go on with that run, use them as they are. To begin anew, make model, optimizer and data loader"
+            f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell"
+            " is run twice."
+            " To go on with that run, use them as they are. To begin anew, make model, optimizer and"
+            " data loader"
             " again, in the same cell as make_private: pass the plain ones."
         )
     earlier = _run_of(given["optimizer"])
     if earlier is not None and earlier.ledger.releases:
         raise GuaranteeError(
-            f"optimizer belongs to a run of {earlier.ledger.releases} releases: make_private was called with these"
-            " objects before, as when a notebook cell is run twice. To go on with that run, use what it returned."
-            " To begin anew, make model and optimizer again, in the same cell as make_private. To train the same"
+            f"optimizer belongs to a run of {earlier.ledger.releases} releases: make_private was"
+            " called with these"
+            " objects before, as when a notebook cell is run twice. To go on with that run, use what"
+            " it returned."
+            " To begin anew, make model and optimizer again, in the same cell as make_private. To"
+            " train the same"
             " weights further, make a new optimizer, and call engine.charge(mechanism, releases="
             f"{earlier.ledger.releases}) with the mechanism of that run."
         )

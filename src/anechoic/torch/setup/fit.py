@@ -36,8 +36,10 @@ def is_open(
     if not (given and sampled and mechanism in ("auto", "identity")):
         return False
     logger.warning(
-        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and the run may"
-        " stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs= (or steps=)"
+        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and"
+        " the run may"
+        " stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs="
+        " (or steps=)"
         " noise is planned for the whole run, which takes less of it for the same epsilon."
     )
     return True
@@ -110,7 +112,8 @@ def planned_steps(period: int, epochs: Any, steps: Any) -> int:
     """
     if (epochs is None) == (steps is None):
         raise ValueError(
-            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known number of"
+            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known"
+            " number of"
             " releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
             " Mechanism."
         )
