@@ -2,6 +2,7 @@
 
 import logging
 from inspect import signature
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,6 +135,15 @@ def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog)
         made[1].step()
         assert len(engine.accountant) == t
         assert engine.accountant.get_epsilon(1e-5) == pytest.approx(run.mechanism.epsilon(1e-5, steps=t))
+
+
+def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    section = page.split("\n## I want to save the model")[1].split("\n## ")[0]
+    found = {}
+    exec(section.split("```python\n")[1].split("```")[0], found)
+    assert found["engine"].releases == 4 and found["model"]._module is found["network"]
 
 
 def test_accountants_of_opacus_are_named_without_effect(caplog):

@@ -1,4 +1,4 @@
-"""Scripts in the style of Opacus's tutorials: they run as they are, or after the line that a message names."""
+"""Scripts in the style of Opacus's tutorials run as they are, or after the line that a message names."""
 
 import sys
 from pathlib import Path

@@ -146,9 +146,10 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
                 or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
             mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
-                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
-                error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
-                others, whose learning rates then stay what they are (docs/choosing.md).
+                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"
+                looks at the optimizer: the least error of sums for SGD, with momentum too, and
+                `CorrectedAdam`; the least noise of a step for others, whose learning rates then stay what
+                they are (docs/choosing.md).
             epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
                 noise_multiplier and Poisson sampling make a run of independent noise, which may stop after
                 any step: correlated noise is planned for a known number of them.

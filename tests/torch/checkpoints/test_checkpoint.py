@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -224,6 +225,7 @@ def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
 
 
 def saved(tmp_path, **options):
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "run.ckpt"
     run = start(**options)
     train(run, 3)
@@ -441,6 +443,19 @@ def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, othe
     resumed = start(keys=not keys)
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 6), train(run, 6))
+
+
+def test_a_folder_that_was_carried_to_another_machine_goes_on(tmp_path, other_process, monkeypatch):
+    path = saved(tmp_path / "here")
+    run = start(keys=False)
+    shutil.move(shutil.copytree(tmp_path / "here", tmp_path / "there"), tmp_path / "carried")
+    shutil.rmtree(tmp_path / "here")
+    other_process()
+    elsewhere(monkeypatch, cpu_capability="AVX512", machine="aarch64")
+    with pytest.raises(ReplayError, match="adopt_journal=True"):
+        run.engine.load_checkpoint(path=tmp_path / "carried" / path.name)
+    run.engine.load_checkpoint(path=tmp_path / "carried" / path.name, adopt_journal=True)
+    train(run, 6)
 
 
 def test_what_is_repeated_elsewhere_is_compared(tmp_path, other_process, monkeypatch, caplog):
