@@ -127,14 +127,15 @@ def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog)
     engine = PrivacyEngine()
     made = private(engine, noise_multiplier=1.1, max_grad_norm=1.0)
     assert "may stop after any of them" in caplog.text
-    run = start(mech=mechanism("poisson", steps=7, noise_std=1.1))
+    run = start(mech=mechanism("poisson", steps=10, noise_std=1.1))
     assert engine.mechanism.noise_multiplier == pytest.approx(1.1)
-    for t, (x, y) in enumerate(made[-1], 1):
+    for t, (x, y) in enumerate((batch for _ in range(2) for batch in made[-1]), 1):
         made[1].zero_grad()
         nn.functional.cross_entropy(made[0](x), y).backward()
         made[1].step()
         assert len(engine.accountant) == t
         assert engine.accountant.get_epsilon(1e-5) == pytest.approx(run.mechanism.epsilon(1e-5, steps=t))
+    assert engine.releases == 10
 
 
 def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
