@@ -108,6 +108,31 @@ def test_the_trainer_s_own_checkpoint_is_refused():
         )
 
 
+def test_lightning_goes_on_from_the_engine_s_checkpoint(monkeypatch):
+    first = run("Lightning", ("max_epochs=2", "max_epochs=1"))
+    assert first["engine"].releases == 4
+    monkeypatch.setattr(ledger, "_MADE", {})  # another process
+    resumed = run(
+        "Lightning",
+        ("    max_grad_norm=1.0,\n", '    max_grad_norm=1.0,\n    mechanism=read_mechanism("run.ckpt"),\n'),
+        ("import PrivacyEngine", "import PrivacyEngine, read_mechanism"),
+        ("lightning.Trainer(", 'engine.load_checkpoint(path="run.ckpt")\nlightning.Trainer('),
+    )
+    assert resumed["engine"].releases == 8
+
+
+def test_lightning_s_own_checkpoint_is_refused():
+    kept = ("enable_checkpointing=False", 'default_root_dir="."'), ("max_epochs=2", "max_epochs=1")
+    run("Lightning", *kept)
+    (path,) = Path().rglob("epoch*.ckpt")
+    with pytest.raises(ReplayError, match=r"get_epsilon would forget.*engine.charge\(state\)"):
+        run(
+            "Lightning",
+            kept[0],
+            (").fit(Private(), loader)", f").fit(Private(), loader, ckpt_path='{path}')"),
+        )
+
+
 def test_a_loader_that_accelerate_prepared_is_named():
     with pytest.raises(DesynchronizedError, match=r"leave the private one out of accelerator.prepare"):
         run(
