@@ -53,8 +53,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
     what rounding adds to a sum.
     Not covered: a loss that mixes examples (mixup, contrastive losses; impossible in "vmap_loss" mode),
     padding to the longest of a batch where gradients depend on it, which floats can be released without exact
-    sums, side channels, copies of a run that go on apart, training losses in a log, and choices made by looking
-    at private data (learning rates, a validation set).
+    sums, side channels, copies of a run that go on apart, training losses in a log, and choices made by
+    looking at private data (learning rates, a validation set).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
