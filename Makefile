@@ -11,6 +11,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.ready-dev
+FRAMES := $(VENV)/.ready-frameworks
 PEER  := .venv-peer
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
@@ -31,7 +32,7 @@ demo: $(READY) ## private training on 327,346 flights: correlated against indepe
 test: $(READY) ## the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: $(READY) ## all tests, the slow ones too
+test-all: $(FRAMES) ## all tests, the slow ones and those inside training frameworks too
 	$(PYTEST) $(ARGS)
 
 doctest: $(READY) ## the examples in docstrings
@@ -81,6 +82,11 @@ $(READY): pyproject.toml constraints.txt
 $(DEV): $(READY)
 	@echo "Adding ruff, mypy and pre-commit to $(VENV)"
 	@$(PIP) -e '.[torch,flower,streaming,plot,dev]'
+	@touch $@
+
+$(FRAMES): $(READY)
+	@echo "Adding transformers, accelerate, peft and lightning to $(VENV)"
+	@$(PIP) -e '.[torch,flower,streaming,plot,test,frameworks]'
 	@touch $@
 
 $(PEER)/.ready:

@@ -214,17 +214,12 @@ def divided_twice(mechanism: Mechanism | None = None) -> Any:
 @contextmanager
 def clipped_by_example(_: Mechanism | None = None) -> Iterator[None]:
     """A unit's examples are clipped one by one, and so is nothing that the unit adds in all."""
-    from anechoic.torch.sources import Clipping, hooks
+    from anechoic.torch.sources.rows import RowsSource
 
-    clipped = Clipping.sums
+    def contributions(self: Any, rows: Any, found: Any, delivery: Any) -> Any:
+        yield found, None
 
-    def sums(self: Any, samples: Any, limits: Any = None) -> Any:
-        return clipped(self, samples)
-
-    with (
-        patch.object(hooks, "item_gradients", lambda samples, batch: samples),
-        patch.object(Clipping, "sums", sums),
-    ):
+    with patch.object(RowsSource, "_contributions", contributions):
         yield
 
 

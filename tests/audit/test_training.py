@@ -64,7 +64,7 @@ def test_keys_make_an_audit_repeatable():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"grad_sample_mode": "ghost"}, UnsupportedError, "'hooks' and 'functorch'"),
+        ({"grad_sample_mode": "ghost"}, UnsupportedError, "use 'rows'"),
         ({"resume_at": 24}, ValueError, "resume_at=24 must lie between 1 and n-1=23"),
         ({"resume_at": 0}, ValueError, "resume_at=0"),
         ({"canaries": 8}, ValueError, "canaries=8"),

@@ -224,7 +224,9 @@ class ReleaseLedger(Uncopyable):
         raise DesynchronizedError(
             f"optimizer.step() was called, but no batch was delivered for release {self.releases}: each"
             " batch of the private loader is stepped exactly once, and batches from elsewhere are not"
-            " covered by the guarantee."
+            " covered by the guarantee. A framework may have put a loader of its own in its place: leave the"
+            " private one out of accelerator.prepare(…) and fabric.setup_dataloaders(…), return it from"
+            " Trainer.get_train_dataloader (docs/frameworks.md), and iterate over it."
         )
 
     @contextmanager
@@ -273,6 +275,11 @@ class ReleaseLedger(Uncopyable):
         """Forget the batch in hand, of which nothing was released; iterators become stale."""
         self._check_sound()
         self._clear()
+
+    def give_up(self, why: str) -> None:
+        """No batch is delivered and no release made any more; what is asked for is refused with `why`."""
+        self._clear()
+        self._fault = why
 
     def _clear(self) -> None:
         self._delivery, self._summed, self._summing = None, 0, False

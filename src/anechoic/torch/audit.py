@@ -24,6 +24,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import Sampling
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.setup.batching import loader_options
+from anechoic.torch.sources.base import ALIASES, AUTO
 
 #: Most examples whose patterns are compared to choose the canaries among them.
 _COMPARED = 8192
@@ -80,7 +81,7 @@ def audit_training(
     power_repeats: int = 40,
     resume_at: int | Sequence[int] = (),
     examples_per_unit: int = 1,
-    grad_sample_mode: str = "hooks",
+    grad_sample_mode: str = AUTO,
     noise_key: bytes | None = None,
     sampling_key: bytes | None = None,
     seed: int | None = None,
@@ -101,17 +102,17 @@ def audit_training(
         resume_at: releases after which the run is saved and resumed, each in 1 … n-1.
         examples_per_unit: examples that each unit owns, all with the gradient of its canary. More than one
             needs a mechanism whose unit is not "example"; what is audited is then the unit's contribution.
-        grad_sample_mode: "hooks" or "functorch".
+        grad_sample_mode: "rows", or another name of it.
         noise_key, sampling_key: 32 bytes each; None for fresh ones.
         seed: of directions and of who is put in; None for fresh entropy.
 
     Raises:
         ValueError, UnsupportedError: see `audit`; also for "ghost", whose criterion this model does not have.
     """
-    if grad_sample_mode not in ("hooks", "functorch"):
+    if ALIASES.get(grad_sample_mode, grad_sample_mode) != "rows":
         raise UnsupportedError(
-            f"grad_sample_mode={grad_sample_mode!r}: the audit's loss is the output of a linear layer, for"
-            " which only 'hooks' and 'functorch' give per-example gradients. All modes share the noise path."
+            f"grad_sample_mode={grad_sample_mode!r}: the audit's loss is the output of a linear layer, which"
+            " has no criterion: use 'rows'. All modes share the noise path."
         )
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")

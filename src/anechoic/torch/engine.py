@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn, Unpack, overload
+from typing import Any, Unpack, overload
 
-from torch import nn, optim
-from torch.utils.data import DataLoader
-
-from anechoic._validate import fraction, positive_float, positive_int
+from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.participation import Participation
 from anechoic.planning import Plan
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.checkpoints.resumable import Resumable
+from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.setup.compatible import Compatible
-from anechoic.torch.setup.options import ByEpsilon, ByNoise, Four, Three, WithCriterion, WithoutCriterion
+from anechoic.torch.setup.options import (
+    DEFAULTS,
+    ByEpsilon,
+    ByNoise,
+    Four,
+    Three,
+    WithCriterion,
+    WithoutCriterion,
+    spelled,
+)
 from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.sources.base import AUTO
-from anechoic.workloads import Workload, prefix_sum
 
+logger = logging.getLogger("anechoic")
 
-class NoAttributeError(UnsupportedError, AttributeError):
-    """An attribute of Opacus's engine that has no counterpart here."""
+#: Words that Opacus has for its accountants.
+ACCOUNTANTS = ("prv", "rdp", "gdp")
 
 
 class PrivacyEngine(Compatible, Resumable, Uncopyable):
@@ -35,24 +40,25 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
     loader is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of
     single examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep
-    their order, by which it is known whose they are. What can be checked of this is checked at every
-    step. A trainable layer must be fed with the examples as rows: positions or selected rows are refused
-    by their number, which shows nothing where there are as many positions as examples in the batch.
-    Weights may be loaded after make_private until the first batch is delivered; from then on only step()
-    may change them. Engine, optimizer and loader belong to the process that made them, and cannot be
-    copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
+    their order, by which it is known whose they are. The model runs row by row, so no row sees another,
+    whatever the layers are. What the loop does with rows before the model, and with outputs and targets in
+    the loss, is followed operation by operation, and refused where rows meet. Weights may be loaded after
+    make_private until the first batch is delivered; from then on only step() may change them. Engine,
+    optimizer and loader belong to the process that made them, and cannot be copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
     its step() the global generators (torch, numpy.random, random) are functions of the sampling key and t, so
     no seed of the script has to be secret; then they go on where they were. From the first checkpoint on
     every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact sums (see
     `arithmetic`) a release is what the proof says in spite of floating point; without, the statement bounds
     what rounding adds to a sum.
-    Not covered: a loss that mixes examples (mixup, contrastive losses; impossible in "vmap_loss" mode),
+    A loss that mixes examples is refused, as far as torch's operations show it. Not covered: numbers that a
+    script takes out of tensors (`.item()`, NumPy) and puts into the loss (impossible in "vmap_loss" mode),
     padding to the longest of a batch where gradients depend on it, which floats can be released without exact
-    sums, side channels, copies of a run that go on apart, and choices made by looking at private data
-    (learning rates, a validation set).
+    sums, side channels, copies of a run that go on apart, training losses in a log, and choices made by
+    looking at private data (learning rates, a validation set).
 
     Args:
-        accountant: only the default; the accountant follows from the mechanism.
+        accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
+            mechanism.
         secure_mode: only False.
         noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone, or functions that
             return them; None takes fresh ones from the operating system when make_private is called. Give
@@ -79,10 +85,13 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         journal: str | os.PathLike[str] | None = None,
         journal_sync_every: int = 1,
     ) -> None:
+        one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
-            raise UnsupportedError(
-                f"accountant={accountant!r}: the accountant follows from the mechanism (exact Gaussian"
-                " without amplification, privacy loss distributions with it). Leave it out."
+            logger.warning(
+                "accountant=%r changes nothing: epsilon follows from the mechanism, exact without"
+                " amplification,"
+                " by privacy loss distributions with it.",
+                accountant,
             )
         if secure_mode:
             raise UnsupportedError(
@@ -112,36 +121,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByNoise]
     ) -> tuple[Any, ...]: ...
 
-    def make_private(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: optim.Optimizer,
-        criterion: Any = nn.CrossEntropyLoss(),  # noqa: B008 - Opacus's default
-        data_loader: DataLoader[Any],
-        noise_multiplier: float | None = None,
-        max_grad_norm: float | None = None,
-        batch_first: bool = True,
-        loss_reduction: str = "mean",
-        poisson_sampling: bool = True,
-        clipping: str = "flat",
-        noise_generator: None = None,
-        grad_sample_mode: str = AUTO,
-        wrap_model: bool = True,
-        rand_on_empty: bool = False,
-        mechanism: Mechanism | str = "auto",
-        epochs: int | None = None,
-        steps: int | None = None,
-        target_delta: float | None = None,
-        adjacency: Adjacency | None = None,
-        unit: str | None = None,
-        participation: Participation | None = None,
-        workload: Workload | Callable[[int], Workload] = prefix_sum,
-        memory_budget: int | None = None,
-        unit_ids: Any = None,
-        exact_sums: bool | None = None,
-        **unknown: Any,
-    ) -> tuple[Any, ...]:
+    @spelled(ByNoise)
+    def make_private(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
         """Private counterparts of module, optimizer and loader.
 
         The loader's batch sampler is replaced by the one of the mechanism's sampling, which is logged: a
@@ -161,14 +142,18 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
-            grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
-                or "hooks" by the classes and size of the model's modules (docs/training.md).
-            wrap_model: False attaches hooks to `module` and returns them in its place.
-            mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
-                "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
-                error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
-                others, whose learning rates then stay what they are (docs/choosing.md).
-            epochs: passes of the loader; give this or `steps`, unless a Mechanism is given.
+            grad_sample_mode: "rows" ("auto", and the names "vmap", "hooks" and "functorch" of Opacus and of
+                earlier versions): each row by itself. "ghost": less memory, for models of listed layers.
+                "vmap_loss": the loss too is computed row by row.
+            wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
+            mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
+                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"
+                looks at the optimizer: the least error of sums for SGD, with momentum too, and
+                `CorrectedAdam`; the least noise of a step for others, whose learning rates then stay what
+                they are (docs/choosing.md).
+            epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
+                noise_multiplier and Poisson sampling make a run of independent noise, which may stop after
+                any step: correlated noise is planned for a known number of them.
             steps: n.
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
@@ -196,37 +181,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             MismatchError: for a Mechanism that does not fit the other arguments.
             GuaranteeError: if this engine has made something private already.
         """
-        checks.refuse_unknown(unknown, self.make_private)
-        return self._make(
-            Setup(
-                module=module,
-                optimizer=optimizer,
-                criterion=criterion,
-                data_loader=data_loader,
-                epsilon=None,
-                noise_multiplier=noise_multiplier,
-                delta=target_delta,
-                max_grad_norm=max_grad_norm,
-                batch_first=batch_first,
-                loss_reduction=loss_reduction,
-                poisson_sampling=poisson_sampling,
-                clipping=clipping,
-                noise_generator=noise_generator,
-                grad_sample_mode=grad_sample_mode,
-                wrap_model=wrap_model,
-                rand_on_empty=rand_on_empty,
-                mechanism=mechanism,
-                epochs=epochs,
-                steps=steps,
-                adjacency=adjacency,
-                unit=unit,
-                participation=participation,
-                workload=workload,
-                memory_budget=memory_budget,
-                unit_ids=unit_ids,
-                exact_sums=exact_sums,
-            )
-        )
+        return self._make(self.make_private, positional, options)
 
     @overload
     def make_private_with_epsilon(
@@ -243,36 +198,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByEpsilon]
     ) -> tuple[Any, ...]: ...
 
-    def make_private_with_epsilon(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: optim.Optimizer,
-        criterion: Any = nn.CrossEntropyLoss(),  # noqa: B008 - Opacus's default
-        data_loader: DataLoader[Any],
-        target_epsilon: float,
-        target_delta: float,
-        epochs: int | None = None,
-        max_grad_norm: float | None = None,
-        batch_first: bool = True,
-        loss_reduction: str = "mean",
-        poisson_sampling: bool = True,
-        clipping: str = "flat",
-        noise_generator: None = None,
-        grad_sample_mode: str = AUTO,
-        wrap_model: bool = True,
-        rand_on_empty: bool = False,
-        mechanism: Mechanism | str = "auto",
-        steps: int | None = None,
-        adjacency: Adjacency | None = None,
-        unit: str | None = None,
-        participation: Participation | None = None,
-        workload: Workload | Callable[[int], Workload] = prefix_sum,
-        memory_budget: int | None = None,
-        unit_ids: Any = None,
-        exact_sums: bool | None = None,
-        **unknown: Any,
-    ) -> tuple[Any, ...]:
+    @spelled(ByEpsilon, "target_epsilon", "target_delta")
+    def make_private_with_epsilon(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
         """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
 
         Args:
@@ -283,52 +210,14 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         Raises:
             MismatchError: also if a given Mechanism's epsilon(target_delta) exceeds target_epsilon.
         """
-        checks.refuse_unknown(unknown, self.make_private_with_epsilon)
-        remedy = "Only infinitely much noise gives epsilon = 0."
-        return self._make(
-            Setup(
-                module=module,
-                optimizer=optimizer,
-                criterion=criterion,
-                data_loader=data_loader,
-                epsilon=positive_float("target_epsilon", target_epsilon, remedy=remedy),
-                noise_multiplier=None,
-                delta=fraction("target_delta", target_delta),
-                max_grad_norm=max_grad_norm,
-                batch_first=batch_first,
-                loss_reduction=loss_reduction,
-                poisson_sampling=poisson_sampling,
-                clipping=clipping,
-                noise_generator=noise_generator,
-                grad_sample_mode=grad_sample_mode,
-                wrap_model=wrap_model,
-                rand_on_empty=rand_on_empty,
-                mechanism=mechanism,
-                epochs=epochs,
-                steps=steps,
-                adjacency=adjacency,
-                unit=unit,
-                participation=participation,
-                workload=workload,
-                memory_budget=memory_budget,
-                unit_ids=unit_ids,
-                exact_sums=exact_sums,
-            )
-        )
+        return self._make(self.make_private_with_epsilon, positional, options)
 
     # -- beyond Opacus -------------------------------------------------------------------------
 
     @property
-    def accountant(self) -> NoReturn:
-        """Refused: nothing is accumulated, the mechanism knows its epsilon.
-
-        Raises:
-            NoAttributeError: always, so that hasattr says no.
-        """
-        raise NoAttributeError(
-            "engine.accountant does not exist here: epsilon follows from the mechanism. Call"
-            " engine.get_epsilon(delta), or print(engine.mechanism)."
-        )
+    def accountant(self) -> EngineAccountant:
+        """What Opacus's accountants are asked for: `get_epsilon(delta)`, and the number of steps."""
+        return EngineAccountant(self)
 
     def pseudo_gradients(
         self,
@@ -361,13 +250,17 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize
         )
 
-    def _make(self, setup: Setup) -> tuple[Any, ...]:
+    def _make(
+        self, method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        checks.check_arguments(method, positional, options)
         if self._run is not None:
             raise GuaranteeError(
-                "this engine has made a model private already: make a new PrivacyEngine for another run. The"
-                " guarantees of two runs on the same data add up."
+                "this engine has made a model private already: make a new PrivacyEngine for another run (in a"
+                " notebook, in the cell that makes the model). The guarantees of two runs on the same data"
+                " add up."
             )
-        setup = with_mode(setup)
+        setup = with_mode(_setup(options))
         mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
         self._run, private = begin(
             setup,
@@ -378,3 +271,17 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             sync_every=self._journal_sync_every,
         )
         return private
+
+
+def _setup(options: dict[str, Any]) -> Setup:
+    """What was asked for, with a value for every argument."""
+    given = DEFAULTS | options
+    epsilon, delta = given.pop("target_epsilon"), given.pop("target_delta")
+    if "target_epsilon" in options:
+        epsilon = positive_float(
+            "target_epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0."
+        )
+        delta = fraction("target_delta", delta)
+    if isinstance(given["mechanism"], Plan):
+        given["mechanism"] = given["mechanism"].mechanism
+    return Setup(epsilon=epsilon, delta=delta, **given)

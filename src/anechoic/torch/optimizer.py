@@ -234,8 +234,9 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             if value != self._settings[name]:
                 raise MismatchError(
                     f"{name}={value} was {self._settings[name]} when the run began, and the mechanism was"
-                    " calibrated for that: set it back. Another value needs another mechanism, in a run of"
-                    " its own."
+                    " calibrated for that: set it back, and leave out what changes it (a noise scheduler or a"
+                    " grad_clip scheduler of Opacus: no ExponentialNoise(optimizer, …), and no step() of it)."
+                    " Another value needs another mechanism, in a run of its own."
                 )
         now = self.params
         if len(now) != len(self._bound) or any(p is not q for p, q in zip(now, self._bound, strict=True)):
@@ -356,8 +357,11 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
         """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
         raise DesynchronizedError(
-            "opacus.utils.batch_memory_manager.BatchMemoryManager keeps a queue of steps to skip that can"
-            " outlive its batch: use anechoic.torch.BatchMemoryManager, with the same arguments, instead."
+            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop,"
+            " keep a queue"
+            " of steps to skip that can outlive its batch. Write: from anechoic.torch import"
+            " BatchMemoryManager,"
+            " which has the same arguments."
         )
 
     def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from anechoic.batches.base import Batches
+from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs import identity_of
+from anechoic.noise import NoiseState
+from anechoic.runs import digest_key_of, digest_of, identity_of
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.history import History
@@ -21,6 +25,7 @@ from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.release import Releaser
 from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.sources import GradientSource
+from anechoic.torch.watching.parameters import bits
 
 
 @dataclass
@@ -79,14 +84,41 @@ class PrivateRun(Uncopyable):
         stream = self.release.start_noise(self.keys.noise)
         self.release.take_noise(stream, stream.init())
 
+    def drawn(self, *, noise: bool) -> str:
+        """Digest under the key of the next batch, and of past noise where that is not saved."""
+        state, batches = self.release.noise_state, self.loader.feed.batches
+        return _drawn(
+            state if noise else None, batches, self.ledger.releases, self.mechanism, self.keys.noise
+        )
+
+    def give_up(self) -> None:
+        """Let go of module and optimizer, which another run has taken; this one makes no release any more."""
+        self.source.detach()
+        self.optimizer.detach()
+        self.ledger.give_up(
+            "make_private was called with this model or optimizer again, and the run that it began"
+            " then has them:"
+            " use what make_private returned last"
+        )
+
     def resume(
-        self, noise_key: bytes, sampling_key: bytes, noise: Mapping[str, Any] | None, releases: int
+        self,
+        noise_key: bytes,
+        sampling_key: bytes,
+        noise: Mapping[str, Any] | None,
+        releases: int,
+        *,
+        drawn: str,
     ) -> Callable[[], None]:
         """Prepare to go on under other keys; what is returned carries it out.
 
         Args:
             noise: the saved noise state, or None where it was not kept: then all rows before release
                 `releases` are drawn again.
+            drawn: what `drawn` said when it was saved.
+
+        Raises:
+            ReplayError: if noise or batches come out as others here.
         """
         stream = self.release.start_noise(noise_key)
         state = stream.init() if noise is None else stream.restore(noise)
@@ -94,6 +126,11 @@ class PrivateRun(Uncopyable):
         while noise is None and state.step < releases:
             row, state = stream.next(state, out=row)
         batches = self.batches_under(sampling_key)
+        if _drawn(state if noise is None else None, batches, state.step, self.mechanism, noise_key) != drawn:
+            raise ReplayError(
+                "noise or batches under the keys of the checkpoint come out as others here than where it was"
+                " written: other versions of numpy or torch draw them. Resume with those."
+            )
 
         def carry_out() -> None:
             self.ledger.start(noise_key, state.step)
@@ -103,6 +140,15 @@ class PrivateRun(Uncopyable):
             self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)
 
         return carry_out
+
+
+def _drawn(
+    noise: NoiseState | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
+) -> str:
+    parts: list[Any] = [np.ascontiguousarray(batches.batch(min(step, mechanism.steps - 1)))]
+    if noise is not None:
+        parts += [bits(torch.as_tensor(noise.state_dict(copy=False)["rows"]).detach()).cpu().numpy()]
+    return digest_of(parts, digest_key_of(noise_key))
 
 
 def watched_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.replay import check_replayable, environment
+from anechoic.torch.checkpoints.replay import check_place, environment
 from tests.marks import each_once, every_other, slow
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
 
@@ -224,6 +225,7 @@ def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
 
 
 def saved(tmp_path, **options):
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "run.ckpt"
     run = start(**options)
     train(run, 3)
@@ -420,40 +422,109 @@ def test_a_run_under_way_does_not_become_another(tmp_path, other_process):
         run.engine.load_checkpoint(path=path)
 
 
-def test_another_number_of_threads_is_refused(tmp_path, other_process):
+# Elsewhere.
+
+
+def elsewhere(monkeypatch, **change):
+    """As on another machine; the arithmetic stays the same unless a test changes it."""
+    here = environment(torch.device("cpu"))
+    monkeypatch.setattr(checkpoint, "environment", lambda device: here | change)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("name", ["cpu_capability", "threads", "torch", "machine", "device"])
+def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, other_process, monkeypatch):
+    path = tmp_path / "run.ckpt"
+    run = start()
+    train(run, 3)
+    run.engine.save_checkpoint(path=path, keys=keys)
+    other_process()
+    elsewhere(monkeypatch, **{name: "other"})
+    resumed = start(keys=not keys)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed, 6), train(run, 6))
+
+
+def test_a_folder_that_was_carried_to_another_machine_goes_on(tmp_path, other_process, monkeypatch):
+    path = saved(tmp_path / "here")
+    run = start(keys=False)
+    shutil.move(shutil.copytree(tmp_path / "here", tmp_path / "there"), tmp_path / "carried")
+    shutil.rmtree(tmp_path / "here")
+    other_process()
+    elsewhere(monkeypatch, cpu_capability="AVX512", machine="aarch64")
+    with pytest.raises(ReplayError, match="adopt_journal=True"):
+        run.engine.load_checkpoint(path=tmp_path / "carried" / path.name)
+    run.engine.load_checkpoint(path=tmp_path / "carried" / path.name, adopt_journal=True)
+    train(run, 6)
+
+
+def test_what_is_repeated_elsewhere_is_compared(tmp_path, other_process, monkeypatch, caplog):
+    path = tmp_path / "run.ckpt"
+    first = start()
+    train(first, 3)
+    first.engine.save_checkpoint(path=path)
+    train(first, 5)
+    first.engine._current().recorder.journal.close()  # its process is gone
+    other_process()
+    elsewhere(monkeypatch, cpu_capability="AVX512", threads=64)
+    same, rounding = start(keys=False), start(keys=False)
+    same.engine.load_checkpoint(path=path)
+    assert "cpu_capability=AVX512 was" in caplog.text and "threads=64 was" in caplog.text
+    assert "after which 2 releases were made" in caplog.text and "call torch.set_num_threads(" in caplog.text
+    train(same, 5)
+    other_process()
+    rounding.engine.load_checkpoint(path=path)
+    rounding.criterion = lambda x, y: torch.nn.functional.cross_entropy(x * 1.0001, y)
+    before = weights(rounding.model)
+    with pytest.raises(ReplayError, match="release 3 was made before and would now be another one"):
+        train(rounding, 4)
+    assert torch.equal(weights(rounding.model), before)
+
+
+def test_a_journal_that_may_lack_releases_binds_a_run_to_its_machine(tmp_path, other_process, monkeypatch):
+    path = saved(tmp_path, engine={"journal_sync_every": 2})
+    other_process()
+    elsewhere(monkeypatch, threads=64)
+    fresh_and_unharmed(path, ReplayError, r"threads=64 was .*journal_sync_every=2.*set_num_threads")
+
+
+def test_another_version_of_the_library_is_refused(tmp_path, other_process, monkeypatch):
     path = saved(tmp_path)
     other_process()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    try:
-        run = start(keys=False)
-        with pytest.raises(
-            ReplayError, match=rf"threads={threads + 1} was {threads}.*set_num_threads\({threads}\)"
-        ):
-            run.engine.load_checkpoint(path=path)
-    finally:
-        torch.set_num_threads(threads)
-    run.engine.load_checkpoint(path=path)
+    elsewhere(monkeypatch, anechoic="9.9")
+    fresh_and_unharmed(path, ReplayError, "anechoic=9.9 was .*resume with anechoic")
 
 
-@pytest.mark.parametrize("name", sorted(environment(torch.device("cpu"))))
-def test_whatever_changes_bits_is_compared(name):
-    here = environment(torch.device("cpu"))
-    check_replayable(here, dict(here))
-    for value in ("other", None):
-        with pytest.raises(ReplayError, match=f"{name}="):
-            check_replayable(here, {**here, name: value})
-    with pytest.raises(ReplayError, match=f"{name}="):
-        check_replayable({k: v for k, v in here.items() if k != name}, here)
+@pytest.mark.parametrize(("keys", "what"), [(True, "batches"), (False, "noise")])
+def test_other_noise_or_batches_under_the_same_key_are_refused(
+    keys, what, tmp_path, other_process, monkeypatch
+):
+    path = tmp_path / "run.ckpt"
+    run = start()
+    train(run, 3)
+    run.engine.save_checkpoint(path=path, keys=keys)
+    other_process()
+    kind = type(run.loader.feed.batches) if what == "batches" else type(run.optimizer.release._stream)
+    ours = kind.batch if what == "batches" else kind.next
+    if what == "batches":
+        monkeypatch.setattr(kind, "batch", lambda self, t: ours(self, t)[::-1])
+    else:
+
+        def other(self, state, out=None):
+            row, state = ours(self, state, out=out)
+            state._memory[0] += 1e-3
+            return row, state
+
+        monkeypatch.setattr(kind, "next", other)
+    resumed = start(keys=not keys)
+    with pytest.raises(
+        ReplayError, match="noise or batches under the keys of the checkpoint come out as others"
+    ):
+        resumed.engine.load_checkpoint(path=path)
 
 
-def test_kernels_that_are_not_deterministic_are_refused():
-    cuda = {
-        **environment(torch.device("cpu")),
-        "device": "cuda: some card",
-        "deterministic_algorithms": False,
-    }
+def test_kernels_that_are_not_deterministic_are_said():
+    cuda = {**environment(torch.device("cpu")), "device": "cuda: card", "deterministic_algorithms": False}
     with pytest.raises(ReplayError, match="use_deterministic_algorithms"):
-        check_replayable(cuda, dict(cuda))
-    cuda["deterministic_algorithms"] = True
-    check_replayable(cuda, dict(cuda))
+        check_place(cuda, dict(cuda), repeated=1, sync_every=2)
+    check_place(cuda, dict(cuda), repeated=1, sync_every=1)

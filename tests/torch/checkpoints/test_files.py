@@ -100,7 +100,7 @@ def test_the_first_format_is_known_by_name(path):
     assert read_mechanism(path) == mech
     run = start(mech=mech)
     with pytest.raises(
-        CheckpointError, match=r"without journals .* engine\.charge\(anechoic\.torch\.read_mech"
+        CheckpointError, match=r"earlier version .* engine\.charge\(anechoic\.torch\.read_mech"
     ):
         run.engine.load_checkpoint(path=path)
 

@@ -116,7 +116,6 @@ def prepare(run: TrainingRun, data: Data) -> tuple[nn.Module, Any, Any, Any]:
             max_grad_norm=mechanism.clip_norm,
             poisson_sampling=mechanism.amplified,
             unit_ids=owned(run, data),
-            grad_sample_mode="hooks",  # of which the published figures are
         )
         return (*private, engine)
     if run.arm.clip_norm is not None:

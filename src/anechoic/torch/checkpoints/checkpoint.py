@@ -25,7 +25,7 @@ from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
-from anechoic.torch.checkpoints.replay import check_replayable, environment
+from anechoic.torch.checkpoints.replay import check_place, environment
 from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
@@ -97,6 +97,8 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": rng_state(),
         "environment": environment(_device(run)),
+        "sync_every": run.recorder.sync_every,
+        "drawn": run.drawn(noise=not keys),
         "earlier": run.history.saved(),
     }
 
@@ -109,10 +111,10 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     """
     source = _path(path)
     content = read(source)
-    if "journal" not in content:
+    if "drawn" not in content:
         raise CheckpointError(
-            f"{source} was written by a version of anechoic without journals and with another noise"
-            " generator: finish that run with the version that began it; or start a new run, and count"
+            f"{source} was written by an earlier version of anechoic, whose noise may be drawn"
+            " otherwise: finish that run with the version that began it; or start a new run, and count"
             " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
         )
     fingerprint = content["fingerprint"]
@@ -132,7 +134,6 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
                 f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
                 " the run as it was."
             )
-    check_replayable(content["environment"], environment(_device(run)))
     noise_key, sampling_key = _keys(run, content)
     check_not_made(noise_key, content["releases"])
     if run.ledger.releases and run.keys.noise != noise_key:
@@ -142,9 +143,17 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
         )
     _check_states(run, content)
     earlier = run.history.load(content["earlier"])
-    resume = run.resume(noise_key, sampling_key, content["noise"], content["releases"])
+    resume = run.resume(
+        noise_key, sampling_key, content["noise"], content["releases"], drawn=content["drawn"]
+    )
     journal = run.recorder.resumed(
         content["journal"], source.parent, noise_key, content["releases"], adopt=adopt_journal
+    )
+    check_place(
+        content["environment"],
+        environment(_device(run)),
+        repeated=journal.end - content["releases"],
+        sync_every=content["sync_every"],
     )
     run.plain.load_state_dict(content["module"])
     run.optimizer.restore(content["optimizer"])

@@ -38,7 +38,7 @@ class Recorder:
     ) -> None:
         self._fingerprint, self._release = fingerprint, release
         self._path = None if path is None else Path(path)
-        self._sync_every = positive_int("journal_sync_every", sync_every)
+        self.sync_every = positive_int("journal_sync_every", sync_every)
         self.journal: Journal | None = None
 
     @property
@@ -116,7 +116,7 @@ class Recorder:
             identity=identity_of(noise_key),
             fingerprint=self._fingerprint,
             position=step,
-            sync_every=self._sync_every,
+            sync_every=self.sync_every,
             digest_key=digest_key_of(noise_key),
             **how,
         )

@@ -1,7 +1,8 @@
-"""Whether a process can repeat another one's releases bit for bit: what must be the same."""
+"""What changes the bits of a training step, and what a run that is resumed elsewhere is held to."""
 
 from __future__ import annotations
 
+import logging
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 
 from anechoic.errors import ReplayError
+
+logger = logging.getLogger("anechoic")
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -47,30 +50,54 @@ _REMEDIES = {
 }
 
 
-def check_replayable(saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse where repeated releases might differ from the first in a bit.
+def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sync_every: int) -> None:
+    """Say what differs from where a checkpoint was written, and refuse what the journal does not protect.
 
-    The noise rows would be the same, so the difference of two such releases would be one of gradients.
+    Releases after the checkpoint are made again under the same rows of noise, so they have to be the same:
+    the journal compares each before it is used. Where there is none, or where their bits agree, a run goes
+    on anywhere.
+
+    Args:
+        saved, now: what `environment` said then, and says here.
+        repeated: releases that the journal knows of after the checkpoint.
+        sync_every: see `Journal.open`; above 1 the journal may lack the last releases before a power cut.
 
     Raises:
         ReplayError: naming what differs, and how to make it the same.
     """
-    for name in sorted(saved.keys() | now.keys()):
-        if saved.get(name) != now.get(name):
-            remedy = _REMEDIES.get(name, "resume with {0}").format(saved.get(name))
-            raise ReplayError(
-                f"{name}={now.get(name)} was {saved.get(name)} when the checkpoint was written: releases"
-                " made after it could not be repeated bit for bit, and their noise must not be used for"
-                f" other gradients. To resume, {remedy}; or start a new run, whose privacy cost adds to this"
-                " one's."
-            )
-    if str(saved.get("device", "")).startswith("cuda") and not saved["deterministic_algorithms"]:
-        raise ReplayError(
-            "deterministic_algorithms=False on a CUDA device: its kernels may round differently each time,"
-            " so releases made after the checkpoint could not be repeated bit for bit. Call"
-            " torch.use_deterministic_algorithms(True) before the run, and again before resuming; or start a"
-            " new run, whose privacy cost adds to this one's."
+    differ = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
+    what = "; ".join(f"{name}={now.get(name)} was {saved.get(name)}" for name in differ)
+    if str(saved.get("device", "")).startswith("cuda") and not saved.get("deterministic_algorithms"):
+        what = (
+            what or "kernels of a CUDA device round differently each time with deterministic_algorithms=False"
         )
+    if not what:
+        return
+    remedies = [_REMEDIES.get(name, f"resume with {name} {{0}}").format(saved.get(name)) for name in differ]
+    remedy = "; ".join(remedies) or "call torch.use_deterministic_algorithms(True) before the next run"
+    if "anechoic" in differ:
+        raise ReplayError(
+            f"{what}: another version may draw other noise and other batches under the same key. To resume,"
+            f" {remedy}; or start a new run, and count this one's releases too (PrivacyEngine.charge)."
+        )
+    if sync_every > 1:
+        raise ReplayError(
+            f"{what}: releases may round differently here, and with journal_sync_every={sync_every}"
+            " the journal"
+            " may lack the last ones before a power cut, which could not be compared. To resume,"
+            f" {remedy}; or start a new run, and count this one's releases too (PrivacyEngine.charge)."
+        )
+    if repeated:
+        logger.warning(
+            "%s when the checkpoint was written, after which %d releases were made. They are made"
+            " again, compared"
+            " with the journal, and refused where they differ in a bit. If that happens: %s.",
+            what,
+            repeated,
+            remedy,
+        )
+    else:
+        logger.info("%s when the checkpoint was written: from here on releases may round differently.", what)
 
 
 def _version(package: str) -> str:

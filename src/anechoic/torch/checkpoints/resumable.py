@@ -12,6 +12,24 @@ from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.of_run import OfRun
 
 
+class EngineAccountant:
+    """What Opacus's `engine.accountant` is asked for after training; the figures are the engine's.
+
+    It keeps no history: epsilon of correlated noise does not follow from a list of steps.
+    """
+
+    def __init__(self, engine: Resumable) -> None:
+        self._engine = engine
+
+    def get_epsilon(self, delta: float) -> float:
+        """`engine.get_epsilon(delta)`; 0 before make_private."""
+        return self._engine.get_epsilon(delta) if self._engine._run is not None else 0.0
+
+    def __len__(self) -> int:
+        """Releases made so far."""
+        return self._engine.releases if self._engine._run is not None else 0
+
+
 class Resumable(OfRun):
     """Saves and loads a run, and counts releases that were made before it."""
 
@@ -136,8 +154,9 @@ class Resumable(OfRun):
             CheckpointError: if the file or its journal is missing, corrupt or truncated.
             GuaranteeError: if another process has the journal open.
             MismatchError: if it belongs to another mechanism, model or order of the data.
-            ReplayError: if releases could not be repeated bit for bit (other versions, threads or device),
-                or this process has made them already; if the journal is a copy.
+            ReplayError: if another version of the library would draw other noise or batches; if the journal
+                may lack releases (journal_sync_every) that another machine would round differently; if this
+                process has made them already; if the journal is a copy.
         """
         checkpoint.only_none(
             noise_scheduler=noise_scheduler,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from difflib import get_close_matches
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from opacus.grad_sample import AbstractGradSampleModule
-from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from opacus.validators.errors import UnsupportedModuleError
 from torch import Tensor, nn, optim
@@ -20,12 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.checkpoints.history import STAMP
-from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.sources import source_class
-from anechoic.torch.sources.ghost.source import GhostModule
-from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
 
@@ -46,11 +41,8 @@ def check_options(
         UnsupportedError: for an option that Opacus has.
         ValueError: for a word that neither knows, or such a flag.
     """
-    if clipping != "flat":
-        raise UnsupportedError(
-            f"clipping={clipping!r}: the mechanism bounds the norm of an example's whole gradient. Use"
-            " 'flat'."
-        )
+    if clipping != "flat" or isinstance(max_grad_norm, (list, tuple)):
+        raise UnsupportedError(_by_layers(clipping, max_grad_norm))
     if noise_generator is not None:
         raise UnsupportedError(
             "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
@@ -66,12 +58,20 @@ def check_options(
     for name, value in flags.items():
         flag(name, value)
     one_of("loss_reduction", loss_reduction, ("mean", "sum"))
-    if isinstance(max_grad_norm, (list, tuple)):
-        raise UnsupportedError(
-            "max_grad_norm is a list: per-layer clipping is not supported. Give one number."
-        )
     if max_grad_norm is not None:
         positive_float("max_grad_norm", max_grad_norm)
+
+
+def _by_layers(clipping: str, max_grad_norm: Any) -> str:
+    """Why there is one clip norm, and which one lets through as much as a list does."""
+    whole = max_grad_norm
+    if isinstance(max_grad_norm, (list, tuple)):
+        whole = f"{math.hypot(*max_grad_norm):.6g}"
+    return (
+        f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}: per-layer and adaptive clipping are not"
+        " supported, since the mechanism bounds the norm of an example's whole gradient. Write"
+        f" clipping='flat', max_grad_norm={whole}."
+    )
 
 
 def check_criterion(criterion: Any, loss_reduction: str) -> None:
@@ -95,20 +95,31 @@ def check_criterion(criterion: Any, loss_reduction: str) -> None:
         )
 
 
-def refuse_unknown(options: dict[str, Any], method: Callable[..., Any]) -> None:
-    """Refuse keyword arguments that mean nothing to `method`.
+def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse arguments without a name, keywords that mean nothing to `method`, and missing ones.
 
     Raises:
         TypeError: naming the first.
     """
-    for name in options:
-        known = [known for known in signature(method).parameters if known not in ("self", "unknown")]
-        close = get_close_matches(name, known, n=2)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    name = method.__name__
+    if positional:
         raise TypeError(
-            f"{method.__name__} has no argument {name!r}: nothing is ignored, since it could change what is"
-            f" private.{hint}"
+            f"{name} was given {len(positional)} arguments without a name, and takes keywords only,"
+            " as Opacus's"
+            f" does: {name}(module=model, optimizer=optimizer, data_loader=loader, …)."
         )
+    known = signature(method).parameters
+    for option in options:
+        if option not in known:
+            close = get_close_matches(option, known, n=2)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise TypeError(
+                f"{name} has no argument {option!r}: nothing is ignored, since it could change what is"
+                f" private.{hint}"
+            )
+    missing = [one for one, how in known.items() if how.default is Parameter.empty and one not in options]
+    if missing:
+        raise TypeError(f"{name} needs {', '.join(f'{one}=' for one in missing)} too.")
 
 
 def check_module(module: Any, *, by_layers: bool = True) -> None:
@@ -119,15 +130,12 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         by_layers: whether gradients are found layer by layer, by Opacus's rules.
 
     Raises:
-        UnsupportedError: for distributed, compiled or already private modules, and where Opacus cannot
+        UnsupportedError: for distributed or compiled modules, and where Opacus cannot
             compute per-example gradients (its own error is the cause).
         ValueError: for something else than a module.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
-    wrapped = isinstance(module, (AbstractGradSampleModule, GhostModule, RowsModule))
-    if wrapped or hasattr(module, "autograd_grad_sample_hooks"):
-        raise UnsupportedError("module is wrapped for private training already: pass the plain module.")
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
         if name in names:
@@ -146,6 +154,13 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         raise UnsupportedError(
             f"torch.distributed runs {torch.distributed.get_world_size()} processes: each would make"
             " releases of its own. Train in one process."
+        )
+    scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripted:
+        raise UnsupportedError(
+            f"{scripted[0] or 'module'} was made by torch.jit, whose compiled code cannot be run row"
+            " by row, nor be"
+            " watched: pass the plain module, and script a copy of it when training is over."
         )
     if "OptimizedModule" in names:
         raise UnsupportedError(
@@ -228,10 +243,6 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         ValueError: if it is no optimizer, or their parameters differ.
         UnsupportedError: for optimizers and parameters that cannot carry the noise.
     """
-    if isinstance(optimizer, (CorrelatedOptimizer, DPOptimizer)):
-        raise UnsupportedError(
-            "optimizer is private already: pass the plain torch optimizer it was made from."
-        )
     if not isinstance(optimizer, optim.Optimizer):
         raise ValueError(f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer.")
     if isinstance(optimizer, optim.LBFGS):
@@ -241,11 +252,7 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     trainable = {id(p) for p in module.parameters() if p.requires_grad}
     if len({id(p) for p in own}) != len(own) or {id(p) for p in own} != trainable:
-        raise ValueError(
-            f"Module parameters are different than optimizer Parameters: the module has {len(trainable)}"
-            f" trainable ones, the optimizer {len(own)}. Make the optimizer from module.parameters(), and"
-            " freeze what it should not train with requires_grad_(False)."
-        )
+        raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
     devices = {str(p.device) for p in own}
@@ -262,6 +269,30 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     return own
 
 
+def _apart(own: list[nn.Parameter], module: nn.Module) -> str:
+    """How the parameters of an optimizer differ from those of the module that are trained, and what to do."""
+    held = {id(p) for p in own}
+    trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+    if len(held) != len(own):
+        return "the optimizer holds a parameter twice. Name each once."
+    left = [name for key, name in trained.items() if key not in held]
+    if held < trained.keys():
+        return (
+            f"the module trains {len(trained)}, and the optimizer lacks {len(left)} of them ({left[0]}, for"
+            " instance). One optimizer trains all of them, since one clip norm and one row of noise cover an"
+            " example's whole gradient: in the place of two optimizers give one parameter groups, as"
+            " torch.optim.SGD([{'params': body, 'lr': 0.1}, {'params': head, 'lr': 0.01}]); and"
+            " freeze what is"
+            " not trained with requires_grad_(False)."
+        )
+    return (
+        f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains,"
+        " as where the"
+        " model was made anew, converted or moved after the optimizer was made. Make the optimizer from"
+        " model.parameters(), after the model is final."
+    )
+
+
 def check_loader(loader: Any) -> None:
     """Refuse loaders without a data set that can be indexed.
 
@@ -272,8 +303,6 @@ def check_loader(loader: Any) -> None:
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
-    if isinstance(loader, PrivateDataLoader):
-        raise UnsupportedError("data_loader is private already: pass the plain one it was made from.")
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise UnsupportedError(
             "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"

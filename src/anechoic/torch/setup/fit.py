@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -13,6 +14,36 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.setup.batching import REMEDY, check_batching
 from anechoic.units.ownership import Units
 
+logger = logging.getLogger("anechoic")
+
+#: Steps of a run that nobody limits: more than any is trained for.
+OPEN_STEPS = 10**6
+
+
+def is_open(
+    mechanism: Mechanism | str, *, noise_multiplier: Any, epochs: Any, steps: Any, sampled: bool
+) -> bool:
+    """Whether a run may stop after any step, as Opacus's do; a warning then says what it has and lacks.
+
+    Independent noise under Poisson sampling has one law in every step, however many follow. Everything else
+    is planned for a known number of steps.
+
+    Args:
+        sampled: whether the library may draw batches at random.
+        (others): as given to make_private.
+    """
+    given = noise_multiplier is not None and epochs is None and steps is None
+    if not (given and sampled and mechanism in ("auto", "identity")):
+        return False
+    logger.warning(
+        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and"
+        " the run may"
+        " stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs="
+        " (or steps=)"
+        " noise is planned for the whole run, which takes less of it for the same epsilon."
+    )
+    return True
+
 
 def is_shuffled(loader: DataLoader[Any]) -> bool:
     """Whether the loader's sampler is a RandomSampler (else: a SequentialSampler).
@@ -21,7 +52,8 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
         UnsupportedError: if it is any other, since what it promises about participation is unknown.
     """
     remedy = (
-        "Use shuffle=True or shuffle=False; where somebody else forms the batches and promises how often a"
+        "Use shuffle=True or shuffle=False, and torch.utils.data.Subset(dataset, indices) for a part of the"
+        " data; where somebody else forms the batches and promises how often a"
         " unit takes part, pass a Mechanism with External sampling, or participation=…"
     )
     if type(loader.batch_sampler) is not BatchSampler:
@@ -80,8 +112,10 @@ def planned_steps(period: int, epochs: Any, steps: Any) -> int:
     """
     if (epochs is None) == (steps is None):
         raise ValueError(
-            f"epochs={epochs}, steps={steps}: give one of the two, since correlated noise is planned for a"
-            " known number of releases; or pass a Mechanism."
+            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known"
+            " number of"
+            " releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
+            " Mechanism."
         )
     if steps is not None:
         return positive_int("steps", steps)

@@ -35,6 +35,7 @@ from anechoic.torch.randomness.surroundings import Surroundings, collected, rest
 from anechoic.torch.release import Releaser
 from anechoic.torch.run import PrivateRun, watched_tensors
 from anechoic.torch.setup import checks, fit
+from anechoic.torch.setup.again import check_plain, take_place
 from anechoic.torch.setup.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.modules import report_unregistered
 from anechoic.torch.setup.trial import try_batches
@@ -137,6 +138,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
+    check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup.data_loader)
     check_units(
         setup.units,
@@ -202,6 +204,14 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
+    if fit.is_open(
+        setup.mechanism,
+        noise_multiplier=setup.noise_multiplier,
+        epochs=setup.epochs,
+        steps=setup.steps,
+        sampled=setup.poisson_sampling and setup.participation is None,
+    ):
+        setup = replace(setup, mechanism="identity", steps=fit.OPEN_STEPS)
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
@@ -306,6 +316,7 @@ def begin(
             history=History(mechanism),
         )
         run.start()
+        take_place(run)
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     tell_rates(setup.optimizer, mechanism)

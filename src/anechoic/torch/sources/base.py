@@ -191,7 +191,7 @@ def source_class(mode: Any) -> type[GradientSource]:
         UnsupportedError: for a mode that only Opacus has.
         ValueError: for a word that neither knows.
     """
-    modes = (*SOURCES, *ALIASES)
+    modes = tuple(sorted({*SOURCES, *ALIASES}))
     if mode in _OF_OPACUS:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
     name = one_of("grad_sample_mode", mode, modes)

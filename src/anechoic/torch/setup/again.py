@@ -1,0 +1,92 @@
+"""Objects that belong to a run of this process already, as when a notebook cell is run twice."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
+
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.run import PrivateRun
+from anechoic.torch.sources.ghost.source import GhostModule
+from anechoic.torch.sources.rows import RowsModule
+
+logger = logging.getLogger("anechoic")
+
+_PRIVATE = (
+    *(AbstractGradSampleModule, GhostModule, RowsModule),
+    *(CorrelatedOptimizer, DPOptimizer),
+    PrivateDataLoader,
+)
+#: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
+_RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
+
+
+def check_plain(**given: Any) -> None:
+    """Refuse what make_private returned before, and an optimizer whose run has made releases.
+
+    Args:
+        given: module, optimizer and data_loader, by these names.
+
+    Raises:
+        UnsupportedError, GuaranteeError: naming which of them, how many releases were made, and what to do.
+    """
+    private = [
+        name
+        for name, thing in given.items()
+        if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks")
+    ]
+    if private:
+        made = next((f" ({t.ledger.releases} releases were made)" for t in given.values() if _counts(t)), "")
+        raise UnsupportedError(
+            f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell"
+            " is run twice."
+            " To go on with that run, use them as they are. To begin anew, make model, optimizer and"
+            " data loader"
+            " again, in the same cell as make_private: pass the plain ones."
+        )
+    earlier = _run_of(given["optimizer"])
+    if earlier is not None and earlier.ledger.releases:
+        raise GuaranteeError(
+            f"optimizer belongs to a run of {earlier.ledger.releases} releases: make_private was"
+            " called with these"
+            " objects before, as when a notebook cell is run twice. To go on with that run, use what"
+            " it returned."
+            " To begin anew, make model and optimizer again, in the same cell as make_private. To"
+            " train the same"
+            " weights further, make a new optimizer, and call engine.charge(mechanism, releases="
+            f"{earlier.ledger.releases}) with the mechanism of that run."
+        )
+
+
+def take_place(run: PrivateRun) -> None:
+    """Let `run` have its module and optimizer alone; a run that had them before is over."""
+    for thing in (run.optimizer.original_optimizer, run.plain):
+        earlier = _run_of(thing)
+        if earlier is not None and earlier is not run:
+            earlier.give_up()
+            if earlier.ledger.releases:
+                logger.warning(
+                    "module was trained in an earlier run of this process, of %d releases, which"
+                    " engine.get_epsilon does not count. Where that run had the same data, call"
+                    " engine.charge(earlier_engine.mechanism, releases=%d).",
+                    *[earlier.ledger.releases] * 2,
+                )
+        _RUNS[thing] = ref(run)
+
+
+def _run_of(thing: Any) -> PrivateRun | None:
+    try:
+        found = _RUNS.get(thing)
+    except TypeError:  # what cannot be referred to weakly is no module and no optimizer
+        return None
+    return None if found is None else found()
+
+
+def _counts(thing: Any) -> bool:
+    return isinstance(thing, (CorrelatedOptimizer, PrivateDataLoader))

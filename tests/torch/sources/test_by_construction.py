@@ -1,0 +1,309 @@
+"""Other people's models and losses, whole runs: right by construction, or refused before the release."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import FixedOrder
+from anechoic.strategies import Identity
+from anechoic.torch import PrivacyEngine
+from anechoic.torch.sources import row_calls
+from anechoic.torch.sources.row_calls import RowCall, RowModel
+from anechoic.torch.sources.single_rows import SingleRows
+from tests.torch.setting import data, mechanism, network, start, step
+
+GRID = 23
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def released(make, tensors, loss, mode="rows", noise=1e-4):
+    """The sum of one whole batch, as integers on a grid with next to no noise."""
+    torch.manual_seed(0)
+    model, count = make(), len(tensors[0])
+    mech = Mechanism(
+        Identity(1), FixedOrder(count, count, 1), noise, grid_bits=GRID if mode == "rows" else None
+    )
+    engine = PrivacyEngine(sampling_key=bytes(32), noise_key=bytes([1]) * 32)
+    module, optimizer, *_, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        criterion=nn.CrossEntropyLoss(),
+        grad_sample_mode=mode,
+        data_loader=DataLoader(TensorDataset(*tensors), batch_size=count),
+        poisson_sampling=False,
+        mechanism=mech,
+    )
+    for batch in loader:
+        loss(module, *batch).backward()
+        optimizer.step()
+    return count * torch.cat([p.grad.flatten().double() for p in model.parameters()])
+
+
+def moved(make, tensors, loss):
+    """By how many clip norms leaving out row 0 moves the sum."""
+    one, other = (released(make, part, loss) for part in (tensors, [t[1:] for t in tensors]))
+    return float((one - other).norm())
+
+
+class Small(nn.Module):
+    """nanoGPT's own forward: positions that all rows share, fused attention, and the loss inside."""
+
+    def __init__(self, length=8, words=8, width=8):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.mix, self.head = nn.Linear(width, 3 * width), nn.Linear(width, words)
+
+    def forward(self, x, y):
+        h = self.words(x) + self.places(torch.arange(x.shape[1]))
+        q, k, v = self.mix(h)[:, None].chunk(3, -1)
+        h = h + F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
+        logits = 30 * self.head(h)
+        return logits, F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+@pytest.mark.parametrize("length", [8, 5])
+def test_shared_positions_fused_attention_and_a_loss_inside(length):
+    x = torch.randint(0, 8, (8, length), generator=torch.Generator().manual_seed(2))
+    y = (x + 1) % 8
+    assert moved(lambda: Small(length), [x, y], lambda m, x, y: m(x, y)[1]) <= 1.001
+
+
+def test_rounding_that_cancels_knows_nothing_of_the_others():
+    def make():
+        model = nn.Linear(2, 1)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[1.0, -1.0]]))
+        return model
+
+    for seed in range(3):  # a pressure in Pascal, at two times
+        x, y = 1e6 + 30 * normal(512, 2, seed=seed), normal(512, 1, seed=seed + 9)
+        assert moved(make, [x, y], lambda m, x, y: F.mse_loss(m(x), y)) <= 1.001
+
+
+def on_kinks(rows, width, weight):
+    """Rows that a unit of the first layer sends to 0, up to rounding."""
+    x = normal(rows, width, seed=3).double()
+    w = weight.double()[torch.arange(rows) % len(weight)]
+    return (x - (x * w).sum(1, keepdim=True) / w.square().sum(1, keepdim=True) * w).float()
+
+
+@pytest.mark.parametrize("rows", [33, 40])
+def test_rows_on_kinks_are_not_decided_by_others(rows):
+    weight = normal(128, 64, seed=5)
+
+    def make():
+        model = nn.Sequential(nn.Linear(64, 128, bias=False), nn.ReLU(), nn.Linear(128, 3))
+        with torch.no_grad():
+            model[0].weight.copy_(weight)
+        return model
+
+    x, y = on_kinks(rows, 64, weight), torch.arange(rows) % 3
+    assert moved(make, [x, y], lambda m, x, y: F.cross_entropy(m(x), y)) <= 1.001
+
+
+@pytest.mark.parametrize("slots", [8, 12])
+def test_what_a_row_gives_has_the_same_bits_whatever_the_others_are(slots):
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3))
+    x = normal(11, 6)
+
+    def gradients(x):
+        call = RowCall(RowModel(model, list(model.parameters()), True), (x,), {}, 1, slots=slots)
+        found = [call.gradients([torch.ones(len(x), 3)], k) for k in range(len(call.chunks))]
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    whole = gradients(x)
+    for others in (torch.cat([x[:4], normal(7, 6, seed=4)]), x[:9], torch.cat([x[:4], 1e6 * x[4:]])):
+        for a, b in zip(whole, gradients(others), strict=True):
+            assert torch.equal(a[:4], b[:4])
+
+
+# -- losses --------------------------------------------------------------------------------------------
+
+
+MIXING = {
+    "a target beside a column": lambda out, y: ((out[:, :1] - y.float()) ** 2).mean(),
+    "class weights": lambda out, y: F.cross_entropy(out, y, weight=torch.tensor([1.0, 5.0])),
+    "each against each": lambda out, y: F.cross_entropy(out @ out.T, torch.arange(len(out))),
+    "centred outputs": lambda out, y: F.cross_entropy(out - out.mean(0), y),
+    "the root of a mean": lambda out, y: F.cross_entropy(out, y).sqrt(),
+    "the mean of the positive ones": lambda out, y: out[out > 0].mean(),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+@pytest.mark.parametrize(
+    "how", [lambda loss: loss.backward(), torch.autograd.backward], ids=["method", "function"]
+)
+def test_a_loss_that_mixes_rows_is_refused_and_the_batch_can_be_done_again(name, how):
+    run = start(mech=mechanism(steps=5), keys=False)
+    x, y = next(iter(run.loader))
+    with pytest.raises(GuaranteeError, match="the loss mixes the rows of the batch"):
+        how(MIXING[name](run.module(x), y))
+    assert run.engine.releases == 0
+    run.optimizer.zero_grad()
+    step(run, (x, y))
+    assert run.engine.releases == 1
+
+
+def test_a_loss_that_mixes_from_some_step_on_is_refused_then():
+    run = start(mech=mechanism(steps=5), keys=False)
+    for number, (x, y) in enumerate(run.loader):
+        run.optimizer.zero_grad()
+        weight = torch.tensor([1.0, 5.0]) if number == 3 else None
+        if number == 3:
+            with pytest.raises(GuaranteeError, match="class weights"):
+                F.cross_entropy(run.module(x), y, weight=weight).backward()
+            return
+        F.cross_entropy(run.module(x), y, weight=weight).backward()
+        run.optimizer.step()
+    pytest.fail("four batches were to come")
+
+
+def test_what_the_refusals_are_for_moves_the_sum_by_more_than_the_clip_norm():
+    # rows as columns, in one mode that never sees it: the gradient of the plain loss
+    x, y = normal(40, 3), torch.zeros(40)
+    model = nn.Linear(3, 1)
+    sums = []
+    for target in (y, y.index_fill(0, torch.tensor([0]), 1e4)):
+        outputs = model(x).detach().requires_grad_()
+        ((outputs - target) ** 2).mean().backward()
+        rows = 40 * outputs.grad * x
+        sums.append((rows / rows.norm(dim=1, keepdim=True).clamp(min=1)).sum(0))
+    assert (sums[0] - sums[1]).norm() > 10
+
+
+def test_terms_of_another_model_keep_their_gradients():
+    run, other = start(keys=False), nn.Linear(2, 1)
+    x, y = next(iter(run.loader))
+    out = run.module(x)
+    (F.cross_entropy(out, y) + other(out.detach()).mean()).backward()
+    assert torch.allclose(other.bias.grad, torch.ones(1))
+    run.optimizer.step()
+    assert run.engine.releases == 1
+
+
+def test_a_row_in_two_places_is_refused():
+    run = start(keys=False)
+    x, _ = next(iter(run.loader))
+    run.module(x)
+    with pytest.raises(DesynchronizedError, match="not one row an example"):
+        run.module(x.flip(0))
+
+
+class Running(nn.Module):
+    """Divides a loss by the mean of what it has seen, as a number."""
+
+    reduction = "mean"
+
+    def __init__(self):
+        super().__init__()
+        self.mean = 1.0
+
+    def forward(self, out, y):
+        loss = F.cross_entropy(out, y)
+        self.mean = 0.5 * self.mean + 0.5 * loss.item()
+        return loss / self.mean
+
+
+def test_a_criterion_that_keeps_something_from_row_to_row_is_refused():
+    model = network()
+    module, _, criterion, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=Running(),
+        data_loader=DataLoader(data(40), batch_size=8),
+        mechanism=mechanism(steps=5),
+        grad_sample_mode="vmap_loss",
+    )
+    x, y = next(iter(loader))
+    with pytest.raises(GuaranteeError, match="running mean"):
+        criterion(module(x), y)
+
+
+# -- decisions, and the cross-check --------------------------------------------------------------------
+
+
+class Deciding(nn.Module):
+    """Takes a way through the model by the data."""
+
+    def __init__(self, ways=2, read=lambda t: bool(t > 0)):
+        super().__init__()
+        self.layer, self.ways, self.read = nn.Linear(6, 2), ways, read
+
+    def forward(self, x):
+        if self.ways > 2:
+            return self.layer(x) * (1 + int((100 * x.sum()).floor().item()) % self.ways)
+        return self.layer(x) if self.read(x.sum()) else -2 * self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("read", "together"),  # where a number is taken out, each row has its own: they go one after another
+    [(lambda t: t > 0, True), (lambda t: (t > 0).all().item(), True), (lambda t: float(t) > 0, False)],
+)
+def test_each_row_decides_for_itself(read, together, caplog):
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y)
+
+    tensors = [normal(16, 6), torch.arange(16) % 2]
+    found = released(lambda: Deciding(read=read), tensors, loss)
+    assert ("one after another" not in caplog.text) is together
+    torch.manual_seed(0)
+    model, total = Deciding(read=read), torch.zeros_like(found)
+    for i in range(16):
+        alone = loss(model, *(t[i : i + 1] for t in tensors))
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(alone, list(model.parameters()))])
+        total += gradient.double() / max(1.0, float(gradient.norm()))
+    assert (found - total).norm() <= 2e-3
+
+
+def test_many_ways_are_taken_one_row_after_another(caplog):
+    run = start(model=Deciding(ways=97), mech=mechanism(batch_size=20, steps=2), keys=False)
+    step(run, next(iter(run.loader)))
+    assert f"more than {row_calls.PATHS} ways" in caplog.text
+    assert run.engine.releases == 1
+
+
+def test_a_decision_over_the_batch_is_refused_under_ghost_clipping():
+    run = start("ghost", model=Deciding(read=lambda t: t > 0), keys=False)
+    batch = next(iter(run.loader))
+    with pytest.raises(GuaranteeError, match="something was decided by numbers"):
+        step(run, batch)
+    assert run.engine.releases == 0
+
+
+def test_a_fault_of_a_batching_rule_is_found(monkeypatch):
+    true = RowCall.gradients
+    monkeypatch.setattr(RowCall, "gradients", lambda *a: [g.roll(1, 0) for g in true(*a)])
+    run = start(keys=False)
+    with pytest.raises(GuaranteeError, match=r"taken alone, does not give what it gave in the batch"):
+        step(run, next(iter(run.loader)))
+    assert run.engine.releases == 0
+
+
+def test_secret_rows_are_compared_about_once_in_128_steps():
+    run = start(mech=mechanism(steps=15), keys=False)
+    single = SingleRows(run.model, run.optimizer.params, run.optimizer.ledger)
+    single._due = False
+    from anechoic.runs.ledger import Delivery
+
+    compared = sum(bool(single.rows(Delivery(t, 8))) for t in range(12_800))
+    assert abs(compared - 100) < 5 * math.sqrt(100)
+
+
+@pytest.mark.parametrize("mode", ["auto", "rows", "hooks", "functorch", "vmap", "vmap_loss", "ghost"])
+def test_the_module_clears_gradients_as_trainers_do(mode):
+    run = start(mode, mech=mechanism(steps=5), keys=False)
+    for x, y in run.loader:
+        run.module.zero_grad()
+        run.criterion(run.forward(x), y).backward()
+        run.optimizer.step()
+    assert run.engine.releases == 5
