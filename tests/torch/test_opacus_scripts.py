@@ -46,7 +46,7 @@ EDITS = {
         [('clipping="per_layer", max_grad_norm=[0.5, 0.5, 0.5, 0.5]', 'clipping="flat", max_grad_norm=1')],
     ),
     "expanded_weights": (
-        r"grad_sample_mode='ew' is not supported: use one of .('auto'",
+        r"grad_sample_mode='ew' is not supported: use one of .*'auto'",
         [('grad_sample_mode="ew", poisson_sampling=False', 'grad_sample_mode="auto"')],
     ),
 }

@@ -37,19 +37,19 @@ ACCOUNTANTS = ("prv", "rdp", "gdp")
 class PrivacyEngine(Compatible, Resumable, Uncopyable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
-    Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned
-    loader is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of
-    single examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep
-    their order, by which it is known whose they are. The model runs row by row, so no row sees another,
-    whatever the layers are. What the loop does with rows before the model, and with outputs and targets in
-    the loss, is followed operation by operation, and refused where rows meet. Weights may be loaded after
-    make_private until the first batch is delivered; from then on only step() may change them. Engine,
-    optimizer and loader belong to the process that made them, and cannot be copied. Noise and batches are AES-256 under keys of the operating system; from the delivery of a batch to
-    its step() the global generators (torch, numpy.random, random) are functions of the sampling key and t, so
-    no seed of the script has to be secret; then they go on where they were. From the first checkpoint on
-    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact sums (see
-    `arithmetic`) a release is what the proof says in spite of floating point; without, the statement bounds
-    what rounding adds to a sum.
+    Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
+    is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of single
+    examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep their
+    order, by which it is known whose they are. The model runs row by row, so no row sees another, whatever
+    the layers are. What the loop does with rows before the model, and with outputs and targets in the loss,
+    is followed operation by operation, and refused where rows meet. Weights may be loaded after make_private
+    until the first batch is delivered; from then on only step() may change them. Engine, optimizer and loader
+    belong to the process that made them, and cannot be copied. Noise and batches are AES-256 under keys of
+    the operating system; from the delivery of a batch to its step() the global generators (torch,
+    numpy.random, random) are functions of the sampling key and t, so no seed of the script has to be secret;
+    then they go on where they were. From the first checkpoint on every release is in a journal, and a resumed
+    run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the proof says
+    in spite of floating point; without, the statement bounds what rounding adds to a sum.
     A loss that mixes examples is refused, as far as torch's operations show it. Not covered: numbers that a
     script takes out of tensors (`.item()`, NumPy) and puts into the loss (impossible in "vmap_loss" mode),
     padding to the longest of a batch where gradients depend on it, which floats can be released without exact

@@ -178,7 +178,7 @@ def test_what_the_refusals_are_for_moves_the_sum_by_more_than_the_clip_norm():
         ((outputs - target) ** 2).mean().backward()
         rows = 40 * outputs.grad * x
         sums.append((rows / rows.norm(dim=1, keepdim=True).clamp(min=1)).sum(0))
-    assert (sums[0] - sums[1]).norm() > 10
+    assert (sums[0] - sums[1]).norm() > 4
 
 
 def test_terms_of_another_model_keep_their_gradients():
