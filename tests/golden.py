@@ -1,7 +1,7 @@
 """Digests of what must be the same on every processor: noise, releases of streams, sums, fingerprints.
 
-`python -m tests.golden` prints them as JSON, after what NumPy, OpenBLAS and torch say they use. Strategies and
-noise are given, not optimised: what an optimiser finds may differ in the last digits from processor to
+`python -m tests.golden` prints them as JSON, after what NumPy, OpenBLAS and torch say they use. Strategies
+and noise are given, not optimised: what an optimiser finds may differ in the last digits from processor to
 processor, and so may the mechanism that is made of it.
 """
 
