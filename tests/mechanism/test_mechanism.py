@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from anechoic import optimize
 from anechoic.accounting import PoissonAccountant, gaussian_epsilon, poisson_epsilon
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.composition import compose
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.weak_delta import odd_epsilon
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
 from anechoic.statement import round_up
@@ -28,6 +30,7 @@ from anechoic.strategies import (
 )
 from anechoic.workloads import momentum, prefix_sum
 from tests.floats import same_bits
+from tests.marks import in_turn
 
 BANDED = BandedToeplitz(24, [1.0, 0.5, 0.375])
 
@@ -252,6 +255,28 @@ def test_a_file_that_is_no_mechanism_is_refused(text):
 def test_refusals_of_calibrate(arguments, message):
     with pytest.raises(ValueError, match=message):
         calibrate(BANDED, sampling=FixedOrder(57, 10, epochs=4), **arguments)
+
+
+def test_what_is_no_strategy_is_said_before_anything_else():
+    optimised = optimize.blt(prefix_sum(8))
+    for given, said in {prefix_sum(8): "is a PrefixSum.*a workload", optimised: "pass its .strategy"}.items():
+        with pytest.raises(ValueError, match=said):
+            calibrate(given, epsilon=1, delta=1e-6)
+
+
+def test_a_mechanism_is_read_from_its_text_or_its_file(tmp_path):
+    mech = Mechanism(BANDED, FixedOrder(57, 10, epochs=4), 2.0)
+    path = tmp_path / "mechanism.json"
+    path.write_text(mech.to_json(), encoding="utf-8")
+    assert Mechanism.from_json(path) == Mechanism.from_json(str(path)) == mech
+    with pytest.raises(FileNotFoundError, match="other.json"):
+        Mechanism.from_json("other.json")
+
+
+@in_turn("epsilon, said", [(1e6, "next to nothing:"), (1e-9, "can be learned"), (8.0, "")])
+def test_an_epsilon_that_nobody_can_mean_is_doubted(epsilon, said):
+    assert odd_epsilon(epsilon).startswith(f"epsilon={epsilon:g}") == bool(said)
+    assert said in odd_epsilon(epsilon) and odd_epsilon(None) == ""
 
 
 def test_refusals_of_combinations():

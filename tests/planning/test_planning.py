@@ -478,9 +478,50 @@ def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give
     small = plan(**setting, dimension=1000, random_sampling=False)
     assert max(row.history for row in small.rows) == 1000
     assert "at most 64 MiB" in small.reason
-    tight = plan(**setting, dimension=10**8, random_sampling=False, memory_budget=4 * 10**8)
+    tight = plan(**setting, dimension=10**8, random_sampling=False, memory_budget="400MB")
     assert "With memory_budget=" in tight.reason and "less error" in tight.reason
     assert all(row.memory <= 4 * 10**8 for row in tight.rows)
+
+
+def test_the_memory_that_is_named_is_the_least_that_gives_nearly_all_of_the_gain():
+    setting = {
+        "examples": 5000, "batch_size": 100, "epochs": 2, "epsilon": 8.0, "delta": 1e-6,
+        "dimension": 10**7, "random_sampling": False,
+    }  # fmt: skip
+    tight, wide, widest = (plan(**setting, memory_budget=size) for size in ("39MB", "40MB", "4GB"))
+    assert "With memory_budget=40000000 (38.1 MiB), BLT(buffers=1)" in tight.reason  # not 50 bands, 1.9 GiB
+    gain = tight.chosen.predicted - widest.chosen.predicted
+    assert tight.chosen.predicted - wide.chosen.predicted > 0.9 * gain
+    assert "memory_budget=" not in widest.reason
+
+
+def test_a_plan_says_what_to_expect():
+    setting = {"examples": 1000, "batch_size": 100, "epochs": 2, "delta": 1e-5}
+    independent = plan(**setting, epsilon=0.3, strategy="identity")
+    assert independent.reason.startswith("Expect about what DP-SGD gives: this is independent noise. Chosen")
+    ordered = plan(**setting, epsilon=2.0, random_sampling=False)
+    plain = next(row for row in ordered.rows if row.name == "Identity")
+    less = 1 - ordered.chosen.predicted / plain.predicted
+    assert ordered.reason.startswith(f"Worth it for SGD and momentum: {less:.0%} less noise in sums")
+    assert "needs the batches in one fixed order" in ordered.reason
+    drawn = plan(**setting, epsilon=8.0)
+    assert drawn.mechanism.amplified and family(drawn.mechanism.strategy) != "identity"
+    assert drawn.reason.startswith("Expect about what DP-SGD gives: ") and "drawn at random" in drawn.reason
+    formed = plan(**setting, epsilon=2.0, participation=MinSep(5))
+    assert "Worth it" in formed.reason and "fixed order" not in formed.reason
+
+
+def test_an_argument_that_a_plan_does_not_have_is_named_with_those_that_come_near():
+    with pytest.raises(TypeError, match=r"no argument 'epoch'. Did you mean epochs\?"):
+        plan(epoch=3)
+    with pytest.raises(TypeError, match=r"no argument 'n'. It has examples, batch_size, epochs, steps"):
+        plan(n=3)
+
+
+@pytest.mark.parametrize("given", ["many", "2 XB", "", "-1GB", 0])
+def test_a_budget_is_bytes_or_a_size(given):
+    with pytest.raises(ValueError, match='memory_budget=.*such as 2e9, or a text such as "2GB"'):
+        plan(examples=100, batch_size=10, epochs=1, epsilon=1, delta=1e-3, dimension=1, memory_budget=given)
 
 
 def test_rows_on_the_frontier_have_less_noise_state_or_less_error():

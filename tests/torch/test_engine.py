@@ -17,6 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.losses import error
 from anechoic.mechanism.mechanism import Mechanism
@@ -190,6 +191,23 @@ def test_planning_and_a_delta_that_promises_nothing_are_said(caplog):
     assert "planning a mechanism for 15 steps and 40 examples" in caplog.text
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [text for text in warned if text.startswith("delta=0.03 is at least 1/N for N=40 examples")]
+
+
+def test_an_epsilon_that_nobody_can_mean_is_doubted(caplog):
+    private(mechanism="identity", poisson_sampling=False, **EPSILON | {"target_epsilon": 1e6})
+    assert "epsilon=1e+06 promises next to nothing" in caplog.text
+
+
+def test_a_plan_is_its_mechanism_and_an_optimised_strategy_has_no_noise_yet():
+    planned = an.plan(
+        examples=40, batch_size=8, steps=15, epsilon=4.0, delta=1e-5, random_sampling=False,
+        strategy="identity",
+    )  # fmt: skip
+    engine = PrivacyEngine()
+    private(engine, mechanism=planned, poisson_sampling=False)
+    assert engine.mechanism == planned.mechanism
+    with pytest.raises(ValueError, match="has no noise yet: pass anechoic.calibrate"):
+        private(mechanism=an.optimize.blt(an.workloads.prefix_sum(15)), poisson_sampling=False)
 
 
 def test_two_engines_draw_different_keys():

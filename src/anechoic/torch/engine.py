@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn, Unpack, overload
+from typing import Any, Literal, NoReturn, Unpack, overload
 
 from torch import nn, optim
 from torch.utils.data import DataLoader
@@ -14,6 +14,8 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import Plan
+from anechoic.planning.families import StrategyName
+from anechoic.planning.result import mechanism_in
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.keys import Key, KeySource
@@ -124,12 +126,12 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         batch_first: bool = True,
         loss_reduction: str = "mean",
         poisson_sampling: bool = True,
-        clipping: str = "flat",
+        clipping: Literal["flat"] = "flat",
         noise_generator: None = None,
         grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
-        mechanism: Mechanism | str = "auto",
+        mechanism: Mechanism | Plan | StrategyName = "auto",
         epochs: int | None = None,
         steps: int | None = None,
         target_delta: float | None = None,
@@ -137,7 +139,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         unit: str | None = None,
         participation: Participation | None = None,
         workload: Workload | Callable[[int], Workload] = prefix_sum,
-        memory_budget: int | None = None,
+        memory_budget: float | str | None = None,
         unit_ids: Any = None,
         exact_sums: bool | None = None,
         **unknown: Any,
@@ -164,17 +166,18 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             grad_sample_mode: "hooks", "functorch", "ghost", "vmap", "vmap_loss"; or "auto", which is "vmap"
                 or "hooks" by the classes and size of the model's modules (docs/training.md).
             wrap_model: False attaches hooks to `module` and returns them in its place.
-            mechanism: a Mechanism; or "auto", or the name of a strategy ("identity", "banded_toeplitz",
-                "blt", …), for one planned from the other arguments. "auto" looks at the optimizer: the least
-                error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
-                others, whose learning rates then stay what they are (docs/choosing.md).
+            mechanism: a Mechanism, or a Plan, whose choice it is; or "auto", or the name of a strategy
+                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"
+                looks at the optimizer: the least error of sums for SGD, with momentum too, and
+                `CorrectedAdam`; the least noise of a step for others, whose learning rates then stay what
+                they are (docs/choosing.md).
             epochs: passes of the loader; give this or `steps`, unless a Mechanism is given.
             steps: n.
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
             workload: of the optimizer, as in `plan`: ``lambda n: workloads.momentum(n, 0.9)`` plans for that.
-            memory_budget: bytes that the noise state may take, on a grid too; None as in `plan`.
+            memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
@@ -215,7 +218,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
                 grad_sample_mode=grad_sample_mode,
                 wrap_model=wrap_model,
                 rand_on_empty=rand_on_empty,
-                mechanism=mechanism,
+                mechanism=mechanism_in(mechanism),
                 epochs=epochs,
                 steps=steps,
                 adjacency=adjacency,
@@ -257,18 +260,18 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         batch_first: bool = True,
         loss_reduction: str = "mean",
         poisson_sampling: bool = True,
-        clipping: str = "flat",
+        clipping: Literal["flat"] = "flat",
         noise_generator: None = None,
         grad_sample_mode: str = AUTO,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
-        mechanism: Mechanism | str = "auto",
+        mechanism: Mechanism | Plan | StrategyName = "auto",
         steps: int | None = None,
         adjacency: Adjacency | None = None,
         unit: str | None = None,
         participation: Participation | None = None,
         workload: Workload | Callable[[int], Workload] = prefix_sum,
-        memory_budget: int | None = None,
+        memory_budget: float | str | None = None,
         unit_ids: Any = None,
         exact_sums: bool | None = None,
         **unknown: Any,
@@ -303,7 +306,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
                 grad_sample_mode=grad_sample_mode,
                 wrap_model=wrap_model,
                 rand_on_empty=rand_on_empty,
-                mechanism=mechanism,
+                mechanism=mechanism_in(mechanism),
                 epochs=epochs,
                 steps=steps,
                 adjacency=adjacency,
