@@ -276,7 +276,7 @@ def test_a_mechanism_is_read_from_its_text_or_its_file(tmp_path):
 @in_turn("epsilon, said", [(1e6, "next to nothing:"), (1e-9, "can be learned"), (8.0, "")])
 def test_an_epsilon_that_nobody_can_mean_is_doubted(epsilon, said):
     assert odd_epsilon(epsilon).startswith(f"epsilon={epsilon:g}") == bool(said)
-    assert said in odd_epsilon(epsilon) and odd_epsilon(None) == ""
+    assert said in odd_epsilon(epsilon) and odd_epsilon(None) == odd_epsilon(0.0) == ""
 
 
 def test_refusals_of_combinations():

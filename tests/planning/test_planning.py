@@ -508,7 +508,9 @@ def test_a_plan_says_what_to_expect():
     less = 1 - ordered.chosen.predicted / plain.predicted
     assert ordered.reason.startswith(f"Worth it for SGD and momentum: {less:.0%} less noise in sums")
     assert "needs the batches in one fixed order" in ordered.reason
-    drawn = plan(examples=1000, batch_size=100, epochs=1, delta=1e-5, epsilon=8.0)
+    drawn = plan(
+        examples=1000, batch_size=100, epochs=1, delta=1e-5, epsilon=8.0, adjacency="replace_one"
+    )  # no bins: quick
     assert drawn.mechanism.amplified and family(drawn.mechanism.strategy) != "identity"
     assert drawn.reason.startswith("Expect about what DP-SGD gives: ") and "drawn at random" in drawn.reason
     formed = plan(**setting, epsilon=2.0, participation=MinSep(5))

@@ -49,7 +49,7 @@ def odd_epsilon(epsilon: float | None) -> str:
             f"epsilon={epsilon:g} promises next to nothing: what is released may be e^{epsilon:g} times as"
             " likely with a record as without it; values from 0.1 to 10 are usual"
         )
-    if epsilon is not None and epsilon < SMALL:
+    if epsilon is not None and 0 < epsilon < SMALL:  # others are refused
         return (
             f"epsilon={epsilon:g} asks for so much noise that next to nothing can be learned; values from 0.1"
             " to 10 are usual"
