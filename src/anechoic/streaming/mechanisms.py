@@ -191,7 +191,7 @@ def checked_mechanism(mechanism: Mechanism, participation: Participation | None)
     mechanism = mechanism_in(mechanism)
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
-            f"mechanism is a {type(mechanism).__name__}, not an anechoic.Mechanism, as from"
+            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
             " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
         )
     if not mechanism.sampling.formed_outside:
