@@ -21,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all doctest check format bench bench-peer tables figures clean distclean
+.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,12 @@ demo: $(READY) ## private training on 327,346 flights: correlated against indepe
 test: $(READY) ## the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: $(FRAMES) ## all tests, the slow ones and those inside training frameworks too
+test-all: $(FRAMES) ## all tests, the slow ones, those inside training frameworks, and test-cpus
 	$(PYTEST) $(ARGS)
+	@$(MAKE) --no-print-directory test-cpus ARGS=
+
+test-cpus: $(READY) ## the tests of releases with other kernels of OpenBLAS, without AVX-512 and without AVX2
+	$(BIN)/python -m tests.cpus $(ARGS)
 
 doctest: $(READY) ## the examples in docstrings
 	$(BIN)/python -m pytest -q --doctest-modules src/anechoic $(ARGS)

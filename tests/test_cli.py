@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,11 +40,11 @@ def run(capsys, *arguments):
 def test_plan_prints_the_table_and_the_reason(capsys):
     arguments = [
         "--examples",
-        "1000",
+        "400",
         "--batch-size",
         "100",
         "--steps",
-        "5",
+        "4",
         "--epsilon",
         "1",
         "--delta",
@@ -71,12 +72,12 @@ def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
     code, out, _ = run(
         capsys,
         *PLAN[:3],
-        *("--batch-size", "50", "100", "--steps", "64", "--epsilon", "2", "--delta", "1e-5"),
+        *("--batch-size", "50", "100", "--steps", "40", "--epsilon", "2", "--delta", "1e-5"),
         *(
             "--min-sep",
             "16",
             "--max-participations",
-            "3",
+            "2",
             "--dimension",
             "1_000_000",
             "--memory-budget",
@@ -278,6 +279,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     from anechoic.lab.studies import demo
 
     monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
+    monkeypatch.setattr(demo, "flights_study", partial(demo.flights_study, epsilons=(0.3,)))
     out = tmp_path / "report"
     code, shown, err = run(
         capsys, "demo", "--quick", "--seeds", "1", "--lr", "1", "--jobs", "1", "--out", out
@@ -291,7 +293,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     assert KEYS not in said and KEYS not in (out / "report.html").read_text()
 
     record = json.loads((out / "results.json").read_text())
-    assert record["steps"] == 20 and len(record["comparisons"]) == 3
+    assert record["steps"] == 20 and len(record["comparisons"]) == 1
     assert {arm["kind"] for arm in record["arms"]} == {"clipped", "plain", "independent", "planned"}
     for arm in record["arms"]:
         assert len(arm["runs"]) == 1

@@ -1,5 +1,7 @@
 """A snapshot of the public names: a change here is a change of the API, and belongs in the changelog."""
 
+import pytest
+
 import anechoic as an
 import anechoic.torch
 
@@ -34,6 +36,13 @@ def test_public_names():
 
 def test_tab_completion_shows_what_is_public():
     assert dir(an) == sorted(an.__all__)
+
+
+def test_rooms_are_found_where_they_are_used():
+    for room in ("federated", "flower", "streaming", "theory", "torch"):
+        assert getattr(an, room).__name__ == f"anechoic.{room}"
+    with pytest.raises(AttributeError, match="no attribute 'training'"):
+        an.training
 
 
 def test_rooms_of_the_promised_api():

@@ -6,10 +6,13 @@
     mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
-`anechoic.torch` trains with a mechanism and is imported on its own, as it needs PyTorch and Opacus;
-`anechoic.streaming` releases running statistics of a live stream, `anechoic.federated` trains on the data of
-clients that keep it.
+`anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.streaming` releases running
+statistics of a live stream, `anechoic.federated` and `anechoic.flower` train on the data of clients that keep
+it, `anechoic.theory` bounds what is learned. They are imported when they are first used.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from anechoic import (
     accounting,
@@ -91,3 +94,18 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from anechoic import federated as federated
+    from anechoic import flower as flower
+    from anechoic import streaming as streaming
+    from anechoic import theory as theory
+    from anechoic import torch as torch
+else:
+    _WHEN_USED = ("federated", "flower", "streaming", "theory", "torch")
+
+    def __getattr__(name: str) -> Any:
+        if name in _WHEN_USED:
+            return import_module(f"anechoic.{name}")
+        raise AttributeError(f"module 'anechoic' has no attribute {name!r}")

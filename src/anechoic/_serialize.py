@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,3 +72,18 @@ def decode(data: Any) -> Any:
         return cls(**fields)
     except TypeError as error:  # a field is missing, or of a kind its constructor cannot read
         raise ValueError(f"{name} cannot be built from {sorted(fields)}: {error}.") from error
+
+
+def text_of(given: str | Path) -> str:
+    """A JSON text as it is; of a path, or a text that is one, the text of the file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    if isinstance(given, str):
+        line = given.strip()
+        if "{" in line or "\n" in line or len(line) > 1024:
+            return given
+        if not (line.endswith(".json") or Path(line).is_file()):
+            return given
+    return Path(given).read_text(encoding="utf-8")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +18,29 @@ from numpy.typing import ArrayLike, NDArray
 SMALLEST, LARGEST = 1e-140, 1e140
 
 Array = NDArray[np.float64]
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+def known_keywords(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """`function`, with the names that come near, or all, in its error for an argument that it does not have.
+
+    Raises:
+        TypeError: as Python does, from the call.
+    """
+    known = tuple(signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: Given.args, **given: Given.kwargs) -> Found:
+        for name in given:
+            if name not in known:
+                close = get_close_matches(name, known, n=2)
+                hint = f"Did you mean {' or '.join(close)}?" if close else f"It has {', '.join(known)}."
+                raise TypeError(f"{function.__name__} has no argument {name!r}. {hint}")
+        return function(*args, **given)
+
+    return checked
 
 
 def positive_int(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -> int:
@@ -30,6 +58,23 @@ def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name}={value!r} must be a finite number > 0.{_tail(remedy)}")
     return number
+
+
+_UNITS = {
+    **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
+    **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
+}
+
+
+def byte_count(name: str, value: Any) -> float:
+    """`value` as a number of bytes > 0: a number, or a text such as "2GB" (2·10⁹) or "2GiB" (2·2³⁰)."""
+    remedy = 'Give bytes, such as 2e9, or a text such as "2GB" or "512MiB".'
+    if not isinstance(value, str):
+        return positive_float(name, value, remedy=remedy)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]*)\s*", value.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{name}={value!r} is not a size. {remedy}")
+    return positive_float(name, float(match[1]) * _UNITS[match[2]], remedy=remedy)
 
 
 def fraction(name: str, value: Any, *, remedy: str = "") -> float:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from anechoic import optimize
 from anechoic.accounting import PoissonAccountant, gaussian_epsilon, poisson_epsilon
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.composition import compose
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.weak_delta import odd_epsilon
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
 from anechoic.statement import round_up
@@ -27,6 +29,8 @@ from anechoic.strategies import (
     Toeplitz,
 )
 from anechoic.workloads import momentum, prefix_sum
+from tests.floats import same_bits
+from tests.marks import in_turn
 
 BANDED = BandedToeplitz(24, [1.0, 0.5, 0.375])
 
@@ -77,7 +81,7 @@ def test_json_round_trip_is_lossless(mech):
     assert again == mech
     assert hash(again) == hash(mech)
     assert again.fingerprint == mech.fingerprint
-    assert again.noise_std == mech.noise_std
+    assert same_bits(again.noise_std, mech.noise_std)
     np.testing.assert_array_equal(again.strategy.to_dense(), mech.strategy.to_dense())
     assert again.to_json() == mech.to_json()
 
@@ -86,7 +90,7 @@ def test_epsilon_of_leading_releases_grows_and_ends_at_the_whole(mech):
     values = [mech.epsilon(steps=t) for t in (0, 1, 2, 5, 12, 23, 24)]
     assert values[0] == 0.0
     assert all(a <= b for a, b in pairwise(values))
-    assert values[-1] == mech.epsilon()
+    assert values[-1] == pytest.approx(mech.epsilon(), rel=1e-9)
     assert mech.epsilon(1e-3) < mech.epsilon(1e-6)
 
 
@@ -143,16 +147,18 @@ def test_replace_one_doubles_unamplified_noise_only():
     mech = calibrate(
         Identity(24), sampling=poisson, noise_multiplier=2.0, delta=1e-6, adjacency="replace_one"
     )
-    assert mech.epsilon() == poisson_epsilon(1e-6, 2.0, 0.1, 24, adjacency="replace_one")
+    assert mech.epsilon() == pytest.approx(
+        poisson_epsilon(1e-6, 2.0, 0.1, 24, adjacency="replace_one"), rel=1e-9
+    )
 
 
 def test_amplified_compositions_and_rate():
     """24 steps in 5 groups: ceil(24 / 5) = 5 compositions at rate 100 * 5 / 1000."""
     sampling = CyclicPoisson(1000, 100, 5, 24)
     mech = calibrate(BANDED, sampling=sampling, noise_multiplier=1.5, delta=1e-6)
-    assert mech.epsilon() == poisson_epsilon(1e-6, 1.5, 0.5, 5)
-    assert mech.epsilon(steps=5) == poisson_epsilon(1e-6, 1.5, 0.5, 1)
-    assert mech.epsilon(steps=6) == poisson_epsilon(1e-6, 1.5, 0.5, 2)
+    assert mech.epsilon() == pytest.approx(poisson_epsilon(1e-6, 1.5, 0.5, 5), rel=1e-9)
+    assert mech.epsilon(steps=5) == pytest.approx(poisson_epsilon(1e-6, 1.5, 0.5, 1), rel=1e-9)
+    assert mech.epsilon(steps=6) == pytest.approx(poisson_epsilon(1e-6, 1.5, 0.5, 2), rel=1e-9)
     assert mech.gdp() == pytest.approx(math.sqrt(5) / 1.5, rel=0.05)
     assert gaussian_epsilon(1e-6, mech.gdp()) > mech.epsilon()
 
@@ -249,6 +255,28 @@ def test_a_file_that_is_no_mechanism_is_refused(text):
 def test_refusals_of_calibrate(arguments, message):
     with pytest.raises(ValueError, match=message):
         calibrate(BANDED, sampling=FixedOrder(57, 10, epochs=4), **arguments)
+
+
+def test_what_is_no_strategy_is_said_before_anything_else():
+    optimised = optimize.blt(prefix_sum(8))
+    for given, said in {prefix_sum(8): "is a PrefixSum.*a workload", optimised: "pass its .strategy"}.items():
+        with pytest.raises(ValueError, match=said):
+            calibrate(given, epsilon=1, delta=1e-6)
+
+
+def test_a_mechanism_is_read_from_its_text_or_its_file(tmp_path):
+    mech = Mechanism(BANDED, FixedOrder(57, 10, epochs=4), 2.0)
+    path = tmp_path / "mechanism.json"
+    path.write_text(mech.to_json(), encoding="utf-8")
+    assert Mechanism.from_json(path) == Mechanism.from_json(str(path)) == mech
+    with pytest.raises(FileNotFoundError, match="other.json"):
+        Mechanism.from_json("other.json")
+
+
+@in_turn("epsilon, said", [(1e6, "next to nothing:"), (1e-9, "can be learned"), (8.0, "")])
+def test_an_epsilon_that_nobody_can_mean_is_doubted(epsilon, said):
+    assert odd_epsilon(epsilon).startswith(f"epsilon={epsilon:g}") == bool(said)
+    assert said in odd_epsilon(epsilon) and odd_epsilon(None) == odd_epsilon(0.0) == ""
 
 
 def test_refusals_of_combinations():

@@ -68,7 +68,8 @@ def test_touched_steps():
 def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser):
     workload = workloads.prefix_sum(4)
     whole = optimiser(workload, participation=Patterns([(t,) for t in range(4)]), loss="rms")
-    assert whole.loss == optimiser(workload, participation=Single(), loss="rms").loss
+    single = optimiser(workload, participation=Single(), loss="rms")
+    assert whole.loss == pytest.approx(single.loss, rel=1e-9)
     with pytest.raises(UnsupportedError, match=r"optimize\.dense"):
         optimiser(workload, participation=Patterns([(3,)]), loss="rms")
     assert comb_of(Patterns([(0, 9), (1,), (2,)]), 3) == (3, 1)  # cut by n to one step each
@@ -105,6 +106,39 @@ def test_nobody_takes_part():
     with pytest.raises(UnsupportedError, match="nobody takes part"):
         optimize.dense(workloads.prefix_sum(3), participation=Patterns([(5,)]))
     assert lower_bound(workloads.prefix_sum(3), Patterns([(5,)]), "rms") is None
+
+
+UNTIL_THREE = np.array([1.0, 1.0, 1.0, 0.0])  # the last step does not count
+WINDOW = workloads.sliding_window(8, 2)
+
+
+@in_turn(
+    "workload, patterns, kind",
+    [
+        (WINDOW, [(0,)], "last"),
+        (WINDOW, [(0, 1), (2,)], "last"),
+        (workloads.prefix_sum(4), [(3,)], UNTIL_THREE),
+        (workloads.restart_differences(workloads.prefix_sum(7), period=3), [(4,)], "last"),
+    ],
+)
+def test_steps_on_which_no_error_that_counts_depends_have_no_bound_and_no_optimum(workload, patterns, kind):
+    assert lower_bound(workload, Patterns(patterns), kind) is None
+    with pytest.raises(UnsupportedError, match="the least loss is 0"):
+        optimize.dense(workload, participation=Patterns(patterns), loss=kind)
+
+
+@in_turn(
+    "workload, patterns, kind",
+    [
+        (WINDOW, [(0,)], "max"),
+        (WINDOW, [(0, 7), (6, 1)], "last"),
+        (workloads.prefix_sum(4), [(3,), (0, 3)], UNTIL_THREE),
+    ],
+)
+def test_such_steps_beside_others_cost_nothing(workload, patterns, kind):
+    found = optimize.dense(workload, participation=Patterns(patterns), loss=kind)
+    assert found.gap < 1e-3
+    assert lower_bound(workload, Patterns(patterns), kind).value <= found.loss * (1 + 1e-9)
 
 
 def test_listed_patterns_of_a_long_run_have_a_bound():

@@ -13,7 +13,7 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.participation import MinSep, Single
 from anechoic.planning import plan
 from anechoic.planning.bands import best_bands, ends
-from anechoic.planning.designs import Designs
+from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import CHOICES, family, label
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import Identity
@@ -47,7 +47,7 @@ def test_one_pass_in_time_order():
 @pytest.mark.parametrize("random_sampling", [True, False])
 def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     result = plan(
-        examples=6000,
+        examples=1700,
         batch_size=100,
         epochs=4,
         epsilon=2.0,
@@ -72,8 +72,8 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
         assert row.mechanism.epsilon() <= 2.0
         assert row.memory == 4 * 1000 * row.history
         assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
-        assert row.mechanism.strategy.structure.bands <= 60 or row.name.startswith("BLT")
-        assert row.epsilon == row.mechanism.epsilon()
+        assert row.mechanism.strategy.structure.bands <= 17 or row.name.startswith("BLT")
+        assert row.epsilon == pytest.approx(row.mechanism.epsilon(), rel=1e-9)
     text = str(result)
     assert "→" in text and result.reason in " ".join(text.split())
     assert all(len(line) <= 120 for line in text.splitlines())
@@ -253,7 +253,8 @@ def searched(designs, examples, batch_size, epsilon, adjacency):
 @pytest.mark.parametrize(
     ("examples", "batch_size", "epochs", "epsilon"),
     [
-        *((1000, 43, 1, 8.0), (1000, 43, 7, 0.5)),
+        *((1000, 43, 1, 8.0), (400, 43, 3, 0.5)),
+        *slow((1000, 43, 7, 0.5)),
         *slow(
             (3000, 50, 4, 2.0), (3000, 50, 4, 0.5), (3000, 50, 4, 8.0), (1000, 43, 1, 0.5), (1000, 43, 1, 2.0)
         ),
@@ -351,10 +352,13 @@ def test_one_pass_is_better_in_bins():
 
 
 def test_add_or_remove_draws_groups_independently():
-    result = plan(examples=600, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, adjacency="add_or_remove")
+    result = plan(
+        examples=200, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, adjacency="add_or_remove",
+        strategy="banded",
+    )  # fmt: skip
     schemes = [row.mechanism.sampling for row in result.rows]
     assert all(s.amplified for s in schemes)
-    assert all(s.grouping == "independent" for s in schemes if isinstance(s, CyclicPoisson))
+    assert {s.grouping for s in schemes if isinstance(s, CyclicPoisson)} == {"independent"}
 
 
 def test_a_budget_may_take_more_groups_than_bands():
@@ -458,7 +462,7 @@ def test_permitting_more_never_gives_a_larger_error(examples, batch_size, epochs
 
 @pytest.mark.parametrize(
     ("examples", "passes", "epsilon"),
-    [(240, 1, 0.5), *slow((600, 1, 1.0), (2000, 1, 1.0), (1000, 1, 1.0), (600, 2, 2.0))],
+    [(100, 1, 0.5), *slow((240, 1, 0.5), (600, 1, 1.0), (2000, 1, 1.0), (1000, 1, 1.0), (600, 2, 2.0))],
 )
 def test_more_rows_of_noise_in_bins_are_never_worse(examples, passes, epsilon):
     """A BLT of fewer buffers may leave more bins to hide in: the best one is not always the largest."""
@@ -478,9 +482,59 @@ def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give
     small = plan(**setting, dimension=1000, random_sampling=False)
     assert max(row.history for row in small.rows) == 1000
     assert "at most 64 MiB" in small.reason
-    tight = plan(**setting, dimension=10**8, random_sampling=False, memory_budget=4 * 10**8)
+    tight = plan(**setting, dimension=10**8, random_sampling=False, memory_budget="400MB")
     assert "With memory_budget=" in tight.reason and "less error" in tight.reason
     assert all(row.memory <= 4 * 10**8 for row in tight.rows)
+
+
+def test_the_memory_that_is_named_is_the_least_that_gives_nearly_all_of_the_gain():
+    setting = {
+        "examples": 5000, "batch_size": 100, "epochs": 2, "epsilon": 8.0, "delta": 1e-6,
+        "dimension": 10**7, "random_sampling": False,
+    }  # fmt: skip
+    tight, wide, widest = (plan(**setting, memory_budget=size) for size in ("39MB", "40MB", "4GB"))
+    assert "With memory_budget=40000000 (38.1 MiB), BLT(buffers=1)" in tight.reason  # not 50 bands, 1.9 GiB
+    gain = tight.chosen.predicted - widest.chosen.predicted
+    assert tight.chosen.predicted - wide.chosen.predicted > 0.9 * gain
+    assert "memory_budget=" not in widest.reason
+
+
+def test_a_plan_says_what_to_expect():
+    setting = {"examples": 1000, "batch_size": 100, "epochs": 2, "delta": 1e-5}
+    independent = plan(**setting, epsilon=0.3, strategy="identity")
+    assert independent.reason.startswith("Expect about what DP-SGD gives: this is independent noise. Chosen")
+    ordered = plan(**setting, epsilon=2.0, random_sampling=False)
+    plain = next(row for row in ordered.rows if row.name == "Identity")
+    less = 1 - ordered.chosen.predicted / plain.predicted
+    assert ordered.reason.startswith(f"Worth it for SGD and momentum: {less:.0%} less noise in sums")
+    assert "needs the batches in one fixed order" in ordered.reason
+    drawn = plan(
+        examples=1000, batch_size=100, epochs=1, delta=1e-5, epsilon=8.0, adjacency="replace_one"
+    )  # no bins: quick
+    assert drawn.mechanism.amplified and family(drawn.mechanism.strategy) != "identity"
+    assert drawn.reason.startswith("Expect about what DP-SGD gives: ") and "drawn at random" in drawn.reason
+    formed = plan(**setting, epsilon=2.0, participation=MinSep(5))
+    assert "Worth it" in formed.reason and "fixed order" not in formed.reason
+
+
+def test_the_same_workload_has_the_same_designs_and_others_their_own():
+    designs = designs_of(workloads.prefix_sum(30))
+    assert designs_of(workloads.prefix_sum(30)) is designs and designs.blt(2) is designs.blt(2)
+    others = [workloads.prefix_sum(31), workloads.momentum(30, 0.5), workloads.momentum(30, 0.6)]
+    assert len({id(designs_of(other)) for other in (workloads.prefix_sum(30), *others)}) == 4
+
+
+def test_an_argument_that_a_plan_does_not_have_is_named_with_those_that_come_near():
+    with pytest.raises(TypeError, match=r"no argument 'epoch'. Did you mean epochs\?"):
+        plan(epoch=3)
+    with pytest.raises(TypeError, match=r"no argument 'n'. It has examples, batch_size, epochs, steps"):
+        plan(n=3)
+
+
+@pytest.mark.parametrize("given", ["many", "2 XB", "", "-1GB", 0])
+def test_a_budget_is_bytes_or_a_size(given):
+    with pytest.raises(ValueError, match='memory_budget=.*such as 2e9, or a text such as "2GB"'):
+        plan(examples=100, batch_size=10, epochs=1, epsilon=1, delta=1e-3, dimension=1, memory_budget=given)
 
 
 def test_rows_on_the_frontier_have_less_noise_state_or_less_error():

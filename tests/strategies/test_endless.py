@@ -25,6 +25,7 @@ from anechoic.strategies import (
     without_horizon,
 )
 from anechoic.strategies.endless import EndlessInverse
+from tests.floats import same_bits
 from tests.marks import each_once, in_turn, slow
 
 KEY = bytes(range(32))
@@ -192,7 +193,7 @@ class TestMechanism:
         assert 1 - 1e-9 < mechanism.epsilon() <= 1.0
         for n in (1, 7, 500):
             finite = mechanism.at(n)
-            assert finite.steps == n and finite.noise_std == mechanism.noise_std
+            assert finite.steps == n and same_bits(finite.noise_std, mechanism.noise_std)
             assert finite.epsilon() <= mechanism.epsilon() and finite.gdp() <= mechanism.gdp()
 
     def test_numbers(self):

@@ -90,6 +90,17 @@ def test_errors_are_the_standard_errors(case):
     for one, true in zip(seen, silent, strict=True):
         expected, stated = getattr(true["0"], part), true["0"].standard_error
         scores.append([(getattr(one[run], part) - expected) / stated for run in copies])
-    squares = np.square(scores)
-    assert abs(np.sqrt(squares.mean()) - 1) < 0.02
-    assert np.abs(np.sqrt(squares.mean(axis=(0, 1))) - 1).max() < 0.05  # each entry of the value
+    runs = np.square(scores).mean(axis=0)  # over the steps: what is left is independent
+    assert_mean_is_one(runs.reshape(len(runs), -1).mean(axis=1))
+    for entry in runs.reshape(len(runs), -1).T:
+        assert_mean_is_one(entry)
+
+
+def assert_mean_is_one(squares):
+    """Up to what so many runs leave open, and 2 % for the linearised errors (1 % of a standard error).
+
+    The strategy is optimised here, so that another processor may draw other noise: a limit without the
+    spread of the sample would fail on some.
+    """
+    left_open = 4.5 * squares.std(ddof=1) / np.sqrt(len(squares))
+    assert abs(squares.mean() - 1) < 0.02 + left_open

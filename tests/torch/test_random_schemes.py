@@ -52,7 +52,7 @@ def test_the_engine_samples_as_the_mechanism_says(mechanism):
             seen.append(index.numpy())
     for t, batch in enumerate(seen):
         np.testing.assert_array_equal(batch, expected.batch(t))
-    assert engine.get_epsilon(1e-6) == mechanism.epsilon(1e-6)
+    assert engine.get_epsilon(1e-6) == pytest.approx(mechanism.epsilon(1e-6), rel=1e-9)
     assert optimizer.expected_batch_size == mechanism.expected_batch_size
 
 

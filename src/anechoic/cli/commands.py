@@ -117,7 +117,7 @@ def federate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     from anechoic.lab.report.plan_table import print_plan
-    from anechoic.mechanism.weak_delta import weak_delta
+    from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning import plan
     from anechoic.sampling.base import plural
@@ -131,8 +131,9 @@ def plan(options: argparse.Namespace) -> None:
         raise ValueError(f"--momentum {options.momentum:g} is of SGD: leave it out with --optimizer adam.")
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
     check_writable(options.json)
-    if weak := weak_delta(options.delta, options.examples, options.unit):
-        print(f"anechoic plan: {weak}.", file=sys.stderr)
+    weak = weak_delta(options.delta, options.examples, options.unit)
+    for doubt in filter(None, (weak, odd_epsilon(options.epsilon))):
+        print(f"anechoic plan: {doubt}.", file=sys.stderr)
     with patience(f"comparing mechanisms for {options.examples:,} {plural(options.unit)}"):
         found = plan(
             examples=options.examples,

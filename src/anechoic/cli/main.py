@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 from anechoic.cli.manners import one_line
 from anechoic.cli.parser import parser_of_all
-from anechoic.cli.values import _UNITS
 from anechoic.errors import AnechoicError
-
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
+from anechoic._validate import byte_count
 
 # -- values --------------------------------------------------------------------------------------
 
@@ -29,10 +28,10 @@ def count(text: str) -> int:
 
 def size(text: str) -> int:
     """A number of bytes, with a unit: 2GB is 2·10⁹, 2GiB is 2·2³⁰."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GB, 512MiB or 1000000")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    try:
+        return int(byte_count("the size", text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GB, 512MiB or 1000000") from error
 
 
 def as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:

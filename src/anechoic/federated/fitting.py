@@ -21,7 +21,8 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
     """
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
-            f"mechanism={mechanism!r} must be an anechoic.Mechanism, as federated.plan_rounds makes one."
+            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as"
+            " federated.plan_rounds makes one; of a plan it is plan.mechanism."
         )
     if not isinstance(discipline, Discipline):
         raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")

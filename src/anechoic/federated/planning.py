@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 from anechoic import optimize
 from anechoic._validate import fraction, one_of, positive_float, positive_int
@@ -18,8 +19,10 @@ from anechoic.strategies import ColumnNormalized, FullTree, Identity, Strategy
 from anechoic.workloads import prefix_sum
 
 #: What `plan_rounds(mechanism=…)` takes.
-CHOICES = ("auto", "blt", "banded", "tree", "identity")
-LOSSES = ("rms", "max")
+Choice = Literal["auto", "blt", "banded", "tree", "identity"]
+CHOICES: tuple[Choice, ...] = get_args(Choice)
+LossOfRounds = Literal["rms", "max"]
+LOSSES: tuple[LossOfRounds, ...] = get_args(LossOfRounds)
 #: Delta is so many clients to the power of minus this, where none is given.
 DELTA_POWER = 1.1
 
@@ -36,8 +39,8 @@ def plan_rounds(
     clip_norm: float = 1.0,
     unit: str = "client",
     adjacency: str = "zero_out",
-    mechanism: str = "auto",
-    loss: str = "rms",
+    mechanism: Choice = "auto",
+    loss: LossOfRounds = "rms",
     memory: int = 64,
 ) -> Mechanism:
     """The mechanism of least error in the model that gives (epsilon, delta) for one client.
@@ -115,7 +118,7 @@ def plan_rounds(
 
 
 def _candidates(
-    choice: str, n: int, participation: Participation, memory: int, loss: str
+    choice: str, n: int, participation: Participation, memory: int, loss: LossOfRounds
 ) -> Iterable[Strategy]:
     """Strategies of one choice, or of all."""
     workload = prefix_sum(n)

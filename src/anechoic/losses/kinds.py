@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from anechoic._validate import Array, finite_array, one_of
 
-LossKind = str | ArrayLike
+LossKind = Literal["rms", "max", "last"] | Sequence[float] | NDArray[Any]
 
 KINDS = ("rms", "max", "last")
 

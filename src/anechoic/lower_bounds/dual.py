@@ -213,6 +213,11 @@ class ParticipationDual:
         return np.concatenate(parts)
 
     def __call__(self, x: Array) -> tuple[float, Array]:
+        value, gradient, point = self._computed(x)
+        self._last = x.copy(), point
+        return value, gradient
+
+    def _computed(self, x: Array) -> tuple[float, Array, DualPoint]:
         self.evaluations += 1
         count, k = self.patterns.shape
         logs, entries, log_weights = np.split(x, [count, count + count * k * (k + 1) // 2])
@@ -262,13 +267,12 @@ class ParticipationDual:
             gradient.append(by_log - p * by_log.sum() + self.barrier * (1.0 / len(p) - p))
         # eigenvalues that are rounding alone count in the gradient, but are no part of a bound
         certain = float(roots[values > least].sum())
-        self._last = x.copy(), DualPoint(p, multiplier, certain, turned, roots)
-        return -value, -np.concatenate(gradient)
+        return -value, -np.concatenate(gradient), DualPoint(p, multiplier, certain, turned, roots)
 
     def at(self, x: Array) -> DualPoint:
         """The point of given parameters; costs nothing where they are those asked for last."""
-        while self._last is None or not np.array_equal(self._last[0], x):
-            self(x)
+        if self._last is None or not np.array_equal(self._last[0], x):
+            self._last = x.copy(), self._computed(x)[2]
         return self._last[1]
 
     def ascend(self, begin: Array, done: Callable[[DualPoint, int], bool], *, rounds: int) -> DualPoint:

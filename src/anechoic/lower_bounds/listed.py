@@ -3,7 +3,7 @@
 Where nobody touches step t, column t of C costs nothing, and in the limit of large ones its noise vanishes:
 only the columns of A that somebody touches are to be factorised. The theorem is that of `participation_dual`
 for W = sum_pi S_pi over the listed patterns, which has no entries elsewhere. Columns may be left out, as
-every bound for some of them holds for all.
+every bound for some of them holds for all; those that no error with a weight depends on are.
 """
 
 from __future__ import annotations
@@ -30,14 +30,21 @@ CAUCHY = "sum of a row of A over a pattern (Cauchy-Schwarz)"
 
 
 def listed_bound(workload: Workload, participation: Patterns, kind: LossKind) -> Bound | None:
-    """A bound for every factorisation that takes about a second at most, or None where nobody takes part."""
+    """A bound for every factorisation that takes about a second at most.
+
+    None where nobody takes part, or no error that counts depends on who does: then there is none above 0.
+    """
     n = workload.n
     if not participation.touched(n) or n > NUMBERS // 2:
         return None
     found = [_of_last_row(workload, participation)] if _counts_last(kind) else []
     if n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
-        found += [_of_columns(workload, participation, weights) for weights in _weights(kind, n)]
-    return max(found, key=lambda bound: bound.value, default=None)
+        found += [
+            bound
+            for weights in _weights(kind, n)
+            if (bound := _of_columns(workload, participation, weights)) is not None
+        ]
+    return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
 
 
 def maximal(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -77,17 +84,21 @@ def _of_last_row(workload: Workload, participation: Patterns) -> Bound:
     return Bound(value * (1 - MARGIN), CAUCHY)
 
 
-def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> Bound:
+def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> Bound | None:
     """The dual for the columns of A at up to `STEPS` of the steps that are touched, W^½ A = Q R."""
     n = workload.n
     touched = participation.touched(n)
     steps = np.array(touched[:: -(-len(touched) // STEPS)])
-    place = {int(step): index for index, step in enumerate(steps)}
-    cut = [[place[step] for step in pattern if step in place] for pattern in participation.patterns(n)]
-    patterns = affordable(maximal([pattern for pattern in cut if pattern]))
     units = np.zeros((n, len(steps)))
     units[steps, np.arange(len(steps))] = 1.0
     rows = np.sqrt(weights)[:, None] * workload.multiply(units)
+    counting = rows.any(axis=0)
+    steps, rows = steps[counting], rows[:, counting]
+    if not len(steps):
+        return None
+    place = {int(step): index for index, step in enumerate(steps)}
+    cut = [[place[step] for step in pattern if step in place] for pattern in participation.patterns(n)]
+    patterns = affordable(maximal([pattern for pattern in cut if pattern]))
     # R has the nuclear norms of W^½ A; the square one has even weights that undo its scale
     square = np.zeros((len(steps), len(steps)))
     triangle = np.linalg.qr(rows, mode="r")

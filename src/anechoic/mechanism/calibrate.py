@@ -7,7 +7,7 @@ from typing import Literal
 from anechoic._validate import fraction
 from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import GROWTH
-from anechoic.mechanism.covered import check_covered
+from anechoic.mechanism.covered import check_covered, check_strategy
 from anechoic.mechanism.goal import asked_for, shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism, adjacency_factor
 from anechoic.noise.rounding import before_drift
@@ -49,6 +49,7 @@ def calibrate(
             given; or where the samples of a `Verified` do not show epsilon.
         UnsupportedError: where no theorem covers the combination.
     """
+    check_strategy(strategy)
     if sampling is None:
         raise ValueError(
             "sampling is missing: say how batches are formed, as sampling.FixedOrder or sampling.Poisson do."

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anechoic._validate import one_of
 from anechoic.accounting import Accounting, Verified, accountant_of
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import Sampling
 from anechoic.strategies import Strategy
+from anechoic.workloads import Workload
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what is no strategy.
+
+    Raises:
+        ValueError: naming what it is, and where its strategy is.
+    """
+    if isinstance(strategy, Strategy):
+        return
+    kind = type(strategy).__name__
+    if isinstance(strategy, Workload):
+        remedy = "that is a workload, what is to be released; design a strategy for it with anechoic.optimize"
+    elif isinstance(getattr(strategy, "strategy", None), Strategy):
+        remedy = "pass its .strategy"
+    else:
+        remedy = "of what an optimiser returned it is .strategy"
+    raise ValueError(f"strategy is a {kind}; it must be a Strategy such as strategies.Identity(n): {remedy}.")
 
 
 def check_covered(
@@ -22,11 +43,7 @@ def check_covered(
         ValueError: if the parts are of the wrong kind or length.
         UnsupportedError: if they fit, but no theorem gives a guarantee.
     """
-    if not isinstance(strategy, Strategy):
-        raise ValueError(
-            f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n); of what an optimiser"
-            " returned it is .strategy."
-        )
+    check_strategy(strategy)
     if not isinstance(sampling, Sampling):
         raise ValueError(
             f"sampling={sampling!r} must be a Sampling, such as sampling.FixedOrder(...); a participation"

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from anechoic._serialize import decode, encode
+from anechoic._serialize import decode, encode, text_of
 from anechoic._validate import fraction, one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.errors import MismatchError, UnsupportedError
@@ -166,16 +166,17 @@ class EndlessMechanism:
         return json.dumps(record, indent=1, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> EndlessMechanism:
-        """Read a record back; sensitivity and epsilon are computed again.
+    def from_json(cls, text: str | Path) -> EndlessMechanism:
+        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
 
         Raises:
+            FileNotFoundError: for the path of a file that is not there.
             MismatchError: if the file is damaged, was edited, or states another guarantee than this version
                 computes.
         """
         remedy = "Do not rely on it: take the file that to_json() wrote."
         try:
-            record = json.loads(text)
+            record = json.loads(text_of(text))
             stated, fingerprint = record.pop("states"), record.pop("fingerprint")
             version = record.pop("endless_format")
             if missing := {f.name for f in fields(cls)} - set(record):

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from anechoic._serialize import decode, encode
+from anechoic._serialize import decode, encode, text_of
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Accountant, Accounting, Verified, accountant_of, gaussian_epsilon
 from anechoic.errors import MismatchError
@@ -248,19 +248,20 @@ class Mechanism:
         return json.dumps(record, indent=1, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Mechanism:
-        """Read a record back; sensitivity and epsilon are computed again.
+    def from_json(cls, text: str | Path) -> Mechanism:
+        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
 
         An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
         mechanism that is returned draws all of them again.
 
         Raises:
+            FileNotFoundError: for the path of a file that is not there.
             MismatchError: if the file is damaged, was edited, or states another guarantee than this
                 version of the library computes.
         """
         remedy = "Do not rely on it: take the file that to_json() wrote."
         try:
-            record = json.loads(text)
+            record = json.loads(text_of(text))
             if record["format"] != _FORMAT:
                 raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
             names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")

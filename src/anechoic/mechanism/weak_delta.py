@@ -1,9 +1,12 @@
-"""A delta that is too large to promise anything: said wherever a guarantee is made or stated."""
+"""A delta or epsilon that is too large to promise anything: said wherever a guarantee is made or stated."""
 
 from __future__ import annotations
 
 from anechoic.sampling import Sampling
 from anechoic.sampling.base import plural
+
+#: Epsilons beyond which a guarantee says next to nothing, and below which next to nothing can be learned.
+LARGE, SMALL = 100.0, 1e-3
 
 
 def examples_of(sampling: Sampling) -> int | None:
@@ -33,3 +36,22 @@ def weak_delta(delta: float, examples: int | None, unit: str = "example") -> str
         f"delta={delta:g} is at least {of}: publishing one of them as it is, drawn at random, would keep this"
         f" guarantee too; take a delta far below 1/N{f', such as {count**-1.1:.2g}' if examples else ''}"
     )
+
+
+def odd_epsilon(epsilon: float | None) -> str:
+    """What to say of an epsilon that nobody can mean; "" where there is nothing to say.
+
+    Returns:
+        One sentence, without a full stop.
+    """
+    if epsilon is not None and epsilon > LARGE:
+        return (
+            f"epsilon={epsilon:g} promises next to nothing: what is released may be e^{epsilon:g} times as"
+            " likely with a record as without it; values from 0.1 to 10 are usual"
+        )
+    if epsilon is not None and 0 < epsilon < SMALL:  # others are refused
+        return (
+            f"epsilon={epsilon:g} asks for so much noise that next to nothing can be learned; values from 0.1"
+            " to 10 are usual"
+        )
+    return ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import get_args
 
-from anechoic._validate import flag, fraction, one_of, positive_float, positive_int
+from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism import Adjacency, calibrate
 from anechoic.participation import Participation
@@ -15,7 +15,7 @@ from anechoic.planning.amplified import Amplified
 from anechoic.planning.calibrated import calibrated, row_of
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
 from anechoic.planning.estimated import NoiseEstimates
-from anechoic.planning.families import CHOICES
+from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.records import AccountingChoice, Candidate, Goal, OptimizerKind, PlanRow
 from anechoic.planning.result import Plan
@@ -32,6 +32,7 @@ STRATEGIES = tuple(CHOICES)
 UNAMPLIFIED = ("output", "dense")
 
 
+@known_keywords
 @on_one_thread
 def plan(
     *,
@@ -43,11 +44,11 @@ def plan(
     delta: float,
     noise_multiplier: float | None = None,
     dimension: int | None = None,
-    memory_budget: int | None = None,
+    memory_budget: float | str | None = None,
     random_sampling: bool = True,
     participation: Participation | None = None,
     workload: Workload | Callable[[int], Workload] = prefix_sum,
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     optimizer: OptimizerKind = "sgd",
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
@@ -75,8 +76,9 @@ def plan(
             sensitivity: under Poisson sampling where batches may be sampled, which is Opacus's number. The
             epsilon that this has at `delta` is what every row is calibrated to.
         dimension: number of trainable parameters, for the memory of the noise state.
-        memory_budget: bytes that the noise state (float32) may take; needs `dimension`. None for 4 times the
-            model or 64 MiB, whichever is more, and no bound where the dimension is unknown.
+        memory_budget: bytes that the noise state (float32) may take, or a text such as "2GB"; needs
+            `dimension`. None for 4 times the model or 64 MiB, whichever is more, and no bound where the
+            dimension is unknown.
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from anechoic.losses import error
 from anechoic.optimize import banded, banded_toeplitz, blt
+from anechoic.optimize.comb import SINGLE
 from anechoic.participation import Participation
 from anechoic.planning.bands import powers_of_two
 from anechoic.strategies import ColumnNormalized, Identity, Strategy
@@ -21,6 +24,8 @@ BANDED_UP_TO = 10_000_000
 #: Work, n bands^2, and steps up to which the columns of a banded strategy are optimised one by one.
 FREE_UP_TO = 150_000
 FREE_STEPS_UP_TO = 5000
+#: Longest run whose designs are remembered for the next plan of the same workload, and of how many workloads.
+REMEMBERED_UP_TO, REMEMBERED = 20_000, 8
 #: More buffers than this gain next to nothing (Section 4.3.2).
 BUFFERS = 4
 
@@ -38,6 +43,7 @@ class Designs:
         self._free: dict[int, Strategy] = {}
         self._errors: dict[Strategy, float] = {}
         self._curves: dict[int, Callable[[int], float]] = {}
+        self._blts: dict[tuple[Participation, int], Strategy] = {}
 
     def toeplitz(self, bands: int) -> Strategy:
         """The best banded Toeplitz strategy, its columns normalised unless the run is very long."""
@@ -88,10 +94,38 @@ class Designs:
             self._free[bands] = banded(self.workload, bands=bands, loss="rms").strategy
         return self._free[bands]
 
+    def blt(self, buffers: int, schema: Participation = SINGLE) -> Strategy:
+        """The best BLT of at most so many buffers."""
+        if (schema, buffers) not in self._blts:
+            found = blt(self.workload, buffers=buffers, participation=schema, loss="rms")
+            self._blts[schema, buffers] = found.strategy
+        return self._blts[schema, buffers]
+
     def buffered(self, schema: Participation) -> Iterable[Strategy]:
         """The best BLTs for a participation, of 1, 2, … buffers, as many as the optimum has use for."""
         for buffers in range(1, min(BUFFERS, self.workload.n - 1) + 1):
-            best = blt(self.workload, buffers=buffers, participation=schema, loss="rms").strategy
+            best = self.blt(buffers, schema)
             if best.recurrence().rows < buffers:
                 break
             yield best
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """A workload among others: those of one kind with the same coefficients have the same designs."""
+
+    kind: type
+    coefficients: bytes
+    workload: Workload = field(compare=False)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _remembered(alike: _Alike) -> Designs:
+    return Designs(alike.workload)
+
+
+def designs_of(workload: Workload) -> Designs:
+    """The designs of a Toeplitz workload; of one that was asked for lately, those made then."""
+    if workload.n > REMEMBERED_UP_TO:
+        return Designs(workload)
+    return _remembered(_Alike(type(workload), workload.coefficients.tobytes(), workload))

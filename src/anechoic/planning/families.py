@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from typing import Literal
 
 from anechoic.strategies import (
     BLT,
@@ -16,7 +17,8 @@ from anechoic.strategies import (
 )
 
 #: What `plan(strategy=…)` and `make_private(mechanism=…)` take, and the families that each may choose from.
-CHOICES: dict[str, frozenset[str]] = {
+StrategyName = Literal["auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense"]
+CHOICES: dict[StrategyName, frozenset[str]] = {
     "auto": frozenset({"identity", "banded_toeplitz", "blt", "dense"}),
     "identity": frozenset({"identity"}),
     "output": frozenset({"output"}),

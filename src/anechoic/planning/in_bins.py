@@ -10,10 +10,10 @@ from typing import cast
 from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
-from anechoic.optimize import blt
 from anechoic.planning.amplified import NOISE_UP_TO, Amplified
 from anechoic.planning.bands import FAR, powers_of_two
 from anechoic.planning.calibrated import little_more_than_needed, may_do_with
+from anechoic.planning.designs import designs_of
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling import BallsInBins
 from anechoic.strategies import BLT, ColumnNormalized, Strategy
@@ -113,7 +113,7 @@ class InBins:
 
     def _fading(self, steps: int, buffers: int) -> Strategy | None:
         """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""
-        found = cast(BLT, blt(prefix_sum(steps), buffers=buffers, loss="rms").strategy)
+        found = cast(BLT, designs_of(prefix_sum(steps)).blt(buffers))
         strategy = ColumnNormalized(BLT(self.n, found.scale, found.decay))
         return strategy if strategy.structure.nonnegative else None
 

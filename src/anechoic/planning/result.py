@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from anechoic.mechanism import Mechanism
+from anechoic.optimize.result import Optimized
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text
 
@@ -30,3 +32,17 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)
+
+
+def mechanism_in(given: Any) -> Any:
+    """What is given as a mechanism; of a plan its choice.
+
+    Raises:
+        ValueError: for what an optimiser returned, which has no noise yet.
+    """
+    if isinstance(given, Optimized):
+        raise ValueError(
+            f"mechanism is what an optimiser returned ({given.strategy.describe()}), which has no noise yet:"
+            " pass anechoic.calibrate(optimized.strategy, sampling=…, epsilon=…, delta=…)."
+        )
+    return given.mechanism if isinstance(given, Plan) else given

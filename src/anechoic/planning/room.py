@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import singledispatch
 
-from anechoic._validate import positive_float, positive_int
+from anechoic._validate import byte_count, positive_int
 from anechoic.noise.recurrence import Buffered, Recurrence
 
 #: Bytes of one coordinate of the noise (float32).
@@ -58,7 +58,7 @@ class Room:
         return None if self.dimension is None else 1e-9 * self.dimension * nanoseconds(recurrence)
 
 
-def room(dimension: int | None, memory_budget: float | None) -> Room:
+def room(dimension: int | None, memory_budget: float | str | None) -> Room:
     """The bound that follows from the number of parameters and a budget in bytes, or from the default.
 
     Raises:
@@ -67,7 +67,7 @@ def room(dimension: int | None, memory_budget: float | None) -> Room:
     if dimension is not None:
         positive_int("dimension", dimension)
     if memory_budget is not None:
-        budget = positive_float("memory_budget", memory_budget, remedy="Give bytes, such as 2e9.")
+        budget = byte_count("memory_budget", memory_budget)
         if dimension is None:
             raise ValueError(
                 f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."

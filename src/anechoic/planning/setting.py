@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, singledispatch
 
 from anechoic.participation import Cyclic, MinSep, Participation, Single
-from anechoic.planning.designs import Designs
+from anechoic.planning.designs import Designs, designs_of
 from anechoic.sampling import External, FixedOrder, Sampling
 from anechoic.workloads import Workload
 
@@ -43,7 +43,7 @@ class Setting:
 
     @cached_property
     def designs(self) -> Designs:
-        return Designs(self.workload)
+        return designs_of(self.workload)
 
     @property
     def fixed(self) -> FixedOrder:

@@ -21,7 +21,11 @@ ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees;
 def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
     """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
     legend = (LEGEND, ESTIMATED) if any(row.estimated for row in rows) else (LEGEND,)
-    notes = [line for note in (*legend, reason) for line in ("", *textwrap.wrap(note, width))]
+    notes = [
+        line
+        for note in (*legend, reason)
+        for line in ("", *textwrap.wrap(note, width, break_on_hyphens=False))
+    ]
     return "\n".join([*table(rows), *notes])
 
 

@@ -23,6 +23,7 @@ from anechoic._validate import (
     steps_within,
 )
 from anechoic.algebra import toeplitz
+from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import MovingAverage, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.blt import BLT
@@ -52,7 +53,7 @@ class BandedInverse(SquareStrategy):
 
     Norms of C, and with them sensitivities, are within 1e-9 of the true ones for these float64 coefficients:
     `toeplitz.accurate_inverse` bounds their error. Where a series with several zeros close together near the
-    unit circle, or inside it, does not allow that, asking for them raises ValueError.
+    unit circle, or inside it, does not allow that, asking for them raises UnsupportedError.
 
     References:
         Kalinin and others, arXiv 2505.12128 (BISR), 2601.22334 (lambda-CGD), 2605.18379 (fractional powers).
@@ -167,7 +168,7 @@ class BandedInverse(SquareStrategy):
         inverse = self._inverse[: self.bands]
         plain = leading_coefficients(inverse, self.n)
         if not np.isfinite(plain).all():
-            raise ValueError(
+            raise UnsupportedError(
                 f"the coefficients of C grow beyond float64 within n={self.n} steps: the power series of"
                 " inverse_coefficients has a zero inside the unit circle. Choose smaller ones."
             )
@@ -179,7 +180,7 @@ class BandedInverse(SquareStrategy):
             after = sums[np.minimum(left + back, len(inverse) - 1)] - sums[back]
             bound += float(after @ np.abs(c[::-1][: len(back)]))
         if not bound <= 2 * ACCURACY:
-            raise ValueError(
+            raise UnsupportedError(
                 f"the coefficients of C for n={self.n} steps are known to a relative error of {bound:.2g}"
                 f" only, but a sensitivity needs {ACCURACY:g}: the power series of inverse_coefficients has"
                 " zeros too close together near the unit circle, or inside it. Move them outwards, by"

@@ -96,9 +96,17 @@ class DistributionOf(Statistic):
 
     @cached_property
     def decoder(self) -> Array:
-        """A D^-1, shape (E, E): cumulative counts from the noisy sums of encoded records."""
-        ones = np.tril(np.ones((self.dimension, self.dimension)))
-        return np.asarray(solve_triangular(self._fine.T / FINE, ones.T, lower=False).T)
+        """A D^-1, shape (E, E): cumulative counts from the noisy sums of encoded records.
+
+        By columns from the last one on, entry by entry: a routine of LAPACK, or a product by BLAS, has other
+        last digits on another processor, and so would a release.
+        """
+        matrix = self._fine / FINE
+        found = np.tril(np.ones(matrix.shape))
+        for j in range(self.dimension - 1, -1, -1):
+            found[j:, j] /= matrix[j, j]
+            found[j:, :j] -= found[j:, j, None] * matrix[j, :j]
+        return found
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch)
@@ -130,7 +138,7 @@ class DistributionOf(Statistic):
         """Cumulative counts and their standard errors."""
         if self.noise == "buckets":
             return np.cumsum(totals), deviation * np.sqrt(np.arange(1.0, self.dimension + 1))
-        return self.decoder @ totals, deviation * self._row_norms
+        return (self.decoder * totals).sum(axis=1), deviation * self._row_norms
 
     @cached_property
     def _row_norms(self) -> Array:

@@ -21,7 +21,7 @@ from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, checked_id
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
+from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, LossOfStream, Spent, mechanism_of
 from anechoic.streaming.opening import Key, opened
 from anechoic.streaming.over import Over, Running, checked_over, totals_of
 from anechoic.streaming.release import Release
@@ -104,7 +104,7 @@ class Estimator:
         unit: str | None = None,
         level: float = 0.95,
         accurate_to: int = ACCURATE_TO,
-        loss: str = "max",
+        loss: LossOfStream = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,

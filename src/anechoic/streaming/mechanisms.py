@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import singledispatch
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Participation, Single
+from anechoic.planning.result import mechanism_in
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
@@ -27,7 +29,8 @@ FOR_EVER = 2**40
 #: Releases for which its strategy is near the best; beyond, the error grows like their square root.
 ACCURATE_TO = 10**6
 #: What a planned strategy may be best for.
-LOSSES = ("max", "rms", "mean")
+LossOfStream = Literal["max", "rms", "mean"]
+LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Longest horizon at which columns are normalised: errors then take O(n bands).
@@ -45,7 +48,7 @@ def planned_mechanism(
     adjacency: str = "zero_out",
     unit: str = "event",
     accurate_to: int = ACCURATE_TO,
-    loss: str = "max",
+    loss: LossOfStream = "max",
 ) -> Mechanism:
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
@@ -103,7 +106,7 @@ def planned_mechanism(
     return on_finest_grid(made, dimension)
 
 
-def loss_kind(loss: str, n: int) -> LossKind:
+def loss_kind(loss: LossOfStream, n: int) -> LossKind:
     """What optimisers take for one of `LOSSES`, for n steps."""
     return 1.0 / np.arange(1.0, n + 1) ** 2 if loss == "mean" else loss
 
@@ -185,10 +188,11 @@ def checked_mechanism(mechanism: Mechanism, participation: Participation | None)
         ValueError: if it is of another kind.
         MismatchError: if it promises something else than the stream enforces.
     """
+    mechanism = mechanism_in(mechanism)
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
-            f"mechanism={mechanism!r} must be an anechoic.Mechanism, as from anechoic.calibrate(strategy,"
-            " sampling=External(Single(), 1, steps=n), …)."
+            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
+            " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
         )
     if not mechanism.sampling.formed_outside:
         raise MismatchError(
@@ -220,7 +224,7 @@ def mechanism_of(
     adjacency: str,
     unit: str | None,
     accurate_to: int,
-    loss: str,
+    loss: LossOfStream,
 ) -> Mechanism:
     """The mechanism that is given, or the planned one; without participation, for units of one record.
 

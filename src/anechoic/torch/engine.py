@@ -10,6 +10,7 @@ from typing import Any, Unpack, overload
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning import Plan
+from anechoic.planning.result import mechanism_in
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
@@ -159,7 +160,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
             workload: of the optimizer, as in `plan`: ``lambda n: workloads.momentum(n, 0.9)`` plans for that.
-            memory_budget: bytes that the noise state may take, on a grid too; None as in `plan`.
+            memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
@@ -282,6 +283,5 @@ def _setup(options: dict[str, Any]) -> Setup:
             "target_epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0."
         )
         delta = fraction("target_delta", delta)
-    if isinstance(given["mechanism"], Plan):
-        given["mechanism"] = given["mechanism"].mechanism
+    given["mechanism"] = mechanism_in(given["mechanism"])
     return Setup(epsilon=epsilon, delta=delta, **given)

@@ -287,4 +287,4 @@ def test_falls_in_noise_and_where_nothing_can_be_shown_the_known_bound_returns()
     found = [chain.epsilon(1e-6, std, HIGH) for std in (2.5, 4.0, 8.0, 30.0)]
     assert sorted(found, reverse=True) == found and found[-1] < found[0] / 4
     assert chain.epsilon(1e-6, 0.01, 123.0) == 123.0
-    assert chain.epsilon(1e-6, 8.0, found[2] / 2) == found[2] / 2
+    assert chain.epsilon(1e-6, 8.0, found[2] / 2) == pytest.approx(found[2] / 2, rel=1e-9)

@@ -70,8 +70,10 @@ def test_grids_agree_where_they_meet():
 
 
 def test_rate_one_is_the_exact_gaussian():
-    assert poisson_epsilon(1e-6, 4.0, 1.0, 16) == gaussian_epsilon(1e-6, 1.0)
-    assert poisson_epsilon(1e-6, 4.0, 1.0, 16, adjacency="replace_one") == gaussian_epsilon(1e-6, 2.0)
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16) == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=1e-9)
+    assert poisson_epsilon(1e-6, 4.0, 1.0, 16, adjacency="replace_one") == pytest.approx(
+        gaussian_epsilon(1e-6, 2.0), rel=1e-9
+    )
     nearly = poisson_epsilon(1e-6, 4.0, 0.999, 16)
     assert nearly == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=0.01)
 

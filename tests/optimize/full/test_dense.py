@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
 from anechoic.losses import error, loss, row_weights
-from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BLT, Dense, Toeplitz
 from tests.marks import each_once
 from tests.zoo import dense as random_strategy
@@ -118,7 +118,9 @@ def test_every_workload_to_the_gap_asked_for(n, kind):
     for name, workload in catalogue(n).items():
         best = optimize.dense(workload, loss=weights.get(kind, kind))
         assert -1e-9 <= best.gap <= 1e-5, name
-        assert best.loss == loss(workload, best.strategy, SINGLE, weights.get(kind, kind))
+        assert best.loss == pytest.approx(
+            loss(workload, best.strategy, SINGLE, weights.get(kind, kind)), rel=1e-9
+        )
         assert best.strategy.largest_column_norm() == pytest.approx(1.0, abs=1e-9)
         assert best.evaluations <= 60, name
 
@@ -221,7 +223,7 @@ def test_weights_that_hardly_count(n, small):
 
 def test_large_weights_do_not_overflow():
     best = optimize.dense(workloads.prefix_sum(8), loss=[1e308] * 8)
-    assert best.loss == optimize.dense(workloads.prefix_sum(8)).loss
+    assert best.loss == pytest.approx(optimize.dense(workloads.prefix_sum(8)).loss, rel=1e-6)
 
 
 def test_scaling_the_workload_scales_the_loss():
@@ -245,8 +247,10 @@ def test_progress_falls_and_the_result_is_deterministic():
 def test_schemas_of_one_participation_are_the_same_problem():
     workload = workloads.prefix_sum(10)
     best = optimize.dense(workload).loss
-    assert optimize.dense(workload, participation=Cyclic(period=10)).loss == best
-    assert optimize.dense(workload, participation=MinSep(separation=3, max_participations=1)).loss == best
+    assert optimize.dense(workload, participation=Cyclic(period=10)).loss == pytest.approx(best, rel=1e-6)
+    assert optimize.dense(
+        workload, participation=MinSep(separation=3, max_participations=1)
+    ).loss == pytest.approx(best, rel=1e-6)
 
 
 def test_several_participations_are_passed_on():
@@ -277,3 +281,16 @@ def test_other_objects_are_refused():
         optimize.dense(np.eye(3))
     with pytest.raises(ValueError, match="must be a Workload"):
         optimize.dense_bound(3)
+
+
+def test_a_class_whose_optimiser_gives_up_is_skipped():
+    """Its banded inverse has coefficients that float64 does not know, on one kernel of BLAS."""
+    a = [
+        [1.2665552790378873, 0, 0, 0, 0],
+        [-1.4350199970185424, 0.49711650260780976, 0, 0, 0],
+        [1.0862864801561765, -1.326567093506591, 3.2040572918274766, 0, 0],
+        [0.7089514216746514, 0.5027465153799634, 1.63668029906905, 0.18595976743330517, 0],
+        [1.4409942138263647, 0.8518317330357407, -0.719535618260767, 0.6629471942127056, 0.6285165822573003],
+    ]
+    found = optimize.dense(workloads.from_dense(a), participation=OncePerEpoch(4))
+    assert found.loss == pytest.approx(2.3838, rel=1e-3)

@@ -35,6 +35,7 @@ from anechoic.lab.studies.tasks import Flights, SampledFlights, load
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.planning import plan
+from anechoic.planning.families import StrategyName
 
 UNIT = "aircraft"
 EPSILONS = (1.0, 4.0)
@@ -52,7 +53,7 @@ def aircraft_study(
     delta: float = 1e-6,
     rates: tuple[float, ...] = RATES,
     seeds: int = SEEDS,
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     separation: int | None = None,
     limit: int | None = None,
     local_steps: int = 1,
@@ -140,7 +141,7 @@ def sampled_study(
     delta: float = 1e-6,
     rates: tuple[float, ...] = SAMPLED_RATES,
     seeds: int = SEEDS,
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     passes: int = PASSES,
     local_steps: int = 1,
 ) -> tuple[Study, dict[str, str], dict[str, Any]]:

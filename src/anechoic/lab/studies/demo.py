@@ -12,6 +12,7 @@ from anechoic.lab.studies.runner import plain_arms, private_arms, run_study
 from anechoic.lab.studies.study import Study
 from anechoic.lab.studies.tasks import Flights, load
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.families import StrategyName
 from anechoic.statement import render, statement_of
 
 DELTA = 1e-6
@@ -29,7 +30,7 @@ def flights_study(
     delta: float = DELTA,
     rates: tuple[float, ...] = RATES,
     seeds: int = SEEDS,
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     widen: bool = False,
 ) -> tuple[Study, dict[str, str]]:
     """The study of the flights, and why each mechanism was planned.

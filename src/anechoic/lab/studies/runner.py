@@ -22,6 +22,7 @@ from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.optimize import damped
 from anechoic.participation import Participation
 from anechoic.planning import plan
+from anechoic.planning.families import StrategyName
 from anechoic.workloads import prefix_sum
 
 
@@ -34,7 +35,7 @@ def private_arms(
     steps: int,
     examples: int,
     dimension: int,
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     compare: bool = True,
     unit: str = "example",
     participation: Participation | None = None,
@@ -57,7 +58,8 @@ def private_arms(
     """
     arms, reasons = [], {}
     for epsilon in epsilons:
-        for kind, wanted in (("independent", "identity"), ("planned", strategy)):
+        classes: dict[str, StrategyName] = {"independent": "identity", "planned": strategy}
+        for kind, wanted in classes.items():
             if kind == "independent" and not compare:
                 continue
             chosen = plan(

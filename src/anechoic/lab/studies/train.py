@@ -14,6 +14,7 @@ from anechoic.lab.studies.keeping import check_empty
 from anechoic.lab.studies.runner import plain_arms, private_arms, run_study, with_damped
 from anechoic.lab.studies.study import Arm, Study
 from anechoic.lab.studies.tasks import FashionMNIST, load
+from anechoic.planning.families import StrategyName
 
 STEPS = 2048
 RATES = {"logistic": (0.1, 0.3, 1.0, 3.0), "cnn": (0.3, 1.0, 3.0)}
@@ -29,7 +30,7 @@ def fashion_study(
     steps: int | None = None,
     epochs: int | None = None,
     sampling: str = "fixed",
-    strategy: str = "auto",
+    strategy: StrategyName = "auto",
     epsilons: tuple[float, ...] = (1.0,),
     delta: float = 1e-6,
     rates: tuple[float, ...] | None = None,

@@ -2,8 +2,9 @@
 
 The squared sensitivity, max over pi of sup <C^T C, R> over correlation matrices R on pi, is convex in
 M = C^T C, and so is tr(H M^-1): Problem 4.6 without its equalities. Its dual is that of `participation_dual`,
-which is tight for overlapping patterns too. Steps that nobody touches take no part in it: their columns of C
-are a large multiple of unit vectors, so that they hardly have noise.
+which is tight for overlapping patterns too. Two kinds of steps take no part in it. Those that nobody touches:
+their columns of C are a large multiple of unit vectors, so that they hardly have noise. And those that no
+error with a weight depends on: theirs are a small one, so that they hardly cost sensitivity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from anechoic.participation import Patterns
 from anechoic.workloads import Workload
 
 PARAMETERS = 2**18  # numbers in the factors of all patterns: beyond, an evaluation takes many seconds
-SHARE = 1e-10  # of the squared error that noise at steps without a unit may add
+SHARE = 1e-10  # of the squared error that noise at steps without a unit may add, and of the sensitivity
 
 
 def listed_strategy(
@@ -44,7 +45,8 @@ def listed_strategy(
         progress: called with the evaluations and the least loss so far.
 
     Raises:
-        UnsupportedError: if nobody takes part in any of the n steps, or the patterns are too many.
+        UnsupportedError: if nobody takes part in any of the n steps, or no error that counts depends on who
+            does, or the patterns are too many.
     """
     n = workload.n
     touched = np.array(participation.touched(n), dtype=np.intp)
@@ -53,13 +55,23 @@ def listed_strategy(
             f"participation={participation!r}: nobody takes part in the first {n} steps, so that nothing has"
             " to be protected there. List the steps that units touch."
         )
-    place = {int(step): index for index, step in enumerate(touched)}
-    patterns = maximal([[place[step] for step in steps] for steps in participation.patterns(n)])
     a = workload.to_dense()
+    counting = (a if weights is None else a[weights > 0])[:, touched].any(axis=0)
+    silent, touched = touched[~counting], touched[counting]
+    if not len(touched):
+        raise UnsupportedError(
+            f"participation={participation!r}: no error that has a weight in the loss depends on the steps"
+            " that units touch, so that any noise there is free, and the least loss is 0. Give weights to"
+            " steps whose errors depend on them, with loss='rms' for example."
+        )
+    place = {int(step): index for index, step in enumerate(touched)}
+    cut = [[place[step] for step in steps if step in place] for steps in participation.patterns(n)]
+    patterns = maximal([steps for steps in cut if steps])
     inner, value, evaluations = listed_optimum(a[:, touched], patterns, weights, gap, progress)
     c = np.zeros((n, n))
     c[np.ix_(touched, touched)] = inner
-    rest = np.setdiff1d(np.arange(n), touched)
+    c[silent, silent] = np.sqrt(SHARE / max(1, len(silent))) * float(np.abs(inner).max())
+    rest = np.setdiff1d(np.arange(n), np.concatenate([touched, silent]))
     if len(rest):
         c[rest, rest] = _large(a, inner, touched, rest, weights)
     return c, Bound(value, NUCLEAR, EVERY), evaluations

@@ -128,11 +128,17 @@ class WindowsObjective:
 
     def loss(self, x: Array) -> float:
         """Of the parameters asked for last, or anew."""
-        while self._last is None or not np.array_equal(self._last[0], x):
-            self(x)
+        if self._last is None or not np.array_equal(self._last[0], x):
+            self._last = x.copy(), self._computed(x)[2]
         return self._last[1]
 
     def __call__(self, x: Array) -> tuple[float, Array]:
+        value, gradient, loss = self._computed(x)
+        self._last = x.copy(), loss
+        return value, gradient
+
+    def _computed(self, x: Array) -> tuple[float, Array, float]:
+        """What is minimised, its gradient, and the loss."""
         self.evaluations += 1
         raw, norms, d, shares = self._unpack(x)
         scales = np.sqrt(d) / norms
@@ -155,9 +161,8 @@ class WindowsObjective:
         unit = raw / norms
         by_raw -= unit * (by_raw * unit).sum(axis=0)
         by_d = (by_c * c).sum(axis=0) / (2 * d)
-        self._last = x.copy(), float(np.sqrt(exact))
         gradient = np.concatenate([by_raw[self.windows.mask], self.windows.gradient(shares, by_d)])
-        return 0.5 * float(np.log(value)), gradient
+        return 0.5 * float(np.log(value)), gradient, float(np.sqrt(exact))
 
 
 def windows_strategy(

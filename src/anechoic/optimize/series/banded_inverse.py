@@ -143,9 +143,52 @@ def _best_decay(objective: BandedInverseObjective, bands: int) -> Array:
 def _free(objective: BandedInverseObjective, starts: list[Array]) -> Array:
     """The best coefficients that are reached from the starts, the first one 1."""
     independent = np.eye(1, len(starts[0]))[0]  # the best for every step at once, at a kink of |C|
+    starts = [start for start in starts if _known(objective, start)]
     reached = [independent, *starts, *(_by_sums(objective, start / start[0]) for start in starts)]
     reached.append(_by_error(objective, min(reached, key=lambda q: objective(q)[0])))
     return min(reached, key=lambda q: objective(q)[0])
+
+
+def _known(objective: BandedInverseObjective, inverse: Array) -> bool:
+    """Whether C is known to the accuracy that a sensitivity needs: without it the objective is rounding."""
+    try:
+        BandedInverse(objective.n, inverse).largest_column_norm()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _minimum(
+    objective: BandedInverseObjective,
+    function: Callable[[Array], tuple[float, Array]],
+    begin: Array,
+    coefficients: Callable[[Array], Array],
+    bounds: list[tuple[float, float]] | None = None,
+) -> Array:
+    """Coefficients where L-BFGS ends; where C is not known there, its last point before that.
+
+    `begin` has a known C. Whether a search leaves these is a matter of the last digits, so of the processor.
+    """
+
+    def search(callback: Callable[[Array], None] | None = None) -> Array:
+        found = scipy.optimize.minimize(
+            function, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS, callback=callback
+        )
+        return coefficients(np.asarray(found.x))
+
+    reached = search()
+    if _known(objective, reached):
+        return reached
+    last = coefficients(begin)
+
+    def stop_outside(x: Array) -> None:
+        nonlocal last
+        if not _known(objective, coefficients(x)):
+            raise StopIteration
+        last = coefficients(x)
+
+    search(stop_outside)
+    return last
 
 
 def _by_sums(objective: BandedInverseObjective, start: Array) -> Array:
@@ -161,10 +204,7 @@ def _by_sums(objective: BandedInverseObjective, start: Array) -> Array:
 
     logs = np.log(np.maximum(np.cumsum(start)[1:], SMALLEST))
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(logs)
-    found = scipy.optimize.minimize(
-        by_logarithm, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=OPTIONS
-    )
-    return coefficients(np.asarray(found.x))
+    return _minimum(objective, by_logarithm, logs, coefficients, bounds)
 
 
 def _by_error(objective: BandedInverseObjective, start: Array) -> Array:
@@ -180,10 +220,7 @@ def _by_error(objective: BandedInverseObjective, start: Array) -> Array:
         value, gradient = objective(coefficients(x))
         return value, solve_triangular(factor, gradient[1:], lower=True)
 
-    found = scipy.optimize.minimize(
-        by_error, factor.T @ start[1:], jac=True, method="L-BFGS-B", options=OPTIONS
-    )
-    return coefficients(np.asarray(found.x))
+    return _minimum(objective, by_error, factor.T @ start[1:], coefficients)
 
 
 def _proven(

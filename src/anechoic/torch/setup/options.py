@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation import Participation
 from anechoic.planning import Plan
+from anechoic.planning.families import StrategyName
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources.base import AUTO
@@ -34,17 +35,17 @@ class _Common(TypedDict, total=False):
     batch_first: bool
     loss_reduction: str
     poisson_sampling: bool
-    clipping: str
+    clipping: Literal["flat"]
     noise_generator: None
     rand_on_empty: bool
-    mechanism: Mechanism | Plan | str
+    mechanism: Mechanism | Plan | StrategyName
     epochs: int | None
     steps: int | None
     adjacency: Adjacency | None
     unit: str | None
     participation: Participation | None
     workload: Workload | Callable[[int], Workload]
-    memory_budget: int | None
+    memory_budget: float | str | None
     unit_ids: Any
     exact_sums: bool | None
 

@@ -9,20 +9,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
+from anechoic._validate import byte_count
 from anechoic.batches import batches_of
 from anechoic.batches.base import Batches
 from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.mechanism.weak_delta import weak_delta
+from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
+from anechoic.planning.families import StrategyName
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.adam import kind_of, tell_noise, tell_rates
 from anechoic.torch.checkpoints.history import History
@@ -68,21 +70,26 @@ class Setup:
     batch_first: bool
     loss_reduction: str
     poisson_sampling: bool
-    clipping: str
+    clipping: Literal["flat"]
     noise_generator: Any
     grad_sample_mode: str
     wrap_model: bool
     rand_on_empty: bool
-    mechanism: Mechanism | str
+    mechanism: Mechanism | StrategyName
     epochs: int | None
     steps: int | None
     adjacency: Adjacency | None
     unit: str | None
     participation: Participation | None
     workload: Workload | Callable[[int], Workload]
-    memory_budget: int | None
+    memory_budget: float | str | None
     unit_ids: Any = None
     exact_sums: bool | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """`memory_budget` in bytes."""
+        return None if self.memory_budget is None else int(byte_count("memory_budget", self.memory_budget))
 
     @property
     def examples(self) -> int:
@@ -183,7 +190,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
         )
-    if setup.mechanism not in STRATEGIES:
+    name: StrategyName = setup.mechanism
+    if name not in STRATEGIES:
         raise ValueError(
             f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
             " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
@@ -211,7 +219,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         steps=setup.steps,
         sampled=setup.poisson_sampling and setup.participation is None,
     ):
-        setup = replace(setup, mechanism="identity", steps=fit.OPEN_STEPS)
+        name, setup = "identity", replace(setup, mechanism="identity", steps=fit.OPEN_STEPS)
     size = fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
         fit.is_shuffled(loader)
@@ -240,7 +248,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
             workload=setup.workload,
-            strategy=str(setup.mechanism),
+            strategy=name,
             optimizer=kind_of(setup.optimizer),
             clip_norm=clip_norm,
             adjacency=setup.adjacency or "zero_out",
@@ -254,7 +262,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         mode=setup.grad_sample_mode,
         parameters=parameters,
         epsilon=setup.epsilon,
-        memory_budget=setup.memory_budget,
+        memory_budget=setup.budget,
     )
     logger.info("planned mechanism:\n%s", found)
     return found.mechanism, found, arithmetic
@@ -335,8 +343,9 @@ def begin(
         release.noise_bytes // sum(p.numel() for p in source.parameters),
         keys,
     )
-    if weak := weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit):
-        logger.warning("%s.", weak)
+    weak = weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit)
+    for doubt in filter(None, (weak, odd_epsilon(setup.epsilon))):
+        logger.warning("%s.", doubt)
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
     return run, (source.module, optimizer, source.criterion, loader)

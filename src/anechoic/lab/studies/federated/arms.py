@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from anechoic.federated import CoolDown, plan_rounds
+from anechoic.federated.planning import Choice
 from anechoic.lab.studies.federated.tasks import Rounds
 from anechoic.lab.studies.study import Arm, Kind, Scheme
 from anechoic.mechanism.mechanism import Mechanism
@@ -17,7 +18,7 @@ SCHEME: Scheme = "cool-down"
 #: Noise of the arm that is not private, in clip norms: too little to matter, and no guarantee.
 SILENT = 1e-6
 #: What `plan_rounds` calls the noise of each private arm.
-NOISE: dict[Kind, str] = {"independent": "identity", "tree": "tree", "blt": "blt", "banded": "banded"}
+NOISE: dict[Kind, Choice] = {"independent": "identity", "tree": "tree", "blt": "blt", "banded": "banded"}
 
 
 def discipline_of(rounds: Rounds) -> CoolDown:
