@@ -46,8 +46,8 @@ KEYS = "keys come from the operating system, stay secret, and are used for this 
 
 _DUTIES = (
     "each {unit}'s contribution is computed from that {unit}'s data, its place in the batch (which stays"
-    " empty where its contributions are replaced by zero) and from what was released before, alone: not from the"
-    " length to which others are padded, nor by a loss whose divisor depends on others",
+    " empty where its contributions are replaced by zero) and from what was released before, alone: not from"
+    " the length to which others are padded, nor by a loss whose divisor depends on others",
     KEYS,
     "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
     "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"
