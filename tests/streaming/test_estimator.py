@@ -142,18 +142,6 @@ def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases()
         assert other.release(t).to_bytes() == together[t].to_bytes()
 
 
-def test_a_release_survives_its_bytes():
-    board = streaming.Dashboard(
-        {"n": streaming.CountOf("x"), "m": streaming.MeanOf(0, 1, "x")}, epsilon=1.0, horizon=3
-    )
-    board.update({"x": [0.5]})
-    release = board.release("2013-01-01T01:00Z")
-    again = streaming.Release.from_bytes(release.to_bytes())
-    assert again.to_bytes() == release.to_bytes() and again.time == release.time
-    with pytest.raises(an.CheckpointError, match="damaged"):
-        streaming.Release.from_bytes(release.to_bytes()[:-8])
-
-
 def test_epsilon_so_far_grows_to_that_of_all_and_covers_the_releases():
     count = streaming.Count(epsilon=1.0, horizon=20)
     found = [release.epsilon for release in count.steps([1] * 20)]
@@ -196,7 +184,7 @@ def test_batches_are_added_once():
         count.steps([3], batch_ids=["a"])
     first = count.release()
     again = count.steps([3, 4], batch_ids=["a", "b"])
-    assert again[0] is first and again[1].estimate == 7 and count.step == 2
+    assert again[0].to_bytes() == first.to_bytes() and again[1].estimate == 7 and count.step == 2
     with pytest.raises(ValueError, match="twice"):
         count.steps([3, 4], batch_ids=["c", "c"])
 
@@ -393,7 +381,7 @@ def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeyp
     for again in calls.values():
         with pytest.raises(GuaranteeError, match="count records twice"):
             again()
-    assert next(stream.releases()) is first
+    assert next(stream.releases()).to_bytes() == first.to_bytes()
     assert [made.step for made in stream.band()] == [made.step for made in stream.releases()]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import anechoic.runs
 import anechoic.streaming
-from tests.streaming.test_store import KEY, board, feed, one_salt  # noqa: F401 - a fixture
+from tests.streaming.test_store import KEY, board, feed
 
 ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs))
 STEPS = range(4)

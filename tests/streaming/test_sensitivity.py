@@ -25,7 +25,7 @@ def sums_of(make, feed):
         ids = [unit for unit, _ in here] if stream.by_unit else None
         stream.update([record for _, record in here] if here else stream.nothing, unit_ids=ids)
         stream.release()
-    rows = [np.frombuffer(stream._state.row(t), "<i8") for t in range(STEPS)]
+    rows = [stream._row(t) for t in range(STEPS)]
     return np.array(rows, dtype=np.float64), stream
 
 

@@ -16,7 +16,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved, chosen
 from anechoic.federated.clients import Clients
 from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import check_fewest, check_fits, checked_setting
+from anechoic.federated.fitting import check_fewest, check_fits
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.opening import Key, opened
@@ -28,6 +28,7 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
+from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.units.ids import plain_id
 
@@ -54,9 +55,11 @@ class Server:
         min_replies: fewest clients that a round is begun with, and that must answer for a release.
         exclude: names of arrays that are sent but not trained.
         state: a directory by which the run outlives this process; see `store.RunStore`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state. Without a state,
-            use a key for one run only.
-        counter: path of a file, kept elsewhere, by which an older state is recognised.
+        key: 32 secret bytes or a function that gives them, which are then not in the state, and with which
+            everything private in it is encrypted. Noise follows from the key and from what is drawn whenever
+            a run is begun or opened: no two servers of one key share any.
+        counter: path of a file, kept elsewhere, by which an older state is recognised. Once given, the state
+            cannot be opened without.
         adopt: take a state that was moved or copied.
         setting: what else must be the same whenever the state is opened, as plain data: how clients are
             known, say.
@@ -108,15 +111,11 @@ class Server:
         adopt: bool,
     ) -> None:
         secret = key() if callable(key) else key
-        self._state, self._key, salt = opened(
-            state, identity=self._identity(), key=secret, counter=counter, adopt=adopt
-        )
+        self._state = opened(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
+        self._key = self._state.key
         try:
-            # one key may serve several runs: their noise differs by the salt
-            address = f"federated noise {salt.hex()} {self.mechanism.fingerprint}"
-            self._noise = NoiseRows(
-                self.mechanism, self.layout.dimension, derive(self._key, address, size=32)
-            )
+            noise = derive(self._key, f"federated noise {self.mechanism.fingerprint}", size=32)
+            self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise, self._state.openings)
             self._ledger = ParticipationLedger(self.discipline, self._key, self._state.entries())
             self._round: Asked | None = None
             self._standing = self._state.load() or self._first()
@@ -245,7 +244,7 @@ class Server:
             layout=self.layout,
             clip_norm=self.clip_norm,
             grid_bits=self.grid_bits,
-            name=derive(self._key, "federated round", *numbers, size=16).hex(),
+            name=derive(self._key, f"federated round {self._state.salt.hex()}", *numbers, size=16).hex(),
         )
         return self._round
 

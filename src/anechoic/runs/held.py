@@ -10,9 +10,6 @@ from anechoic.errors import GuaranteeError
 from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock, unlock
 
-#: Seconds that a commit and who reads releases wait for each other.
-PATIENCE = 60.0
-
 
 class HeldFile:
     """A state file, begun where there is none, and locked until `close`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,14 @@ class KMeansOf(Statistic):
         return tuple(f"centre[{i},{j}]" for i in range(self._k) for j in range(self._d))
 
     def fresh(self) -> KMeansOf:
-        centres = self._centre + self._radius * self._initial
-        return KMeansOf(self._k, self._radius, self._d, self._centre, centres, self.column)
+        return self.beginning_at(self._initial)
+
+    def beginning_at(self, cells: ArrayLike) -> KMeansOf:
+        """The same with these first centres, in units of the bound as `describe` gives them."""
+        made = copy.copy(self)
+        made._initial = made._cells = np.asarray(cells, dtype=np.float64)
+        made._base, made.begin = np.zeros(self.dimension), 0
+        return made
 
     def read(self, batch: Any) -> Records:
         return read_vectors(batch, self._d, self._centre, self._radius)

@@ -140,6 +140,7 @@ class SharedRelease:
         """As plain JSON data."""
         return {
             "statistics": {name: one.describe() for name, one in self.statistics.items()},
+            "order": list(self.statistics),
             "weights": dict(self.weights),
             "per_step": self._per_step,
         }
