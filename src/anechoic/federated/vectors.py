@@ -42,6 +42,15 @@ class Vectors:
             seal: for arrays that are private.
         """
         name = f"{kind}-{step}-{secrets.token_hex(8)}.bin"
+        try:
+            return self._written(name, arrays, seal)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._folder / name} cannot be written ({error.strerror or error}): nothing was released."
+                " Make room on the disk, and open the state again."
+            ) from error
+
+    def _written(self, name: str, arrays: Named, seal: Sealer | None) -> list[str]:
         head = {of: [array.dtype.str, list(array.shape)] for of, array in arrays.items()}
         with writing(self._folder / name, _MAGIC) as file:
             file.write(json.dumps(head).encode() + b"\n")

@@ -85,17 +85,17 @@ class Database:
         """Give the file back.
 
         Args:
-            last: a statement that is true of the file once it holds all that was committed. Where that cannot
-                be brought about, beside a reader or on a full disk, it is not run, and the log stays.
+            last: a statement that is true of the file once it holds all that was committed. It is the last
+                in the log: whoever folds that into the file, another program with it open or this one, does
+                so as a whole. Where it fails, as on a full disk, the log stays (from Python 3.12 on).
         """
         done = False
         if last is not None:
             with contextlib.suppress(CheckpointError):
                 if self._connection.in_transaction:
                     self.run("ROLLBACK")
-                if self.fold():
-                    self.run(last)
-                    done = self.fold()
+                self.run(last)
+                done = self.fold()
         keep = getattr(sqlite3, "SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE", None)  # from Python 3.12 on
         if not done and keep is not None:
             self._connection.setconfig(keep, True)  # type: ignore[attr-defined,unused-ignore]

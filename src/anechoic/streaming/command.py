@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.participation import MinSep, Participation
+from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
@@ -109,6 +110,9 @@ def stream_file(options: Any) -> None:
     )
     if options.out is not None:
         checked_target(options.out)
+    for target in (options.out, options.report):
+        if target is not None:
+            check_writable(target)  # before anything is released
     participation: Participation | None = None
     if options.unit is not None:
         participation = MinSep(options.min_sep or 1, options.max_participations or 1)
@@ -126,6 +130,7 @@ def stream_file(options: Any) -> None:
         key=None if options.key_env is None else key_in_environment(options.key_env),
         counter=options.counter,
         adopt=options.adopt,
+        setting=_setting(options),
     ) as stream:
         try:
             if options.follow is not None:
@@ -138,6 +143,32 @@ def stream_file(options: Any) -> None:
         except KeyboardInterrupt:
             print(f"\n{_kept(options, stream)}", file=sys.stderr)
             raise
+
+
+def _setting(options: Any) -> dict[str, Any]:
+    """What decides which step a record belongs to, and whose it is: the same for all runs of a state file.
+
+    Raises:
+        ValueError: for a key or a counter without a state file, or a state file without a public start.
+    """
+    if options.state is None:
+        if options.key_env is not None:
+            raise ValueError(
+                "--key-env needs --state: a run that keeps no state draws fresh noise, and needs no key."
+            )
+        return {}
+    if options.start is None:
+        raise ValueError(
+            "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
+            " time."
+        )
+    return {
+        "start": _moment(options.start, options.timezone),
+        "every": length_of(options.every, "--every"),
+        "timezone": options.timezone,
+        "time": options.time,
+        "unit": options.unit,
+    }
 
 
 def _kept(options: Any, stream: Estimator) -> str:
@@ -202,7 +233,12 @@ def feed(
     tally = Tally(0, _left_out(steps, stream.step, last))
     order = np.argsort(steps, kind="stable")
     bounds = np.searchsorted(steps[order], np.arange(stream.step, max(stream.step, last) + 1))
-    first = stream.step
+    first, made = stream.step, stream.get()
+    if made is not None and made.time is not None and not clock.end_of(first) > str(made.time):
+        raise ValueError(
+            f"step {first} would end at {clock.end_of(first)}, and step {made.step} ended at {made.time}:"
+            " records would count in both. Give the start and the length of steps that the stream has."
+        )
     for begin in range(first, last, GROUP):
         group = range(begin, min(begin + GROUP, last))
         places = [order[bounds[t - first] : bounds[t - first + 1]] for t in group]
@@ -315,11 +351,6 @@ def _clock(options: Any, columns: Columns) -> Clock:
     times = columns.seconds[np.isfinite(columns.seconds)]
     if not len(times):
         raise ValueError("no record has a time that can be read, and --start is not given.")
-    if options.state is not None:
-        raise ValueError(
-            "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
-            " time."
-        )
     start = float(times.min()) // every * every
     print(f"start: {iso(start)}, from the first record, whose time is treated as public (--start).")
     return Clock(start, every)
@@ -336,10 +367,12 @@ def _report(options: Any, stream: Estimator, tally: Tally) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe
-        write_releases(options.out, stream.releases())
+        with replaced(options.out) as partial:
+            write_releases(partial, stream.releases())
         saved.append(options.out)
     if options.report is not None:
-        write_page(options.report, stream, title=f"Releases of {Path(options.input).name}")
+        with replaced(options.report) as partial:
+            write_page(partial, stream, title=f"Releases of {Path(options.input).name}")
         saved.append(options.report)
     shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
