@@ -150,3 +150,21 @@ def test_releases_are_read_without_the_key(tmp_path):
         made = [release.to_bytes() for release in stream.releases()]
     shutil.copy(tmp_path / "s", tmp_path / "copy")
     assert [release.to_bytes() for release in streaming.read_releases(tmp_path / "copy")] == made
+
+
+def test_the_file_does_not_show_how_many_units_there_are(tmp_path):
+    found = []
+    for many in (65, 128):
+        path = tmp_path / str(many)
+        stream_at(path).close()
+        for some in np.array_split(np.arange(many), 3):
+            with stream_at(path) as stream:
+                stream.update({"x": [0] * len(some)}, unit_ids=some)
+        with stream_at(path) as stream:
+            stream.update({"x": [0] * many}, unit_ids=range(many))  # known, all of them: nothing is added
+            assert stream.diagnostics()["beyond those of one unit that count in a step"] == many
+            assert stream._standing.open[0] == many * stream.shared.units["n"]
+        database = sqlite3.connect(path)
+        found.append(database.execute("SELECT count(*), total(length(sealed)) FROM units").fetchone())
+        database.close()
+    assert found[0] == found[1] and found[0][0] == 128

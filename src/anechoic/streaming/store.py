@@ -98,11 +98,11 @@ class Store(StateFile):
 
     def _private(self) -> dict[str, Any]:
         self._set("link", self._link)
-        return {"members": self._members.digest, "state": self._saved}
+        return {"members": self._members.state, "state": self._saved}
 
     def _read_private(self, private: dict[str, Any]) -> None:
         self._saved = str(private["state"])
-        if self._members.digest != private["members"]:
+        if not self._members.checked(private["members"]):
             raise CheckpointError(
                 f"the accounts of units or batches in state file {self.path} are damaged, so who took part"
                 f" cannot be told. {self.NEW_RUN}"
