@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from anechoic.keys import derive
+from anechoic.keys import derive, derive_each
 from anechoic.runs.database import Database
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.sealing import Sealer
@@ -89,10 +89,9 @@ class _Table:
         before = dict(self._sealed(contents))
         rows = {digest: self._seal.close(self._named(digest), held) for digest, held in contents.items()}
         filled, count = _rows(self._count), self._count + len(rows) - len(before)
-        gone = [self._nobody(place) for place in range(self._count, min(count, filled))]
+        gone = self._nobody(range(self._count, min(count, filled)))
         before |= dict(self._sealed(gone))
-        for place in range(max(count, filled), _rows(count)):
-            nobody = self._nobody(place)
+        for nobody in self._nobody(range(max(count, filled), _rows(count))):
             rows[nobody] = self._seal.close(self._named(nobody), bytes(self._size))
         for row in before.items():
             self._sum.remove(row)
@@ -109,8 +108,8 @@ class _Table:
             query = f"SELECT id, sealed FROM {self._name} WHERE id IN ({','.join('?' * len(some))})"
             yield from self._database.run(query, some)
 
-    def _nobody(self, place: int) -> bytes:
-        return derive(self._secret, "row", place, size=DIGEST)
+    def _nobody(self, places: range) -> list[bytes]:
+        return derive_each(self._secret, "row", places, size=DIGEST)
 
     def _named(self, digest: bytes) -> bytes:
         return self._name.encode() + digest
