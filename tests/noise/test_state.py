@@ -7,6 +7,8 @@ import pytest
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.noise import NoiseStream
+from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.stream import FreshRows, RowKeys
 from anechoic.strategies import Banded, BandedToeplitz, Dense
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES
@@ -249,3 +251,11 @@ def test_keys_change_in_the_order_of_steps():
         stream.rekey(4, b"d" * 32)
     with pytest.raises(ValueError, match="exactly 32"):
         stream.rekey(6, b"short")
+
+
+def test_exact_rounding_reads_earlier_rows_with_the_keys_that_they_had():
+    keys = RowKeys(b"a" * 32)
+    keys.change(3, b"b" * 32)
+    rows = FreshRows(keys, 5, offset=2)
+    for step, key in ((2, b"a" * 32), (3, b"b" * 32), (5, b"b" * 32)):
+        assert rows.enclosure(step, 1, 40) == FreshRow(key, step).enclosure(3, 40)

@@ -1,4 +1,4 @@
-"""Releases are made again from noisy rows, bit for bit: with a file, without one, and by who reads the file."""
+"""Releases are made again from noisy rows, bit for bit: with a file, without, and by who reads it."""
 
 import numpy as np
 import pytest
