@@ -46,7 +46,7 @@ class Vectors:
             return self._written(name, arrays, seal)
         except OSError as error:
             raise CheckpointError(
-                f"{self._folder / name} cannot be written ({error.strerror or error}): nothing was released."
+                f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing was released."
                 " Make room on the disk, and open the state again."
             ) from error
 
