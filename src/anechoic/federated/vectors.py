@@ -46,8 +46,8 @@ class Vectors:
             return self._written(name, arrays, seal)
         except OSError as error:
             raise CheckpointError(
-                f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing was released."
-                " Make room on the disk, and open the state again."
+                f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing"
+                " was released. Make room on the disk, and open the state again."
             ) from error
 
     def _written(self, name: str, arrays: Named, seal: Sealer | None) -> list[str]:
