@@ -224,7 +224,7 @@ def _left_out(steps: NDArray[np.int64], first: int, last: int) -> dict[str, int]
         "of steps that were released before this run": (steps >= 0) & (steps < first),
         "of steps that are not over": steps >= max(first, last),
     }
-    return {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
+    return {reason: int(np.count_nonzero(mask)) for reason, mask in reasons.items() if mask.any()}
 
 
 def key_in_environment(name: str) -> bytes:

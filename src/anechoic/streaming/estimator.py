@@ -207,12 +207,13 @@ class Estimator:
 
         Raises:
             ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released.
+            HorizonError: if all steps were released, or a sum could leave the range of its integers.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
+        self._standing.check_room(self.shared.reach(addition.count))
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
@@ -270,6 +271,7 @@ class Estimator:
         new = [place for place, known in enumerate(places) if known is None]
         additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
         group.check_times(new, self._standing.time)
+        self._standing.check_room(self.shared.reach(sum(one.count for one in additions.values())))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: dict[int, Release] = {}

@@ -16,10 +16,11 @@ from anechoic.streaming.statistic import Integers, Records
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """A batch that was read: by statistic, and the digests of its units."""
+    """A batch that was read: by statistic, how many records, and the digests of units; None for no id."""
 
     records: Mapping[str, Records]
-    units: list[bytes] | None
+    count: int
+    units: list[bytes | None] | None
 
 
 class Intake:
@@ -38,7 +39,7 @@ class Intake:
         """The batch, checked as far as that can be done before anything changes.
 
         Raises:
-            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            ValueError: for an array of the wrong shape, or unit ids that are missing or not wanted.
         """
         records, count = self._shared.read(batch)
         if self._ledger is None:
@@ -48,7 +49,7 @@ class Intake:
                     " several records, or to leave out repeated ones, give the stream participation=Single()"
                     " or MinSep(…)."
                 )
-            return Addition(records, None)
+            return Addition(records, count, None)
         if unit_ids is None:
             raise ValueError(
                 f"unit_ids=None, but each unit is held to {self._ledger.participation!r}: give one id a"
@@ -57,7 +58,7 @@ class Intake:
         units = self._ledger.digests(unit_ids)
         if len(units) != count:
             raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
-        return Addition(records, units)
+        return Addition(records, count, units)
 
     @np.errstate(all="ignore")
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
@@ -69,7 +70,7 @@ class Intake:
             kept, refused, changed = self._ledger.admit(addition.units, step)
             remarks.update(refused)
         for name, read in addition.records.items():
-            remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
+            remarks.update({f"{name}: {why}": int(count) for why, count in read.remarks.items() if count})
         return self._shared.sums(addition.records, kept), remarks, changed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ class Estimate:
     Attributes:
         value: the estimate, after post-processing.
         standard_error: standard deviation of the noise in it; of a ratio or another function of noisy sums
-            its linearisation at the estimate.
+            its linearisation at the estimate; NaN for quantiles, which have none.
         low, high: interval of the stream's level, pointwise: for this entry and this step alone.
         raw: the noisy sums before post-processing, shape (dimension of the statistic,); unbiased.
     """
@@ -159,7 +160,7 @@ class Release:
             numbers: NDArray[np.float64] = np.frombuffer(rest, "<f8")
             estimates, place = {}, 0
             for name, form in head["estimates"].items():
-                size, shape = int(np.prod(form["shape"])), tuple(form["shape"])
+                size, shape = math.prod(form["shape"]), tuple(form["shape"])
                 parts = []
                 for _part in _PARTS:
                     parts.append(numbers[place : place + size].reshape(shape))

@@ -95,6 +95,10 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
+    def reach(self, records: int) -> int:
+        """What so many records add to any entry of the sums, at most in size; an exact integer."""
+        return records * max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
+
     def deviations(self, noise: Deviations, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic at a step."""
         return {
