@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anechoic.streaming.command import GROUP
+from anechoic.streaming.pending import GROUP
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

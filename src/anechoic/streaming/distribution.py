@@ -21,7 +21,7 @@ from scipy.optimize import isotonic_regression
 from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array, one_of
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, numbers
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers
 
 #: Most buckets over which noise is correlated: their matrix is dense.
 CORRELATED_UP_TO = 1024
@@ -109,14 +109,14 @@ class DistributionOf(Statistic):
             len(values),
             places,
             usable,
-            {"not a number": np.count_nonzero(~usable), "beyond the edges": np.count_nonzero(beyond)},
+            {"not a number": counted(~usable), "beyond the edges": counted(beyond)},
         )
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
         if self.noise == "buckets":
             return counts.astype(np.int64) * unit
-        return (self._fine * counts).sum(axis=1, dtype=np.int64) * (unit // FINE)
+        return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         counts, errors = self._cumulative(totals, deviation)

@@ -19,7 +19,7 @@ from anechoic.participation import Participation
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
-from anechoic.streaming.intake import Addition, Intake, checked_id
+from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
 from anechoic.streaming.opening import Key, opened
@@ -218,6 +218,17 @@ class Estimator:
             self._add(addition, batch_id)
             self._save()
         return True
+
+    def partial(self, batch: Any) -> Partial:
+        """A batch as what it adds to a step, to be added up with others and handed to `update` or `steps`.
+
+        It is as private as the batch. Nothing changes, and nothing is published.
+
+        Raises:
+            ValueError: as `update`; with `participation`, where who counts is told by the ledger; and for
+                statistics that encode records by earlier releases.
+        """
+        return self._intake.partial(batch)
 
     @alone
     def release(self, time: str | float | None = None) -> Release:

@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Records, Rows, in_ball, numbers, read_vectors
+from anechoic.streaming.statistic import Records, Rows, counted, in_ball, numbers, read_vectors
 
 
 class MomentsOf(Rows):
@@ -135,8 +135,8 @@ class LinearRegressionOf(Rows):
             values,
             usable,
             {
-                "not finite": np.count_nonzero(~usable),
-                "clipped to the bounds": np.count_nonzero(long | large),
+                "not finite": counted(~usable),
+                "clipped to the bounds": counted(long | large),
             },
         )
 

@@ -95,6 +95,15 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
+    @property
+    def columns(self) -> dict[str, set[bool | None]]:
+        """The columns that are read, and as what."""
+        found: dict[str, set[bool | None]] = {}
+        for one in self.statistics.values():
+            for column, numbers in one.reads.items():
+                found.setdefault(column, set()).add(numbers)
+        return found
+
     def reach(self, records: int) -> int:
         """What so many records add to any entry of the sums, at most in size; an exact integer."""
         return records * max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())

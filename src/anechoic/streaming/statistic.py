@@ -69,6 +69,11 @@ class Statistic(ABC):
         """Numbers released at each step."""
 
     @property
+    def reads(self) -> Mapping[str, bool | None]:
+        """The columns that it reads, and for each whether it holds numbers; none for the batch itself."""
+        return {} if self.column is None else {self.column: self.wants_numbers}
+
+    @property
     def contrasts(self) -> int:
         """Combinations of the released numbers that its intervals rest on."""
         return self.dimension
@@ -217,6 +222,11 @@ def in_ball(
     return found, outside
 
 
+def counted(mask: NDArray[np.bool_]) -> int:
+    """How often it holds."""
+    return int(np.count_nonzero(mask))
+
+
 def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     """Where both masks hold; None stands for everywhere."""
     if one is None or other is None:
@@ -329,7 +339,7 @@ def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Rec
         len(values),
         values,
         usable,
-        {"not finite": np.count_nonzero(~usable), "clipped to the bound": np.count_nonzero(beyond)},
+        {"not finite": counted(~usable), "clipped to the bound": counted(beyond)},
     )
 
 

@@ -17,6 +17,7 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
+    counted,
     entries,
     linear_estimate,
     numbers,
@@ -52,7 +53,7 @@ class CountOf(Statistic):
             ) from None
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        count = records.count if kept is None else int(np.count_nonzero(kept))
+        count = records.count if kept is None else counted(kept)
         return np.array([count * unit], np.int64)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
@@ -135,7 +136,7 @@ class MeanOf(Rows):
             len(values),
             values,
             usable,
-            {"not finite": np.count_nonzero(~usable), "clipped to the bounds": np.count_nonzero(beyond)},
+            {"not finite": counted(~usable), "clipped to the bounds": counted(beyond)},
         )
 
     def rows(self, values: Array) -> Array:
@@ -220,9 +221,9 @@ class HistogramOf(Statistic):
             places[inside] = batch[inside]
         else:
             listed = entries(batch, "batch")
-            places = np.fromiter((self._place_of(entry) for entry in listed), np.int64, len(listed))
+            places = np.array([self._place_of(entry) for entry in listed], np.int64)
         usable = places >= 0
-        return Records(len(places), places, usable, {"unknown category": np.count_nonzero(~usable)})
+        return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 
     def _place_of(self, entry: Any) -> int:
         """Of one record, whatever the others are; -1 for none."""
