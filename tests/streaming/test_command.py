@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from datetime import UTC
 
@@ -15,7 +16,9 @@ from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
+from anechoic.streaming.page import _chart, short
 from anechoic.streaming.pending import Columns, feed
+from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.tables import HEAD, write_releases
 from tests.streaming.test_estimator import NoNoise
 from tests.streaming.test_sources import read_columns
@@ -378,6 +381,39 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
     board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
     assert streaming.statement(board) == before
     assert "is a promise of whoever" in streaming.statement(streaming.Count(epsilon=1.0, horizon=4))
+
+
+def test_the_statement_of_a_stream_speaks_of_streams():
+    board = streaming.Dashboard({"n": streaming.CountOf("x")}, epsilon=1.0, horizon=4, unit="person")
+    text = streaming.statement(board)
+    for word in ("model", "example", "loss", "learning rate", "epochs", "torch", "checkpoint", "divided"):
+        assert word not in text.replace("docs/proofs", "").partition("Proofs:")[0], word
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_the_best_guess_is_that_of_the_exact_trade_off(adjacency):
+    mechanism = streaming.Count(epsilon=2.0, horizon=4, adjacency=adjacency).mechanism
+    share = float(re.search(r"at most (\d+\.\d)%", best_guess(mechanism))[1]) / 100
+    # right with (1 + d) / 2, where the releases are (0, d)-DP and for no smaller d
+    assert mechanism.epsilon(2 * share - 1) < 1e-9 < mechanism.epsilon(2 * (share - 0.001) - 1)
+
+
+def test_numbers_of_an_axis_are_whole():
+    numbers = (327_500, -163_712, 9999.5, 1234, 0.0035, 1.5e6, -2e13, 0, 360)
+    expected = ["327.5k", "-163.7k", "10,000", "1,234", "0.0035", "1.5M", "-20T", "0", "360"]
+    assert [short(number) for number in numbers] == expected
+    picture = _chart(np.full((3, 3), 327_500.0), np.outer(np.ones(3), [327_500, 310_000, 345_123]), "x")
+    widest = max(len(text) for text in re.findall(r'text-anchor="end">([^<s][^<]*)<', picture))
+    assert float(re.search(r'<text x="([\d.]+)"', picture)[1]) >= widest * 7.2
+
+
+def test_short_forms_of_one_column_are_released_side_by_side():
+    forms = {"histograms": ["c:AA", "c:DL", "count:AA"], "means": ["d:0:1", "d:-60:360"]}
+    found = statistics_of(count="t", **forms)
+    assert list(found) == ["count", "mean d", "mean d (d:-60:360)", "c", "c (c:DL)", "count (count:AA)"]
+    assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.CountOf)
+    with pytest.raises(ValueError, match="'d:0:1' is given twice"):
+        statistics_of(means=["d:0:1"] * 3)
 
 
 def test_short_forms():

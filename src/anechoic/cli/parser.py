@@ -184,6 +184,7 @@ def _add_stream(commands: Any) -> None:
         ("distribution", "COLUMN:LOW:HIGH:WIDTH"),
     ):
         stream.add_argument(f"--{name}", action="append", default=[], metavar=form)
+    stream.add_argument("--by", metavar="COLUMN:A,B,…", help="each of these by groups, at the noise of one")
     stream.add_argument("--epsilon", type=float, required=True)
     stream.add_argument("--delta", type=float, default=1e-6, help="default: 1e-6")
     stream.add_argument("--horizon", type=count, metavar="STEPS", help="default: none")

@@ -22,6 +22,7 @@ from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.estimators import Dashboard
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally, last_step
+from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.sources import numbers_of, source_of, texts_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
@@ -84,6 +85,16 @@ def statistics_of(
     return found
 
 
+def groups_of(text: str | None) -> tuple[str, list[str]] | None:
+    """Column and groups of "column:group,group,…"."""
+    if text is None:
+        return None
+    column, groups = _fields(
+        text, 2, "column:group,group,…; groups taken from the data would show who is in it"
+    )
+    return column, groups.split(",")
+
+
 def stream_file(options: Any) -> None:
     """Run the command with parsed options; see `anechoic stream --help`."""
     statistics = statistics_of(
@@ -103,6 +114,7 @@ def stream_file(options: Any) -> None:
         raise ValueError("--min-sep, --max-participations and --per-step need --unit, the column of ids.")
     with Dashboard(
         statistics,
+        by=groups_of(options.by),
         epsilon=options.epsilon,
         delta=options.delta,
         horizon=options.horizon,
@@ -325,6 +337,7 @@ def _report(options: Any, stream: Estimator, tally: Tally, reader: Reader) -> No
         f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
         f" {stream.mechanism.delta:g}{shared}."
     )
+    print(best_guess(stream.mechanism))
     private = {**reader.source.faults, **tally.left_out, **stream.diagnostics()}
     for reason, count in private.items():  # not among what is published
         print(f"  private: {count} records {reason}", file=sys.stderr)

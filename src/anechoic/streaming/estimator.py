@@ -17,6 +17,7 @@ from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
 from anechoic.runs.own_process import OwnProcess, alone
+from anechoic.streaming.again import between, over_again
 from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
@@ -329,6 +330,41 @@ class Estimator:
             self.shared.fresh(),
             self._deviations,
             factors.of if simultaneous else lambda step, statistic: quantile(level),
+        )
+
+    def between(self, begin: int, last: int | None = None) -> Release:
+        """What steps begin, …, last alone add up to: the difference of two running totals, with its errors.
+
+        Yesterday's count, from totals of today and of the day before. Nothing is spent: it is arithmetic on
+        what was published, and on the covariance of its noise.
+
+        Args:
+            begin: first step.
+            last: None for the last that was released.
+
+        Raises:
+            ValueError: if there is no such release, or not over all steps.
+        """
+        last = self.step - 1 if last is None else last
+        if self.over != Running() or not 0 <= last < self.step:
+            raise ValueError(
+                f"last={last}: between needs running totals, and {self.step} of {self.over!r} are released."
+            )
+        [end] = self._some(last, last + 1)
+        return between(self.mechanism, self.shared, self._row, end, begin, self._z)
+
+    def releases_over(self, over: Over) -> Iterator[Release]:
+        """All releases so far as if they were over other steps: a total and the last day, for one epsilon.
+
+        Nothing is spent: the same noisy rows are added up in another way. The noise is planned for the
+        stream's own `over`, and larger here than in a stream that is planned for this one.
+
+        Raises:
+            ValueError: if `over` is none, or a statistic encodes records by earlier releases.
+        """
+        made = self.step
+        return over_again(
+            self.mechanism, self.shared, checked_over(over), self._row, self.releases(), made, self._z
         )
 
     def get(self) -> Release | None:

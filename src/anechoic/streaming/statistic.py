@@ -375,3 +375,17 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
             " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair
+
+
+def column_of(batch: Any, name: str, column: str | None) -> Any:
+    """A column of a batch, or the batch itself where none is named.
+
+    Raises:
+        ValueError: if it has no such column.
+    """
+    if column is None:
+        return batch
+    try:
+        return batch[column]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error
