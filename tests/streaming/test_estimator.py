@@ -200,6 +200,13 @@ def test_sums_never_leave_their_integers(over):
         stream.update(many)
 
 
+def test_a_batch_without_a_number_is_said_and_stops_nothing(caplog):
+    stream = quiet(s=streaming.SumOf(1.0))()
+    stream.update(["1.5", "secret"])
+    assert "s: no record of a batch is a number" in caplog.text and "secret" not in caplog.text
+    assert stream.release().estimate == 0 and stream.diagnostics() == {"s: not finite": 2}
+
+
 def test_a_mapping_counts_its_records():
     count = quiet(n=streaming.CountOf())()
     count.update({"id": [1, 2, 3], "x": np.zeros(3)})

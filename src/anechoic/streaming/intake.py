@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,14 @@ class Intake:
                 raise ValueError("partial sums count in the stream that made them alone, and hold no units.")
             return Addition({}, batch.count, None, batch)
         records, count = self._shared.read(batch)
+        for name, read in records.items():
+            if (
+                count > 1
+                and read.usable is not None
+                and not read.usable.any()
+                and "not finite" in read.remarks
+            ):
+                getLogger(__name__).warning("%s: no record of a batch is a number: all are left out.", name)
         if self._ledger is None:
             if unit_ids is not None:
                 raise ValueError(
