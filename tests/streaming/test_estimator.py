@@ -177,27 +177,19 @@ def test_the_horizon_is_kept():
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.9)])
 def test_sums_never_leave_their_integers(over):
     many = 2**33
-    stream = quiet(n=streaming.CountOf(), h=streaming.HistogramOf([0]))(horizon=99, over=over)
-    alone = quiet(n=streaming.CountOf())(horizon=99, over=over)
+    count = quiet(n=streaming.CountOf())(horizon=9, over=over)
     for give in (
-        lambda: alone.update(many),
-        lambda: alone.steps([many]),
-        lambda: alone.steps([many // 4] * 4),
+        lambda: count.update(many),
+        lambda: count.steps([many]),
+        lambda: count.steps([many // 4] * 4),
     ):
-        made = 0
         with pytest.raises(HorizonError, match="integers of 64 bits"):
-            for _ in range(99):
+            for _ in range(9):
                 give()
-                made += 1
-        assert made <= 2
-    reach = alone.shared.reach(1)
-    assert (np.abs(alone._standing.open) < 2**62).all() and 2**27 < reach <= 2**28
-    alone.release()  # nothing was lost, and smaller batches go on
-    alone.update(1)
-    before = [release.estimate for release in alone.releases()]
-    assert max(before) >= many * 0.99 and min(before) >= 0
-    with pytest.raises(ValueError, match="one entry a record"):
-        stream.update(many)
+    assert 2**27 < count.shared.reach(1) <= 2**28
+    assert (np.abs(count._standing.open) < 2**62).all()
+    count.update(1)  # nothing was lost, and smaller batches go on
+    assert count.release().estimate >= many
 
 
 def test_a_batch_without_a_number_is_said_and_stops_nothing(caplog):
