@@ -2,8 +2,11 @@
 
 import ast
 import os
+import random
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.streaming.statistic import lengths, row_sums
+from anechoic.streaming.statistic import lengths, numbers, row_sums
 
 PACKAGE = Path(streaming.__file__).parents[1]
 
@@ -196,6 +199,45 @@ def test_a_batch_is_the_sum_of_its_records_under_every_kernel(kernel):
     if done.returncode < 0:
         pytest.skip(f"this processor does not run the kernel {kernel}")
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_numbers_of_all_kinds_are_read_the_same_in_every_list():
+    """NumPy gives a list one kind: one entry would decide how the others are rounded."""
+    rng = random.Random(0)
+
+    def entry():
+        bits, real = (
+            rng.getrandbits(rng.choice([8, 54, 64, 66, 1030])),
+            rng.gauss(0, 1) * 10.0 ** rng.randrange(-9, 20),
+        )
+        kinds = [
+            bits,
+            -bits,
+            real,
+            np.float32(real),
+            np.float16(real % 9),
+            np.int64(bits >> 967),
+            np.int8(5),
+            True,
+        ]
+        kinds += [
+            np.uint64(bits % 2**64),
+            np.longdouble(real) / 3,
+            Decimal(real),
+            Fraction(bits, 7),
+            None,
+            "7",
+            2j,
+        ]
+        return rng.choice(kinds)
+
+    for _ in range(1000):
+        records = [entry() for _ in range(rng.randrange(1, 5))]
+        alone = np.concatenate([numbers([record]) for record in records])
+        assert np.array_equal(numbers(records), alone, equal_nan=True)
+        pairs = [[record, entry()] for record in records]
+        alone = np.concatenate([numbers([pair], 2) for pair in pairs])
+        assert np.array_equal(numbers(pairs, 2), alone, equal_nan=True)
 
 
 def test_sums_of_rows_are_sums():
