@@ -83,7 +83,7 @@ def test_memory_keeps_the_last_ones(over):
 
 
 def test_an_endless_stream_in_memory_forgets(monkeypatch, tmp_path):
-    monkeypatch.setattr("anechoic.streaming.estimator.KEPT", 3)
+    monkeypatch.setattr("anechoic.streaming.published.KEPT", 3)
     stream = streaming.Count(epsilon=1.0)
     stream.steps([1] * 8)
     assert [made.step for made in stream.releases()] == [5, 6, 7] and stream.get().step == 7

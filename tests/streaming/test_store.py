@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import stat
 
+import numpy as np
 import pytest
 
 from anechoic import streaming
@@ -421,9 +422,9 @@ def test_a_failed_commit_publishes_nothing_and_stops_the_stream(tmp_path, whole,
 def test_a_bad_batch_in_a_group_changes_nothing(tmp_path, whole):
     with board(tmp_path / "s", key=KEY) as stream:
         with pytest.raises(ValueError, match="real numbers"):
-            stream.steps([{"x": [0.5]}, {"x": ["?"]}], unit_ids=[["a"], ["b"]])
-        with pytest.raises(ValueError, match="missing ids"):
-            stream.steps([{"x": [0.5]}, {"x": [0.5]}], unit_ids=[["a"], [None]])
+            stream.steps([{"x": [0.5]}, {"x": np.array(["?"])}], unit_ids=[["a"], ["b"]])
+        with pytest.raises(ValueError, match="one entry a record"):
+            stream.steps([{"x": [0.5]}, {"x": [0.5]}], unit_ids=[["a"], "b"])
         assert feed(stream, range(12)) == whole
 
 

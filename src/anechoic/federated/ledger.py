@@ -131,7 +131,7 @@ class ParticipationLedger:
         nearest = int(self._nearest[:used].min(initial=_APART))
         return Summary(
             int((count > 0).sum()),
-            int(count.sum()),
+            int(count.sum(dtype=np.int64)),
             int(count.max(initial=0)),
             None if nearest == _APART else nearest,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
+from anechoic.streaming.groups import GroupedOf
 from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
@@ -25,6 +26,10 @@ def _moments(bound: float, centre: list[float], column: str | None) -> MomentsOf
     return MomentsOf(bound, len(centre), centre, column)
 
 
+def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> GroupedOf:
+    return GroupedOf(statistic_of(of), column, groups)
+
+
 _KINDS: dict[str, Callable[..., Statistic]] = {
     "count": CountOf,
     "sum": SumOf,
@@ -35,6 +40,7 @@ _KINDS: dict[str, Callable[..., Statistic]] = {
     "moments": _moments,
     "linear regression": LinearRegressionOf,
     "k-means": _k_means,
+    "by group": _grouped,
 }
 
 

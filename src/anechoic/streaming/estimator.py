@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,25 +17,22 @@ from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
-from anechoic.streaming.bands import Factors
 from anechoic.streaming.group import Group
-from anechoic.streaming.intake import Addition, Intake, checked_id
+from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, FOR_EVER, mechanism_of
+from anechoic.streaming.mechanisms import ACCURATE_TO, mechanism_of
 from anechoic.streaming.opening import Key, opened
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
+from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, MECHANISM
 
-#: Releases of an endless stream without a state file that can be read again.
-KEPT = 2**14
 
-
-class Estimator:
+class Estimator(Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -152,7 +149,7 @@ class Estimator:
             )
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self._keep = _checked_keep(keep, state, self.mechanism.steps)
+        self._keep = checked_keep(keep, state, self.mechanism.steps)
         self._start(state, key, counter, adopt)
 
     def _start(
@@ -171,9 +168,7 @@ class Estimator:
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.accounts)
         self._intake = Intake(self.shared, ledger if self.by_unit else None)
         self._standing = Standing.first(self.dimension)
-        #: Where releases can be read from.
         self._begin = Past(self._publisher, self.shared.fresh())
-        self._last: Release | None = None
         saved = self._state.load()
         if saved is not None:
             self._standing = Standing.of(saved)
@@ -181,11 +176,6 @@ class Estimator:
             self._learn_again()
 
     # -- what it is ------------------------------------------------------------------------------
-
-    @property
-    def step(self) -> int:
-        """Releases made, which is the index of the open step."""
-        return self._state.kept
 
     @property
     def contribution(self) -> float:
@@ -216,16 +206,28 @@ class Estimator:
 
         Raises:
             ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released.
+            HorizonError: if all steps were released, or a sum could leave the range of its integers.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
+        self._standing.check_room(self.shared.reach(addition.count))
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
         return True
+
+    def partial(self, batch: Any) -> Partial:
+        """A batch as what it adds to a step, to be added up with others and handed to `update` or `steps`.
+
+        It is as private as the batch. Nothing changes, and nothing is published.
+
+        Raises:
+            ValueError: as `update`; with `participation`, where who counts is told by the ledger; and for
+                statistics that encode records by earlier releases.
+        """
+        return self._intake.partial(batch)
 
     @alone
     def release(self, time: str | float | None = None) -> Release:
@@ -280,6 +282,7 @@ class Estimator:
         new = [place for place, known in enumerate(places) if known is None]
         additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
         group.check_times(new, self._standing.time)
+        self._standing.check_room(self.shared.reach(sum(one.count for one in additions.values())))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: dict[int, Release] = {}
@@ -294,63 +297,6 @@ class Estimator:
             self._forget()
         stored = self._stored({k: group.names[place] for place, k in enumerate(places) if k is not None})
         return [made[place] if known is None else stored[known] for place, known in enumerate(places)]
-
-    def _stored(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
-        """Releases of earlier steps, by step, with the name of the batch that each is asked by."""
-        for step, name in wanted.items():
-            if step >= self.step:
-                raise ValueError(
-                    f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
-                    " update and release, or steps, for one batch."
-                )
-            if step < self._begin.step:
-                raise ValueError(
-                    f"batch {name!r} was released at step {step}, and the last {self._keep} releases are"
-                    " kept: give a larger keep, or a state."
-                )
-        found, past = {}, self._begin.copied()
-        while wanted and past.step <= max(wanted):
-            past.advance(self._kept)
-            if past.step - 1 in wanted:
-                found[past.step - 1] = past.release()
-        return found
-
-    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
-        """All releases so far with intervals that hold together, for every step and every raw number.
-
-        With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
-        for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
-        published, and on the noise's known covariance.
-
-        Args:
-            level: probability that all intervals hold, in (0, 1); None for the stream's own.
-            simultaneous: False for pointwise intervals of that level.
-
-        Returns:
-            Releases with new `low` and `high`; nothing else differs from `releases()`.
-        """
-        level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
-        factor = factors.of if simultaneous else lambda step, statistic: quantile(level)
-        return list(self._again(lambda past: past.widened(factor)))
-
-    def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
-        return self._last
-
-    def releases(self) -> Iterator[Release]:
-        """All releases so far that are kept, as published; those of a commit once it is on disk."""
-        return self._again(Past.release)
-
-    def _again(self, read: Callable[[Past], Release]) -> Iterator[Release]:
-        with self.owner.reading():
-            made, past = self._state.kept, self._begin.copied()
-        return self._going(past, made, read)
-
-    def _going(self, past: Past, made: int, read: Callable[[Past], Release]) -> Iterator[Release]:
-        while past.step < made:
-            past.advance(self._kept)
-            yield read(past)
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
@@ -401,22 +347,8 @@ class Estimator:
                 self._last = past.release()
         past.learn()
 
-    def _forget(self) -> None:
-        """Rows that no release is read from any more."""
-        while self._keep is not None and self.step - self._begin.step > self._keep:
-            self._begin.advance(self._kept)
-            self._state.forget(self._begin.step - self.over.reach)
-
     def _save(self) -> None:
         self._state.save(partial(self._standing.snapshot, self._noise))
-
-    def _kept(self, step: int) -> tuple[str | float | None, Integers]:
-        with self.owner.reading():
-            time, row = self._state.published(step)
-        return time, np.frombuffer(row, "<i8").astype(np.int64)
-
-    def _row(self, step: int) -> Integers:
-        return self._kept(step)[1]
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
@@ -435,16 +367,3 @@ class Estimator:
             f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
-
-
-def _checked_keep(keep: int | None, state: Any, steps: int) -> int | None:
-    """How many releases are kept in memory, or None for all.
-
-    Raises:
-        ValueError: for a number that is none, or beside a state file, which keeps all.
-    """
-    if keep is None:
-        return KEPT if state is None and steps >= FOR_EVER else None
-    if state is not None:
-        raise ValueError(f"keep={keep} with state: a state file keeps all releases.")
-    return positive_int("keep", keep)

@@ -35,16 +35,21 @@ class Publisher:
         self._delta, self._spent, self._z = mechanism.delta, Spent(mechanism), z
 
     def release(
-        self, shared: SharedRelease, step: int, time: str | float | None, total: NDArray[Any]
+        self,
+        shared: SharedRelease,
+        step: int,
+        time: str | float | None,
+        total: NDArray[Any],
+        begin: int = 0,
     ) -> Release:
         """The release of a step.
 
         Args:
             shared: its statistics, which have learned what was released before.
             step, time: of it.
-            total: row `step` of A Y.
+            total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
         """
-        estimates = shared.decode(total, self.deviations, step, lambda _: self._z)
+        estimates = shared.decode(total, self.deviations, step, lambda _: self._z, begin)
         return Release(step, time, estimates, self._spent.after(step + 1), self._delta, shared.labels)
 
     def widened(

@@ -24,7 +24,7 @@ class Estimate:
     Attributes:
         value: the estimate, after post-processing.
         standard_error: standard deviation of the noise in it; of a ratio or another function of noisy sums
-            its linearisation at the estimate.
+            its linearisation at the estimate; NaN for quantiles, which have none.
         low, high: interval of the stream's level, pointwise: for this entry and this step alone.
         raw: the noisy sums before post-processing, shape (dimension of the statistic,); unbiased.
     """
