@@ -13,7 +13,6 @@ from anechoic.flower import (
     Fate,
     InProcessGrid,
     Partitions,
-    clipped_update_mod,
 )
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
@@ -60,7 +59,10 @@ def trained(arrays, partition, server_round):
     }
 
 
-def client_app(training=None, mod=clipped_update_mod, mods=None):
+FEW_MOD = ClippedUpdate(smallest_sum=2)  # so that every rule of masked sums can be tried with a few
+
+
+def client_app(training=None, mod=FEW_MOD, mods=None):
     app = ClientApp()
 
     @app.train(mods=[mod] if mods is None else mods)
@@ -92,6 +94,8 @@ def strategy(**options):
         "patience": 0.0,
     }
     given.update(options)
+    if given.get("masked") is True:
+        given.setdefault("smallest_sum", 2)
     if "mechanism" not in given and "epsilon" not in given:
         given["mechanism"] = mechanism(
             discipline=given["discipline"],

@@ -72,7 +72,7 @@ def test_a_short_round_releases_nothing_and_is_repeated():
     models, _ = small.run(found, small.grid(fate=fate, who=True))
     assert len(models) == small.ROUNDS
     assert found.report().short == 1
-    assert found.report().ledger.participations > small.ROUNDS * small.PER_ROUND
+    assert found.report().ledger.participations == small.ROUNDS * small.PER_ROUND, "nobody else was charged"
 
 
 def test_a_population_that_is_gone_stops_the_run_with_a_reason():
@@ -253,6 +253,13 @@ def test_configuration_reaches_the_training_function():
         ({"unprotected_metrics": "loss"}, "collection"),
         ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
         ({"min_replies": 1, "masked": True}, "min_replies=1 with masked"),
+        ({"masked": True, "smallest_sum": 10}, "clients_per_round=3 with masked=True: a sum has at least"),
+        ({"smallest_sum": 3}, "smallest_sum=3 is for masked sums"),
+        ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
+        ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
+        ({"mechanism": "best", "rounds": 5, "population": 50, "epsilon": 1.0}, "mechanism='best' is unknown"),
+        ({"rounds": 5, "population": 50, "epsilon": 1.0}, r"50.*Give delta= yourself"),
+        ({"over_selection": -1}, "over_selection=-1"),
         ({"min_replies": 0}, "min_replies=0 must be at least 1"),
         ({"min_replies": small.PER_ROUND + 1}, "min_replies=4 exceeds clients_per_round=3"),
         ({"min_replies": "2"}, "min_replies='2' must be an integer"),
@@ -273,10 +280,10 @@ def test_configuration_reaches_the_training_function():
         ({"masked": 1}, "masked=1"),
         ({"masked": None}, "masked=None"),
         ({"adopt": "no"}, "adopt='no' must be True or False"),
-        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon"),
+        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon=0.0"),
         ({"rounds": 5, "population": 50, "epsilon": 1.0, "delta": 0.0}, "delta"),
         (
-            {"rounds": 5, "population": 3, "epsilon": 1.0, "clients_per_round": 4},
+            {"rounds": 5, "population": 3, "epsilon": 1.0, "delta": 1e-5, "clients_per_round": 4},
             "different ones, but there are 3",
         ),
     ],

@@ -114,7 +114,7 @@ def test_an_exchange_ends_with_its_timeout_or_the_last_reply():
             small.Message(small.RecordDict(), node, "train", group_id="1")
             for node in slow.inner.get_node_ids()
         ]
-        assert len(exchange(slow, messages)) == expected
+        assert len(list(exchange(slow, messages))) == expected
         assert clock.now == pytest.approx(end)
         assert max(clock.naps) <= 1.0 and clock.naps[0] == pytest.approx(0.05)
-    assert exchange(slow, []) == []
+    assert list(exchange(slow, [])) == []
