@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 import anechoic as an
 from anechoic.federated import CoolDown, Server
@@ -162,4 +163,4 @@ def same(models, others):
             np.testing.assert_array_equal(model[name], other[name])
 
 
-__all__ = ["ArrayRecord", "ClippedUpdate", "ConfigRecord"]
+__all__ = ["ArrayRecord", "ClippedUpdate", "ConfigRecord", "FedAvg"]

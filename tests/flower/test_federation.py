@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.flower.federation import BIN, Federation, lines, wait_for
@@ -89,3 +90,29 @@ def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
         for earlier, line in itertools.pairwise(rounds)
     ]
     assert max(moves) < 5, "no update moves the model by more than clip norm and noise"
+
+
+@pytest.mark.slow
+@needs_commands
+@pytest.mark.timeout(1200)
+def test_a_hundred_rounds_with_one_node_that_sends_rubbish(tmp_path):
+    """One node of ten, asked in every round, answers with headers, records and bodies that nobody can read."""
+    report = tmp_path / "report.jsonl"
+    with Federation(tmp_path) as federation:
+        federation.superlink()
+        rubbish = [line.replace("killed", "rubbish").replace("late", "good") for line in configs()]
+        federation.supernodes(rubbish, HOSTS)
+        more = {"rounds": 100, "per-round": 10, "separation": 1, "state": str(tmp_path / "state")}
+        run = federation.run(APP, report=str(report), **more)
+        try:
+            wait_for(lambda: "statement" in (lines(report) or [{}])[-1], 1100, "the last round")
+        except AssertionError:
+            print(federation.flwr("log", run, "test", "--show")[-5000:])
+            raise
+    *rounds, last = lines(report)
+    assert last["stopped"] is None and [line["round"] for line in rounds] == list(range(101))
+    assert last["participations"] == 1000
+    assert sum(rounds[-1]["refused"].values()) >= 100
+    moves = np.diff([line["model"] for line in rounds], axis=0)
+    # eight of ten add half of a clip norm to each entry, the ninth is too large and the tenth is rubbish
+    assert np.abs(moves.mean(axis=0) - 0.4).max() < 0.15

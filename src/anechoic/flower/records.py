@@ -32,7 +32,7 @@ MASKED = "masked"
 # parser of Python's or NumPy's sees what a client sent.
 _HEADER = re.compile(
     rb"\{'descr': '([<>|](?:[iu][1248]|f[248]|c(?:8|16)|b1))', 'fortran_order': (True|False),"
-    rb" 'shape': \(((?:[0-9]{1,18},?(?: (?=[0-9]))?){0,32})\), \} *\n"
+    rb" 'shape': \((|[0-9]{1,18},|[0-9]{1,18}(?:, [0-9]{1,18}){1,31})\), \} *\n"
 )
 _MAGIC = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}  # and bytes of the header's length
 _LONGEST_HEADER = 10_000
