@@ -37,10 +37,10 @@ def test_three_thousand_hostile_headers_are_arrays_or_unreadable():
 @pytest.mark.parametrize(
     "text",
     [
-        "{'descr': '<i4', 'fortran_order': False, 'shape': (%s), }" % ("1, " * 65),
+        f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({'1, ' * 65}), }}",
         "{'descr': ('<i8', (2,)), 'fortran_order': False, 'shape': (1,), }",
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (0, %d), }" % 10**17,
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (0, %d), }" % 10**30,
+        f"{{'descr': '<i8', 'fortran_order': False, 'shape': (0, {10**17}), }}",
+        f"{{'descr': '<i8', 'fortran_order': False, 'shape': (0, {10**30}), }}",
         "{'descr': '<i4', 'fortran_order': False, 'shape': (True, 7), }",
         "{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (7,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (7,), }",
@@ -56,7 +56,9 @@ def test_heads_that_numpy_parses_and_no_update_has_are_unreadable(text, size):
         read(evil.Array("int32", (7,), "numpy.ndarray", data))
 
 
-@pytest.mark.parametrize("dtype", "i1 i2 i4 i8 u1 u8 f2 f4 f8 c8 c16 ? >i4 >f8".split())
+@pytest.mark.parametrize(
+    "dtype", ["i1", "i2", "i4", "i8", "u1", "u8", "f2", "f4", "f8", "c8", "c16", "?", ">i4", ">f8"]
+)
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (7,), (2, 3), (1,) * 32], ids=str)
 @pytest.mark.parametrize("order", "CF")
 def test_every_plain_array_is_read_as_it_was(dtype, shape, order):
@@ -111,7 +113,7 @@ def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monk
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_every_restart_works_with_a_liar_in_the_open_round(tmp_path, masked):
-    """The open round is asked again of the same clients: what killed a server once would kill it each time."""
+    """The open round is asked again of the same clients: what killed a server once would do so each time."""
     options = {"state": tmp_path / "state", "key": None, "masked": masked, "patience": 20.0}
     options |= {"discipline": small.CoolDown(1), "clients_per_round": small.CLIENTS}
     for rounds in range(1, small.ROUNDS + 1):

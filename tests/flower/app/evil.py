@@ -1,7 +1,5 @@
 """What a hostile client may answer with: headers, records and bodies that nobody's reader expects."""
 
-import random
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
@@ -17,10 +15,10 @@ def header(draw):
     """The head of an array file, wrong in some way or right, as bytes."""
     count = draw.choice([0, 1, 1, 1, 2, 3, 33, 64, 65, 300])
     shape = "(" + "".join(f"{draw.choice(LENGTHS.split())}, " for _ in range(count)) + ")"
-    descr = draw.choice(DESCR.split())
+    descr, flag = draw.choice(DESCR.split()), draw.choice(["True", "False", "1", "None"])
     text = draw.choice(
         [
-            f"{{'descr': {descr}, 'fortran_order': {draw.choice(['True', 'False', '1', 'None'])}, 'shape': {shape}, }}",
+            f"{{'descr': {descr}, 'fortran_order': {flag}, 'shape': {shape}, }}",
             f"{{'shape': {shape}, 'descr': {descr}, 'fortran_order': False}}",
             f"{{'descr': {descr}, 'fortran_order': False, 'shape': (7,), 'more': {shape}, }}",
             f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}",
@@ -56,7 +54,21 @@ def array(draw):
 
 
 VALUES = (0, -1, 2**62, 1.5, float("nan"), "", "x", b"", b"\xff" * 16, True, [], [1, 2], [b"a"], ["", "x"])
-NAMES = "update count metrics masked vector who anechoic arrays protocol round stage shares sealed".split()
+NAMES = [
+    "update",
+    "count",
+    "metrics",
+    "masked",
+    "vector",
+    "who",
+    "anechoic",
+    "arrays",
+    "protocol",
+    "round",
+    "stage",
+    "shares",
+    "sealed",
+]
 
 
 def record(draw):
