@@ -173,11 +173,12 @@ def test_clients_that_are_told_of_different_configurations_share_no_masks():
     assert found.report().released == 0 and found.server._standing.tally.sums == 0
 
 
-def test_no_sum_of_a_few_is_made_after_a_restart(tmp_path):
+@pytest.mark.parametrize("smallest", [2, 10])
+def test_no_sum_of_a_few_is_made_after_a_restart(tmp_path, smallest):
     """Thirty were asked and charged, the server was killed, and two are back."""
-    options = {"smallest_sum": 10, "min_available": 1, "state": tmp_path / "state", "key": None}
+    options = {"smallest_sum": smallest, "min_available": 1, "state": tmp_path / "state", "key": None}
     options |= {"clients_per_round": 30, "discipline": small.CoolDown(2)}
-    app = small.client_app(mod=ClippedUpdate())
+    app = small.client_app(mod=ClippedUpdate(smallest_sum=smallest))
     first = small.strategy(masked=True, **options)
     grid = InProcessGrid(app, 60)
     assert len(list(first.configure_train(1, record_of(small.initial()), small.ConfigRecord(), grid))) == 30

@@ -27,7 +27,7 @@ def main(grid, context):
         clip_norm=1.0,
         masked=config["masked"],
         state=config["state"] or None,
-        patience=60.0,
+        patience=config["patience"],
         min_available=config["nodes"] - 2,
     )
 
