@@ -375,3 +375,11 @@ def test_kind_and_memory_of_the_noise_reach_the_plan():
     assert banded.mechanism.strategy.structure.bands == 3
     banded = small.strategy(mechanism="banded", memory_budget=7 * 8 * 2, **options)
     assert banded.open(record_of(small.initial())).mechanism.strategy.structure.bands == 2
+
+
+def test_who_is_asked_beyond_the_target_is_not_waited_for():
+    grid, answered = small.grid(), []
+    real = grid._answer
+    grid._answer = lambda message, place, fate: answered.append(message) or real(message, place, fate)
+    small.run(small.strategy(over_selection=0.3), grid, rounds=3)
+    assert len(answered) == small.CLIENTS + 3 * small.PER_ROUND, "who each is, and three of four a round"
