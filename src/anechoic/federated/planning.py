@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from anechoic import optimize
@@ -16,6 +17,8 @@ from anechoic.planning.designs import BUFFERS, NORMALIZE_UP_TO
 from anechoic.sampling import External
 from anechoic.strategies import ColumnNormalized, FullTree, Identity, Strategy
 from anechoic.workloads import prefix_sum
+
+_log = logging.getLogger(__name__)
 
 #: What `plan_rounds(mechanism=…)` takes.
 CHOICES = ("auto", "blt", "banded", "tree", "identity")
@@ -96,11 +99,14 @@ def plan_rounds(
     one_of("loss", loss, LOSSES)
     entries = positive_int("dimension", dimension)
     rows = _rows_within(memory_budget, entries)
-    discipline.check_supply(
-        rounds=n,
-        clients=positive_int("clients", clients, minimum=2),
-        per_round=asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
-    )
+    supply = {
+        "rounds": n,
+        "clients": positive_int("clients", clients, minimum=2),
+        "per_round": asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
+    }
+    discipline.check_supply(**supply)
+    if (tight := discipline.tight(**supply)) is not None:
+        _log.warning("%s", tight)
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
     participation = discipline.participation
     sampling = External(participation, clients_per_round, steps=n, examples=clients)

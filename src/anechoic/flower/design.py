@@ -65,16 +65,11 @@ class Design:
             asked = asked_per_round(clients_per_round, self.over_selection)
             discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
 
-    def remarks(self, discipline: Discipline, clients_per_round: int) -> Iterable[str]:
+    def remarks(self, discipline: Discipline) -> Iterable[str]:
         """What is allowed and may not be meant, where the number of rounds is known."""
         rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
         if rounds is not None and (remark := discipline.remark(rounds)) is not None:
             yield remark
-        if rounds is not None and self.population is not None:
-            asked = asked_per_round(clients_per_round, self.over_selection)
-            tight = discipline.tight(rounds=rounds, clients=self.population, per_round=asked)
-            if tight is not None:
-                yield tight
         if self.delta is not None and self.population is not None and self.delta > 1 / self.population:
             yield (
                 f"delta={self.delta:g} is more than 1 / population: a mechanism that publishes one client"

@@ -147,7 +147,7 @@ class CorrelatedFedOpt(Strategy):
         self.stopped: str | None = None
         self._design = Design(mechanism, rounds, population, epsilon, delta, memory_budget, over_selection)
         self._design.check_supply(discipline, self.clients_per_round)
-        for remark in self._design.remarks(discipline, self.clients_per_round):
+        for remark in self._design.remarks(discipline):
             _log.warning("%s", remark)
         for name, path in (("state", state), ("counter", counter)):
             _check_absolute(name, path)
