@@ -76,14 +76,13 @@ def test_bands_stay_within_separation_and_memory():
 
 
 def test_auto_takes_memory_only_where_it_pays():
-    """50 rows of 10^6 parameters lower the loss of a BLT's two by 6 %: 400 MB for nothing."""
-    setting = {**SETTING, "rounds": 500, "clients": 10**4, "discipline": CoolDown(50)}
+    """Many rows of 10^6 parameters lower the loss of a BLT's two by some percent: 240 MB for nothing."""
+    setting = {**SETTING, "rounds": 120, "clients": 10**4, "discipline": CoolDown(30)}
 
     def rows(**options):
         return plan_rounds(**{**setting, **options}).strategy.recurrence().rows
 
-    assert rows(dimension=1000) >= 49 and rows(dimension=10**6) <= 4
-    assert rows(dimension=1000, memory_budget=8000 * 10) <= 10
+    assert rows(dimension=1000) >= 29 and rows(dimension=10**6) <= 4
 
 
 @pytest.mark.parametrize("choice", CHOICES)
