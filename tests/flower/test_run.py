@@ -255,6 +255,7 @@ def test_configuration_reaches_the_training_function():
         ({"min_replies": 1, "masked": True}, "min_replies=1 with masked"),
         ({"masked": True, "smallest_sum": 10}, "clients_per_round=3 with masked=True: a sum has at least"),
         ({"smallest_sum": 3}, "smallest_sum=3 is for masked sums"),
+        ({"masked": True, "over_selection": 1.0}, "more than two thirds of the 6 clients asked"),
         ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
         ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
         ({"mechanism": "best", "rounds": 5, "population": 50, "epsilon": 1.0}, "mechanism='best' is unknown"),

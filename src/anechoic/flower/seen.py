@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from anechoic._validate import flag, positive_int
 from anechoic.federated.fitting import check_fewest
-from anechoic.federated.secure_sum import SMALLEST_SUM
+from anechoic.federated.secure_sum import SMALLEST_SUM, least_threshold
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,11 @@ class Seen:
             "unprotected_evaluation": type(self.evaluation).__name__,
         }
 
-    def fewest(self, given: int | None, clients_per_round: int) -> int:
+    def fewest(self, given: int | None, clients_per_round: int, asked: int) -> int:
         """The fewest answers for a release: `given`, or what it is where nothing is.
+
+        Args:
+            asked: most clients asked in a round, of whose replies `clients_per_round` are taken.
 
         Raises:
             ValueError: for another number than from 1, or `smallest_sum` with masks, to `clients_per_round`.
@@ -72,6 +75,11 @@ class Seen:
                 f"clients_per_round={clients_per_round} with masked=True: a sum has at least"
                 f" smallest_sum={least} clients. Ask more in a round, or give a smaller smallest_sum= here"
                 " and to ClippedUpdate at the clients."
+            )
+        if self.masked and least_threshold(asked) > clients_per_round:
+            raise ValueError(
+                f"a masked sum needs more than two thirds of the {asked} clients asked, but a round takes"
+                f" {clients_per_round} replies: give over_selection below .5."
             )
         fewest = check_fewest(least if given is None else given, clients_per_round)
         if fewest < least:

@@ -18,6 +18,7 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
+from anechoic.federated.fitting import asked_per_round
 from anechoic.federated.layout import Layout
 from anechoic.federated.opening import Key
 from anechoic.federated.optimizers import ServerOptimizer
@@ -156,7 +157,9 @@ class CorrelatedFedOpt(Strategy):
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": self.seen.fewest(min_replies, self.clients_per_round),
+            "min_replies": self.seen.fewest(
+                min_replies, self.clients_per_round, asked_per_round(self.clients_per_round, over_selection)
+            ),
             "state": state,
             "key": key,
             "counter": counter,
