@@ -96,7 +96,10 @@ def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
 @needs_commands
 @pytest.mark.timeout(2400)
 def test_a_hundred_rounds_with_one_node_that_sends_rubbish(tmp_path):
-    """One node of ten answers with what nobody can read. Each message starts a process: some ten minutes."""
+    """One node of ten answers with what nobody can read.
+
+    Each message starts a process: half an hour on a busy machine.
+    """
     report = tmp_path / "report.jsonl"
     with Federation(tmp_path) as federation:
         federation.superlink()
