@@ -129,3 +129,28 @@ def test_a_state_of_an_earlier_version_is_refused_by_name(tmp_path):
         ValueError, match="has format 1, .* reads format 2 alone. Finish the federated run with"
     ):
         server_at(tmp_path / "run")
+
+
+@pytest.mark.usefixtures("salted")
+def test_short_rounds_that_ask_more_go_on_from_a_sealed_state_and_its_counter(tmp_path):
+    """The clients of a short round are charged once, and the first asked, after it was opened again, too."""
+    options = {"counter": tmp_path / "counter", "over_selection": 1.0, "min_replies": 2}
+    with server_at(tmp_path / "run", **options) as server:
+        asked = server.ask(range(30))
+        asked.add(asked.clients[1], None)
+        assert not server.close(asked).released
+    shutil.copytree(tmp_path / "run", tmp_path / "older")
+    with server_at(tmp_path / "run", **options) as server:
+        again = server.ask(range(30))
+        assert set(again.clients) == set(asked.clients) and not again.resumed
+    with server_at(tmp_path / "run", **options) as server:
+        opened = server.ask(range(30))
+        assert opened.resumed and opened.clients == again.clients
+        for client in opened.clients:
+            opened.add(client, {"w": np.zeros(SIZE)})
+        assert server.close(opened).released and opened.answered == 3
+        assert server.report().ledger.participations == server.asked_per_round == 6
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(tmp_path / "older", tmp_path / "run")
+    with pytest.raises(ReplayError, match="counter"):
+        server_at(tmp_path / "run", adopt=True, **options)

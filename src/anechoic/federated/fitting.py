@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from anechoic._validate import positive_float, positive_int
@@ -42,6 +43,16 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
             f"clip_norm={clip_norm!r}, but the mechanism's is {mechanism.clip_norm!r}: leave the argument"
             " out, or plan with it."
         )
+
+
+def asked_per_round(clients_per_round: int, over_selection: float) -> int:
+    """Most clients asked in a round: the first `clients_per_round` replies of them are taken.
+
+    Raises:
+        ValueError: for a part that is negative or not finite.
+    """
+    part = over_selection and positive_float("over_selection", over_selection)
+    return math.ceil(round(clients_per_round * (1 + part), 9))
 
 
 def check_fewest(min_replies: int, clients_per_round: int) -> int:
