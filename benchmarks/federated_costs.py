@@ -91,6 +91,8 @@ def measure(parameters: int, clients: int, replies: int, folder: Path) -> Cost:
         ask = time.process_time() - start
         adding = timed(lambda: answered(asked, update, replies))
         rest = max(0.0, timed(lambda: server.close(asked)) - noise)
+        while server.step <= server._state.rows_between(rows.rows):  # to the first snapshot of the noise
+            server.close(answered(server.ask(there), update, 1))
         state = sum(file.stat().st_size for file in (folder / f"{parameters}-{clients}").rglob("*"))
     return Cost(ask, adding / replies * clients, noise, rest, state, replies == clients)
 

@@ -42,8 +42,9 @@ def plain_sum(vector: np.ndarray, count: int, kind: str) -> float:
 def one_round(count: int, dimension: int, grid_bits: int, dropped: float) -> dict[str, float]:
     """Seconds and bytes of one client, and seconds of the server, over a whole round."""
     rng = np.random.default_rng(0)
-    server = SumServer(range(count), dimension=dimension, grid_bits=grid_bits)
-    clients = [SumClient(dimension=dimension, grid_bits=grid_bits) for _ in range(count)]
+    both = {"dimension": dimension, "grid_bits": grid_bits, "smallest_sum": 7}  # of ten three may be silent
+    server = SumServer(range(count), **both)
+    clients = [SumClient(**both) for _ in range(count)]
     vector = rng.integers(-1, 2, dimension)  # 2-norm below sqrt(dimension)
     silent = set(range(count - int(dropped * count), count))
     found: dict[str, float] = {"client": 0.0, "server": 0.0, "up": 0, "down": 0}

@@ -226,7 +226,7 @@ def test_a_participation_is_audited(toys):
     pattern = an.audit.strongest_pattern(BandedToeplitz(8, [1.0, 0.5]), toys.Session(3))
     assert pattern.sum() == 3 and toys.Session(3).allows(np.flatnonzero(pattern).tolist(), 8)
     mechanism = an.Mechanism(Identity(8), External(toys.Session(3), 5, 8), 4.0, delta=1e-3)
-    assert not audit_mechanism(mechanism, canaries=32, power_repeats=0, seed=0).violated
+    assert not audit_mechanism(mechanism, canaries=32, power_repeats=0, seed=0, key=bytes(32)).violated
 
 
 def test_optimisers_refuse_a_participation_by_name(toys):

@@ -18,7 +18,8 @@ OPTIMIZER = federated.SGD(0.5, momentum=0.9)
 
 def rows_of(mechanism):
     """All rows of noise on the grid, made from the key without a server."""
-    stream = mechanism.stream(5, key=derive(KEY, f"federated noise  {mechanism.fingerprint}", size=32))
+    key = derive(KEY, f"federated noise {mechanism.fingerprint}", size=32)
+    stream = mechanism.stream(5, key=derive(key, "opening ", size=32))
     state, rows = stream.init(), []
     for _ in range(ROUNDS):
         row, state = stream.next(state)
@@ -54,8 +55,7 @@ def audit(folder, discipline):
 
 
 @pytest.fixture(autouse=True)
-def one_salt(monkeypatch):
-    monkeypatch.setattr("anechoic.federated.store.new_salt", bytes)
+def frequent_snapshots(monkeypatch):
     monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 

@@ -70,9 +70,19 @@ def test_bands_stay_within_separation_and_memory():
         return mechanism.strategy.structure.bands
 
     assert bands() == 10
-    assert bands(memory=4) == 4
+    assert bands(memory_budget=4 * 800) == 4
     assert bands(discipline=CoolDown(3)) == 3
     assert bands(rounds=2, discipline=CoolDown(2)) == 2
+
+
+def test_auto_takes_memory_only_where_it_pays():
+    """Many rows of 10^6 parameters lower the loss of a BLT's two by some percent: 240 MB for nothing."""
+    setting = {**SETTING, "rounds": 120, "clients": 10**4, "discipline": CoolDown(30)}
+
+    def rows(**options):
+        return plan_rounds(**{**setting, **options}).strategy.recurrence().rows
+
+    assert rows(dimension=1000) >= 29 and rows(dimension=10**6) <= 4
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -115,7 +125,11 @@ def test_short_runs_are_planned(choice, rounds):
         ({"rounds": 0}, "rounds=0"),
         ({"clients": 1}, "clients=1"),
         ({"dimension": 0}, "dimension=0"),
-        ({"memory": 0}, "memory=0"),
+        ({"memory_budget": 799}, "no room for one row of noise: 800 bytes"),
+        ({"memory_budget": 0}, "memory_budget=0"),
+        ({"over_selection": -0.1}, "over_selection=-0.1"),
+        ({"over_selection": 0.3, "clients": 600}, "65 clients x 40 rounds = 2600"),
+        ({"clients": 533}, r"delta is not given.*clients=533.*0\.001.*Give delta= yourself"),
         ({"clip_norm": 0.0}, "clip_norm=0.0"),
     ],
 )
@@ -126,7 +140,7 @@ def test_what_cannot_be_is_refused(options, words):
 
 def test_the_supply_is_enough_exactly_where_it_is():
     """m n = N k and m b = N are allowed, one client less is not."""
-    exact = {**SETTING, "clients": 500}
+    exact = {**SETTING, "clients": 500, "delta": 1e-5}
     assert plan_rounds(**exact, mechanism="identity").steps == 40
     with pytest.raises(ValueError, match="participations"):
         plan_rounds(**{**exact, "clients": 499}, mechanism="identity")

@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 import anechoic as an
 from anechoic.federated import CoolDown, Server
@@ -13,7 +14,6 @@ from anechoic.flower import (
     Fate,
     InProcessGrid,
     Partitions,
-    clipped_update_mod,
 )
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
@@ -60,7 +60,10 @@ def trained(arrays, partition, server_round):
     }
 
 
-def client_app(training=None, mod=clipped_update_mod, mods=None):
+FEW_MOD = ClippedUpdate(smallest_sum=2)  # so that every rule of masked sums can be tried with a few
+
+
+def client_app(training=None, mod=FEW_MOD, mods=None):
     app = ClientApp()
 
     @app.train(mods=[mod] if mods is None else mods)
@@ -92,6 +95,8 @@ def strategy(**options):
         "patience": 0.0,
     }
     given.update(options)
+    if given.get("masked") is True:
+        given.setdefault("smallest_sum", 2)
     if "mechanism" not in given and "epsilon" not in given:
         given["mechanism"] = mechanism(
             discipline=given["discipline"],
@@ -158,4 +163,4 @@ def same(models, others):
             np.testing.assert_array_equal(model[name], other[name])
 
 
-__all__ = ["ArrayRecord", "ClippedUpdate", "ConfigRecord"]
+__all__ = ["ArrayRecord", "ClippedUpdate", "ConfigRecord", "FedAvg"]

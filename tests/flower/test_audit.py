@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from anechoic.federated import CoolDown, Server
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD
+from anechoic.federated.round import Asked
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
 from tests.flower import small
@@ -86,14 +87,14 @@ def test_the_canary_is_bounded_and_exact(monkeypatch, masked):
 
 
 def test_weights_by_number_of_examples_are_noticed(monkeypatch):
-    real = PlainRound._one
+    real = Asked.add
 
     def weighted(own, client, reply):
-        real(own, client, reply)
         if client == CANARY:
-            own.asked._total += small.arrays_of(reply.content["update"])["update"].astype(np.int64) * 9
+            own._total += reply.astype(np.int64) * 9
+        return real(own, client, reply)
 
-    monkeypatch.setattr(PlainRound, "_one", weighted)
+    monkeypatch.setattr(Asked, "add", weighted)
     with pytest.raises(AssertionError, match="more than the clip norm"):
         audit(monkeypatch)
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.flower.federation import BIN, Federation, lines, wait_for
@@ -89,3 +90,34 @@ def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
         for earlier, line in itertools.pairwise(rounds)
     ]
     assert max(moves) < 5, "no update moves the model by more than clip norm and noise"
+
+
+@pytest.mark.slow
+@needs_commands
+@pytest.mark.timeout(2400)
+def test_a_hundred_rounds_with_one_node_that_sends_rubbish(tmp_path):
+    """One node of ten answers with what nobody can read.
+
+    Each message starts a process: half an hour on a busy machine.
+    """
+    report = tmp_path / "report.jsonl"
+    with Federation(tmp_path) as federation:
+        federation.superlink()
+        rubbish = [line.replace("killed", "rubbish").replace("late", "good") for line in configs()]
+        federation.supernodes(rubbish, HOSTS)
+        more = {"rounds": 100, "separation": 5, "timeout": 120.0, "patience": 600.0}
+        more["state"] = str(tmp_path / "state")
+        run = federation.run(APP, report=str(report), **more)
+        try:
+            wait_for(lambda: "statement" in (lines(report) or [{}])[-1], 2300, "the last round")
+        except AssertionError:
+            print(federation.flwr("log", run, "test", "--show")[-5000:])
+            raise
+    *rounds, last = lines(report)
+    assert last["stopped"] is None and [line["round"] for line in rounds] == list(range(101))
+    assert last["participations"] <= 200 and last["clients"] == 10
+    # each is in every fifth round: the one that sends rubbish, and the one whose updates are too large
+    assert sum(rounds[-1]["refused"].values()) >= 20
+    moves = np.diff([line["model"] for line in rounds], axis=0)
+    # eight of ten add half of a clip norm to each entry
+    assert np.abs(moves.mean(axis=0) - 0.4).max() < 0.15

@@ -33,7 +33,7 @@ def models_of(found, grid):
     ("when", "masked"),
     [("asked", False), ("before the close", False), ("closed", False), ("before the close", True)],
 )
-def test_it_goes_on_bit_for_bit(tmp_path, monkeypatch, when, masked):
+def test_it_goes_on_bit_for_bit(tmp_path, when, masked):
     """Killed in the middle of round 4: the same clients, rows and models as without."""
     new = strategy(tmp_path, masked=masked)
     new.open(record_of(small.initial()))
@@ -63,8 +63,9 @@ def test_it_goes_on_bit_for_bit(tmp_path, monkeypatch, when, masked):
             raise Killed
         return messages
 
-    monkeypatch.setattr(type(server), "close", killed_close)
-    monkeypatch.setattr(first, "configure_train", configure)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(type(server), "close", killed_close)
+    patch.setattr(first, "configure_train", configure)
     with pytest.raises(Killed):
         first.start(
             grid,
@@ -72,7 +73,7 @@ def test_it_goes_on_bit_for_bit(tmp_path, monkeypatch, when, masked):
             evaluate_fn=lambda number, arrays: models.append(arrays_of(arrays)) if number else None,
         )
     first.close()
-    monkeypatch.undo()
+    patch.undo()
 
     grid.restart()
     second = strategy(tmp_path, masked=masked)

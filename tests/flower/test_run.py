@@ -72,7 +72,7 @@ def test_a_short_round_releases_nothing_and_is_repeated():
     models, _ = small.run(found, small.grid(fate=fate, who=True))
     assert len(models) == small.ROUNDS
     assert found.report().short == 1
-    assert found.report().ledger.participations > small.ROUNDS * small.PER_ROUND
+    assert found.report().ledger.participations == small.ROUNDS * small.PER_ROUND, "nobody else was charged"
 
 
 def test_a_population_that_is_gone_stops_the_run_with_a_reason():
@@ -253,6 +253,14 @@ def test_configuration_reaches_the_training_function():
         ({"unprotected_metrics": "loss"}, "collection"),
         ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
         ({"min_replies": 1, "masked": True}, "min_replies=1 with masked"),
+        ({"masked": True, "smallest_sum": 10}, "clients_per_round=3 with masked=True: a sum has at least"),
+        ({"smallest_sum": 3}, "smallest_sum=3 is for masked sums"),
+        ({"masked": True, "over_selection": 1.0}, "more than two thirds of the 6 clients asked"),
+        ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
+        ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
+        ({"mechanism": "best", "rounds": 5, "population": 50, "epsilon": 1.0}, "mechanism='best' is unknown"),
+        ({"rounds": 5, "population": 50, "epsilon": 1.0}, r"50.*Give delta= yourself"),
+        ({"over_selection": -1}, "over_selection=-1"),
         ({"min_replies": 0}, "min_replies=0 must be at least 1"),
         ({"min_replies": small.PER_ROUND + 1}, "min_replies=4 exceeds clients_per_round=3"),
         ({"min_replies": "2"}, "min_replies='2' must be an integer"),
@@ -273,10 +281,10 @@ def test_configuration_reaches_the_training_function():
         ({"masked": 1}, "masked=1"),
         ({"masked": None}, "masked=None"),
         ({"adopt": "no"}, "adopt='no' must be True or False"),
-        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon"),
+        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon=0.0"),
         ({"rounds": 5, "population": 50, "epsilon": 1.0, "delta": 0.0}, "delta"),
         (
-            {"rounds": 5, "population": 3, "epsilon": 1.0, "clients_per_round": 4},
+            {"rounds": 5, "population": 3, "epsilon": 1.0, "delta": 1e-5, "clients_per_round": 4},
             "different ones, but there are 3",
         ),
     ],
@@ -295,3 +303,85 @@ def test_plans_a_mechanism_of_the_model():
     assert (mechanism.steps, mechanism.unit, mechanism.clip_norm) == (4, "client", small.CLIP)
     assert server.layout.dimension == 7
     assert np.isclose(mechanism.epsilon(), 8.0, rtol=1e-3)
+
+
+def test_rounds_ask_more_than_they_need_and_wait_for_nobody(caplog):
+    """Two of twelve never answer; each round asks four, and is over with the first three."""
+    silent = {3, 8}
+    grid = small.grid(fate=lambda _, place: Fate.LOST if place in silent else Fate.ANSWERED, who=True)
+    found = small.strategy(over_selection=0.3, min_replies=3)
+    with caplog.at_level("INFO", logger="flwr"):
+        models, _ = small.run(found, grid, rounds=3)
+    report = found.report()
+    assert len(models) == 3 and report.replies == 9
+    assert report.ledger.participations >= 12 and report.ledger.nearest in (None, 3)
+    assert "Rounds: at most 4 clients each, and every sum is divided by 3" in caplog.text
+
+
+def test_a_run_that_is_over_says_so(caplog, tmp_path):
+    options = {"state": tmp_path / "run", "key": None}
+    first = small.strategy(**options)
+    small.run(first)
+    first.close()
+    second = small.strategy(**options)
+    with caplog.at_level("INFO", logger="flwr"):
+        small.run(second)
+    second.close()
+    assert "All 6 rounds of this run were released before: nothing is trained" in caplog.text
+    assert f"state in {tmp_path / 'run'}" in caplog.text
+
+
+def test_fewer_rounds_than_noise_is_planned_for_are_called_out(caplog):
+    found = small.strategy()
+    small.run(found, rounds=2)
+    assert "num_rounds=2 ends this start before the 6 rounds that noise is planned for" in caplog.text
+    caplog.clear()
+    small.run(found, rounds=small.ROUNDS)
+    assert "num_rounds" not in caplog.text
+
+
+def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
+    """All twelve are there, and none may be asked: patience would wait for nobody."""
+    options = {"rounds": 5, "population": 12, "epsilon": 8.0, "delta": 1e-5, "discipline": CoolDown(4)}
+    found = small.strategy(**options, patience=1e9)
+    server = found.open(record_of(small.initial()))
+    server._ledger.charge(server.clients(range(12)), 0)
+    server._standing.step = 1
+    grid = small.grid(nodes=12, who=True, fate=lambda *_: Fate.ANSWERED)
+    found.start(grid, record_of(small.initial()))
+    assert "stays so for ever" in found.stopped and "no round can begin any more" in caplog.text
+
+
+def test_a_plan_without_slack_or_with_a_large_delta_is_called_out(caplog):
+    found = small.strategy(rounds=40, population=12, epsilon=8.0, delta=0.2, discipline=CoolDown(4))
+    found.open(record_of(small.initial()))
+    assert "12 are needed at least" in caplog.text and "more than 1 / population" in caplog.text
+
+
+def test_clients_are_looked_up_once():
+    from anechoic.flower.roll import Roll
+
+    found = small.strategy()
+    server = found.open(record_of(small.initial()))
+    looked, real = [], server.clients
+    server.clients = lambda ids: looked.append(len(ids)) or real(ids)
+    roll = Roll(server)
+    for there in ("abc", "abc", "ca", "abcd", "d"):
+        assert sorted(roll.of(dict.fromkeys(there)).ids) == sorted(there)
+    assert looked == [0, 3, 4]
+
+
+def test_kind_and_memory_of_the_noise_reach_the_plan():
+    options = {"rounds": 6, "population": 1000, "epsilon": 8.0, "discipline": CoolDown(3)}
+    banded = small.strategy(mechanism="banded", **options).open(record_of(small.initial()))
+    assert banded.mechanism.strategy.structure.bands == 3
+    banded = small.strategy(mechanism="banded", memory_budget=7 * 8 * 2, **options)
+    assert banded.open(record_of(small.initial())).mechanism.strategy.structure.bands == 2
+
+
+def test_who_is_asked_beyond_the_target_is_not_waited_for():
+    grid, answered = small.grid(), []
+    real = grid._answer
+    grid._answer = lambda message, place, fate: answered.append(message) or real(message, place, fate)
+    small.run(small.strategy(over_selection=0.3), grid, rounds=3)
+    assert len(answered) == small.CLIENTS + 3 * small.PER_ROUND, "who each is, and three of four a round"

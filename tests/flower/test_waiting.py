@@ -114,7 +114,31 @@ def test_an_exchange_ends_with_its_timeout_or_the_last_reply():
             small.Message(small.RecordDict(), node, "train", group_id="1")
             for node in slow.inner.get_node_ids()
         ]
-        assert len(exchange(slow, messages)) == expected
+        assert len(list(exchange(slow, messages))) == expected
         assert clock.now == pytest.approx(end)
         assert max(clock.naps) <= 1.0 and clock.naps[0] == pytest.approx(0.05)
-    assert exchange(slow, []) == []
+    assert list(exchange(slow, [])) == []
+
+
+def test_a_round_is_over_with_the_replies_it_needs():
+    """The third node never answers: nobody waits for it, nor for the timeout."""
+    clock = Clock()
+    slow = Slow(clock)
+    exchange = Exchange(3600.0, sleep=clock.sleep, clock=clock)
+    messages = [
+        small.Message(small.RecordDict(), node, "train", group_id="1") for node in slow.inner.get_node_ids()
+    ]
+    replies = exchange(slow, messages)
+    next(replies), next(replies)
+    assert 107.0 <= clock.now < 108.5
+
+
+def test_one_reply_is_fetched_at_a_time():
+    """What the caller does not keep is gone before the next one comes."""
+    asked, grid = [], small.grid(nodes=5)
+    real = grid.pull_messages
+    grid.pull_messages = lambda ids: asked.append(list(ids)) or real(ids)
+    messages = [small.Message(small.RecordDict(), node, "train") for node in grid.get_node_ids()]
+    for number, _ in enumerate(Exchange(1.0)(grid, messages), start=1):
+        assert len(asked) == number and all(len(ids) == 1 for ids in asked)
+    assert number == 5

@@ -7,6 +7,8 @@ import pytest
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.noise import NoiseStream
+from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.stream import FreshRows, RowKeys
 from anechoic.strategies import Banded, BandedToeplitz, Dense
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES
@@ -208,3 +210,52 @@ def test_strategies_that_end_in_the_same_row_are_told_apart():
         state = NoiseStream(first, 3, key=bytes(32)).init()
         with pytest.raises(MismatchError, match="other coefficients"):
             NoiseStream(second, 3, key=bytes(32)).restore(state.state_dict())
+
+
+@pytest.mark.parametrize("grid", [None, 2.0**-20])
+@pytest.mark.parametrize("name", ["banded-3", "blt-4", "toeplitz-root", "output"])
+def test_fresh_rows_follow_from_the_key_of_their_step(name, grid):
+    """And a stream that is told all keys goes on bit for bit from a saved state."""
+    strategy, keys = STRATEGIES[name], {0: b"a" * 32, 3: b"b" * 32, 4: b"c" * 32}
+    options = {"dtype": np.float64} if grid is None else {"grid": grid}
+
+    def made():
+        stream = NoiseStream(strategy, 3, key=keys[0], std=2.0, **options)
+        for step, key in keys.items():
+            stream.rekey(step, key)
+        return stream
+
+    stream = made()
+    rows, state = stream.several(stream.init(), strategy.n)
+    plain = [NoiseStream(strategy, 3, key=key, std=2.0, **options) for key in keys.values()]
+    fresh = [plain[(t >= 3) + (t >= 4)].fresh(t) for t in range(strategy.n)]
+    expected = 2.0 * strategy.solve(np.array(fresh)) / (1.0 if grid is None else grid)
+    np.testing.assert_allclose(np.array(rows), expected, rtol=0, atol=1e-9 if grid is None else 3)
+    one, left = made(), []
+    state = one.init()
+    for _ in range(strategy.n):
+        if one.filter.rows:
+            saved = state.state_dict()
+            one = made()
+            state = one.restore(saved)
+        row, state = one.next(state)
+        left.append(row)
+    np.testing.assert_array_equal(rows, left)
+
+
+def test_keys_change_in_the_order_of_steps():
+    stream = NoiseStream(STRATEGIES["banded-3"], 3)
+    stream.rekey(5, b"b" * 32)
+    stream.rekey(5, b"c" * 32)
+    with pytest.raises(ValueError, match="step=4 lies before 5"):
+        stream.rekey(4, b"d" * 32)
+    with pytest.raises(ValueError, match="exactly 32"):
+        stream.rekey(6, b"short")
+
+
+def test_exact_rounding_reads_earlier_rows_with_the_keys_that_they_had():
+    keys = RowKeys(b"a" * 32)
+    keys.change(3, b"b" * 32)
+    rows = FreshRows(keys, 5, offset=2)
+    for step, key in ((2, b"a" * 32), (3, b"b" * 32), (5, b"b" * 32)):
+        assert rows.enclosure(step, 1, 40) == FreshRow(key, step).enclosure(3, 40)

@@ -99,7 +99,7 @@ def test_bands_of_quantiles_keep_their_standard_errors():
     stream.steps([np.linspace(0.0, 8.0, 60)] * 2)
     wider = 0.0
     for release, wide in zip(stream.releases(), stream.band(0.999), strict=True):
-        assert (wide.only.standard_error == release.only.standard_error).all()
+        assert np.isnan(wide.only.standard_error).all() and np.isnan(release.only.standard_error).all()
         wider += float((wide.only.high - wide.only.low - release.only.high + release.only.low).sum())
     assert wider > 0
 

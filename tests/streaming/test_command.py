@@ -1,8 +1,10 @@
 """anechoic stream: times and steps, files in and out, and going on where it stopped."""
 
 import csv
+import io
 import json
 import math
+import re
 import sys
 from datetime import UTC
 
@@ -13,9 +15,13 @@ from anechoic import cli, streaming
 from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.command import Columns, feed, key_in_environment, statistics_of
-from anechoic.streaming.tables import HEAD, read_columns, write_releases
+from anechoic.streaming.command import key_in_environment, statistics_of
+from anechoic.streaming.page import _chart, short
+from anechoic.streaming.pending import Columns, feed
+from anechoic.streaming.sentences import best_guess
+from anechoic.streaming.tables import HEAD, write_releases
 from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_sources import read_columns
 
 CSV = """when,carrier,delay,tail
 2013-01-01T05:15,AA,11,N1
@@ -82,10 +88,10 @@ def test_equal_numbers_have_one_text_and_missing_ones_none(tmp_path):
         '{"id": 7}\n{"id": 7.0}\n{"id": "7"}\n{"id": 70e-1}\n{"id": null}\n{"id": NaN}\n{}\n{"id": 7.5}\n'
         '{"id": 1e22}\n{"id": 10000000000000000000000}\n{"id": -0.0}\n'
     )
-    found = read_columns(str(tmp_path / "x.jsonl"), ["id"])["id"]
+    found = read_columns(tmp_path / "x.jsonl", ["id"])["id"]
     assert found == ["7"] * 4 + [""] * 3 + ["7.5", "1" + "0" * 22, "1" + "0" * 22, "0"]
     (tmp_path / "x.csv").write_text("id\n7\n007\n7.0\n nan\n")
-    assert read_columns(str(tmp_path / "x.csv"), ["id"])["id"] == ["7", "007", "7.0", " nan"]
+    assert read_columns(tmp_path / "x.csv", ["id"])["id"] == ["7", "007", "7.0", " nan"]
 
 
 def test_records_without_an_id_are_left_out_where_units_count():
@@ -123,15 +129,43 @@ def test_the_last_step_stays_open_and_late_records_are_left_out():
     assert stream.step == 2
     tally = feed(stream, columns_of([0.5, 0.6, 1.5, 2.5, 2.6, 3.5]), Clock(0.0, 1.0))
     assert [release.estimate for release in stream.releases()] == [1, 1, 2]
-    assert tally.left_out["of steps that were released before this run"] == 3
+    assert tally.left_out["of steps that were released before"] == 3
     assert feed(stream, columns_of([0.5]), Clock(0.0, 1.0)).released == 0
 
 
-def test_more_steps_than_the_horizon_are_refused_before_anything():
+def test_no_step_ends_before_the_one_that_was_released():
+    stream = counting()
+    feed(stream, columns_of([0.5, 3.5]), Clock(0.0, 1.0))
+    for clock in (Clock(-1.0, 1.0), Clock(0.0, 0.5)):
+        with pytest.raises(ValueError, match="records would count in both"):
+            feed(stream, columns_of([0.5, 9.5]), clock)
+    assert stream.step == 3
+
+
+def test_more_steps_than_the_horizon_are_refused_before_anything_if_they_are_asked_for():
     stream = counting()
     with pytest.raises(ValueError, match="planned for 9"):
-        feed(stream, columns_of([0.5, 50.0]), Clock(0.0, 1.0))
+        feed(stream, columns_of([0.5, 50.0]), Clock(0.0, 1.0), until=20.0)
     assert stream.step == 0
+    tally = feed(stream, columns_of([0.5, 50.0]), Clock(0.0, 1.0))  # a record asks for nothing
+    assert tally.released == 9 and tally.left_out == {"of steps that are not over": 1}
+
+
+def test_no_step_ends_after_now():
+    for until, now, steps in [(None, 3.5, 3), (9.0, 3.5, 3), (2.0, 3.5, 2), (None, math.inf, 8)]:
+        stream = counting()
+        tally = feed(stream, columns_of([0.5, 8.5, 1.5, 4.5, 9e9]), Clock(0.0, 1.0), now=now, until=until)
+        assert tally.released == stream.step == steps
+        ahead = tally.left_out.get("of steps that are ahead of the clock", 0)
+        assert ahead == (0 if now == math.inf else 2)
+
+
+def test_one_record_does_not_end_thousands_of_steps():
+    stream = NoNoise({"n": streaming.CountOf("x")}, epsilon=1.0)
+    feed(stream, columns_of([0.5, 2.5, 40.5, 9e6]), Clock(0.0, 1.0))
+    assert stream.step == 40
+    feed(stream, columns_of([41.5, 9e6]), Clock(0.0, 1.0), until=43.0)
+    assert stream.step == 43
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -143,12 +177,12 @@ WHEN = ["--time", "when", "--every", "1h", "--start", "2013-01-01T05:00"]
 
 def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
     out, page = tmp_path / "releases.csv", tmp_path / "page.html"
-    code, text, _ = run(
+    code, text, error = run(
         capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out, "--report", page
     )
     assert code == 0 and "3 steps released, 3 in all" in text and "for all statistics together" in text
-    assert "private: 1 records no time" in text and "private: 1 records of steps that are not over" in text
-    assert "private: 1 records carrier: unknown category" in text
+    assert "private: 1 records no time" in error and "private: 1 records of steps that are not over" in error
+    assert "private: 1 records carrier: unknown category" in error and "private" not in text
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == HEAD and len(rows) == 3 * (1 + 2 + 3 + 1)
@@ -173,7 +207,7 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
 def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
     start = seconds_of(["2013-01-01T05:00"])[0]
     now = iter(start + 3600 * np.array([0.5, 1.5, 2.5, 2.6, 9.5]))
-    steps, slept = [], []
+    slept = []
     table.write_text(CSV + "2013-01-01T05:30,AA,5")  # still being written
 
     def sleep(seconds):
@@ -181,19 +215,15 @@ def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
         if len(slept) == 2:
             table.write_text(CSV + "2013-01-01T05:30,AA,5,N4\n")
 
-    def feed_and_note(stream, columns, *rest, **more):
-        tally = feed(stream, columns, *rest, **more)
-        steps.append((tally.released, len(columns.seconds)))
-        return tally
-
     monkeypatch.setattr("anechoic.streaming.command.time.time", lambda: next(now))
     monkeypatch.setattr("anechoic.streaming.command.time.sleep", sleep)
-    monkeypatch.setattr("anechoic.streaming.command.feed", feed_and_note)
-    code, text, _ = run(
+    code, text, error = run(
         capsys, "--input", table, *WHEN, *ALL, "--follow", "1min", "--until", "2013-01-01T08:00"
     )
-    assert code == 0 and steps == [(1, 6), (1, 7), (1, 7)] and slept == [60.0] * 4
-    assert "3 steps released" not in text and "3 in all" in text
+    assert code == 0 and slept == [60.0] * 4
+    assert text.count("1 steps released") == 3 and "3 in all" in text
+    # read once each, the line when it was whole: then its step was released before
+    assert "1 records of steps that were released before" in error and "1 records no time" in error
 
 
 def test_following_needs_a_start_and_a_file(table, capsys):
@@ -216,8 +246,8 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
         "--key-env",
         "SECRET",
     ]
-    code, text, _ = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
-    assert code == 0 and "private: 2 records of units that took part as often as they may" in text
+    code, _, error = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
+    assert code == 0 and "private: 2 records of units that took part as often as they may" in error
     assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)
     monkeypatch.setenv("SECRET", "xy")
     with pytest.raises(ValueError, match="64 hexadecimal"):
@@ -227,12 +257,8 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
 
 
 def test_standard_input(capsys, monkeypatch):
-    class Text(list):
-        def readline(self):
-            return self.pop(0)
-
     lines = [f'{{"when": {t}, "carrier": "AA", "delay": null}}\n' for t in (0, 10, 4000, 7300)]
-    monkeypatch.setattr(sys, "stdin", Text(lines))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(lines).encode())))
     code, text, _ = run(capsys, "--input", "-", "--time", "when", "--every", "1h", *ALL)
     assert code == 0 and "2 steps released" in text and "from the first record" in text
 
@@ -250,7 +276,7 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
         return several(*given, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("anechoic.streaming.command.GROUP", 2)
+        patch.setattr("anechoic.streaming.pending.GROUP", 2)
         patch.setattr(streaming.Estimator, "steps", interrupted)
         code, _, error = run(capsys, *arguments)
     assert code == 130 and "stopped" in error
@@ -279,7 +305,7 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
         (["--sum", "nosuch:1", "--epsilon", "1"], "no column 'nosuch'"),
         (["--count", "--epsilon", "1", "--min-sep", "3"], "need --unit"),
         (["--count", "--epsilon", "1", "--out", "x.doc"], "must end in"),
-        (["--quantiles", "carrier:0:10:1", "--epsilon", "1"], "column 'carrier' holds no number"),
+        (["--quantiles", "carrier:0:10:1", "--epsilon", "1"], "6 of 6 records of "),
         (["--histogram", "delay:1,2", "--mean", "delay:0:1", "--epsilon", "1"], "both as numbers"),
     ],
 )
@@ -294,20 +320,10 @@ def test_a_state_needs_a_public_start(table, tmp_path, capsys):
     assert code == 2 and "--state needs --start" in error
 
 
-def test_a_broken_line_is_named(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("a,b\n1,2\n3\n")
-    with pytest.raises(ValueError, match="line 3 of .* has 1 fields"):
-        read_columns(str(path), ["a"])
-    (tmp_path / "x.jsonl").write_text('{"a": 1}\n[\n')
-    with pytest.raises(ValueError, match="line 2 of"):
-        read_columns(str(tmp_path / "x.jsonl"), ["a"])
-
-
 def test_parquet_goes_through_polars_there_and_back(tmp_path):
     polars = pytest.importorskip("polars")
     polars.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "x.parquet")
-    assert read_columns(str(tmp_path / "x.parquet"), ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
+    assert read_columns(tmp_path / "x.parquet", ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
     stream = streaming.Count(epsilon=1.0, horizon=3)
     stream.steps([1, 2])
     write_releases(tmp_path / "out.parquet", stream.releases())
@@ -341,15 +357,15 @@ def test_parquet_in_and_out_by_the_command(tmp_path, capsys, table):
         "carrier:AA,UA",
     ]
     common += ["--epsilon", "1", "--horizon", "24", "--out", tmp_path / "r.parquet"]
-    code, out, _ = run(capsys, "--input", tmp_path / "x.parquet", *common)
-    assert code == 0 and "3 steps released" in out and "1 records no time" in out
+    code, out, error = run(capsys, "--input", tmp_path / "x.parquet", *common)
+    assert code == 0 and "3 steps released" in out and "1 records no time" in error
     assert polars.read_parquet(tmp_path / "r.parquet").height == 3 * 2
 
 
 def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.streaming.tables.find_spec", lambda name: None)
+    monkeypatch.setattr("anechoic.streaming.sources.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs Polars"):
-        read_columns(str(tmp_path / "x.parquet"), ["a"])
+        read_columns(tmp_path / "x.parquet", ["a"])
 
 
 def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
@@ -374,6 +390,39 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
     board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
     assert streaming.statement(board) == before
     assert "is a promise of whoever" in streaming.statement(streaming.Count(epsilon=1.0, horizon=4))
+
+
+def test_the_statement_of_a_stream_speaks_of_streams():
+    board = streaming.Dashboard({"n": streaming.CountOf("x")}, epsilon=1.0, horizon=4, unit="person")
+    text = streaming.statement(board)
+    for word in ("model", "example", "loss", "learning rate", "epochs", "torch", "checkpoint", "divided"):
+        assert word not in text.replace("docs/proofs", "").partition("Proofs:")[0], word
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_the_best_guess_is_that_of_the_exact_trade_off(adjacency):
+    mechanism = streaming.Count(epsilon=2.0, horizon=4, adjacency=adjacency).mechanism
+    share = float(re.search(r"at most (\d+\.\d)%", best_guess(mechanism))[1]) / 100
+    # right with (1 + d) / 2, where the releases are (0, d)-DP and for no smaller d
+    assert mechanism.epsilon(2 * share - 1) < 1e-9 < mechanism.epsilon(2 * (share - 0.001) - 1)
+
+
+def test_numbers_of_an_axis_are_whole():
+    numbers = (327_500, -163_712, 9999.5, 1234, 0.0035, 1.5e6, -2e13, 0, 360)
+    expected = ["327.5k", "-163.7k", "10,000", "1,234", "0.0035", "1.5M", "-20T", "0", "360"]
+    assert [short(number) for number in numbers] == expected
+    picture = _chart(np.full((3, 3), 327_500.0), np.outer(np.ones(3), [327_500, 310_000, 345_123]), "x")
+    widest = max(len(text) for text in re.findall(r'text-anchor="end">([^<s][^<]*)<', picture))
+    assert float(re.search(r'<text x="([\d.]+)"', picture)[1]) >= widest * 7.2
+
+
+def test_short_forms_of_one_column_are_released_side_by_side():
+    forms = {"histograms": ["c:AA", "c:DL", "count:AA"], "means": ["d:0:1", "d:-60:360"]}
+    found = statistics_of(count="t", **forms)
+    assert list(found) == ["count", "mean d", "mean d (d:-60:360)", "c", "c (c:DL)", "count (count:AA)"]
+    assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.CountOf)
+    with pytest.raises(ValueError, match="'d:0:1' is given twice"):
+        statistics_of(means=["d:0:1"] * 3)
 
 
 def test_short_forms():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anechoic.streaming.command import GROUP
+from anechoic.streaming.pending import GROUP
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -21,7 +21,11 @@ def test_the_first_lines_of_the_page_run():
     assert names["release"].step == 0 and names["visits"].get() is names["release"]
     exec(code[1], names)
     assert list(names["release"].named("carriers")) == ["AA", "UA"]
-    exec(code[2], {"streaming": names["streaming"], "batch": ["a", "b"], "ids": [1, 2]})
+    exec(code[2], names)
+    assert list(names["delays"].get().named("delay")) == ["AA", "UA", "DL"]
+    exec(code[3], {"streaming": names["streaming"], "batch": ["a", "b"], "ids": [1, 2]})
+    exec(code[4], names)
+    assert names["hours"].step == 48
 
 
 def test_the_page_for_operators_says_what_one_commit_holds():

@@ -9,7 +9,7 @@ import pytest
 
 import anechoic.runs
 import anechoic.streaming
-from tests.streaming.test_store import KEY, board, feed, one_salt  # noqa: F401 - a fixture
+from tests.streaming.test_store import KEY, board, feed
 
 ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs))
 STEPS = range(4)
@@ -134,3 +134,17 @@ def test_killed_at_some_places_in_groups(tmp_path):
 @pytest.mark.slow
 def test_killed_at_many_places_in_groups(tmp_path):
     assert try_kills(tmp_path, 120, run_in_groups) >= 115
+
+
+@pytest.mark.usefixtures("salted")
+def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_path):
+    """What was drawn and lost is drawn anew with other noise: nobody has seen it."""
+    total = lines_of_a_run(run, tmp_path)
+    for number in range(3):
+        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
+        killed_at(run, 1 + (2 * number + 1) * total // 6, path, counter, published)
+        run(path, counter, published)
+        with board(path, key=KEY, counter=counter) as stream:
+            kept = {release.step: release.to_bytes() for release in stream.releases()}
+        assert list(kept) == list(STEPS)
+        assert all(made == kept[step] for step, made in log_of(published))

@@ -68,7 +68,7 @@ def test_one_record_has_at_most_its_bound_whatever_the_centres():
 
 
 def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.streaming.store.new_salt", bytes)
+    monkeypatch.setattr("anechoic.runs.openings.new_salt", bytes)
     batches = [points(t, 400) for t in range(9)]
     promise = {**SETTING, "epsilon": 3.0, "horizon": 9, "key": KEY}
     expected = [release.to_bytes() for release in streaming.OnlineKMeans(**promise).steps(batches)]

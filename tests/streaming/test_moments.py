@@ -1,5 +1,7 @@
 """Moments and regression: exact without noise, and standard errors as measured."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from anechoic import streaming
 from anechoic.streaming.moments import HalfMatrix
 from anechoic.streaming.statistic import in_ball
 from tests.streaming.test_estimator import NoNoise
+
+SLOW = pytest.mark.slow
 
 
 def quiet(statistic):
@@ -44,17 +48,19 @@ def test_moments_of_vectors_beyond_the_bound_are_those_of_clipped_ones():
     assert np.allclose(value[1:], np.cov(x.T, bias=True), atol=1e-5)
 
 
-def test_regression_without_noise_is_that_with_its_ridge():
+def test_regression_raises_the_directions_that_the_noise_hides_and_no_others():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (3000, 2))
     y = x @ [2.0, -0.5]
     stream = quiet(streaming.LinearRegressionOf(2, 1.5, 3.0))
     stream.update(np.column_stack([x, y]))
     found = stream.release().only
-    ridge = 2.0 * stream.standard_deviations(0)["s"] * 1.5**2
-    expected = np.linalg.solve(x.T @ x + ridge * np.eye(2), x.T @ y)
-    assert np.allclose(found.value, expected, rtol=1e-5)
-    assert np.abs(found.value - [2.0, -0.5]).max() < 0.1
+    assert np.allclose(found.value, [2.0, -0.5], rtol=1e-5)
+    noise = 2.0 * stream.standard_deviations(0)["s"]
+    half = streaming.LinearRegressionOf(2, 1.0, 1.0)
+    for weak in (0.0, noise / 2, 4 * noise):
+        theta = half.decode(np.array([9 * noise, 0.0, weak, 9 * noise, weak]), noise / 2.0, 1.0).value
+        assert np.allclose(theta, [1.0, min(1.0, weak / noise)])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,24 @@ def test_standard_errors_are_those_measured(statistic, records):
     assert np.abs(ratio - 1).max() < 0.06 and abs(ratio.mean() - 1) < 0.02
 
 
+@pytest.mark.parametrize(
+    ("features", "records"), [(2, 20_000), *(pytest.param(5, n, marks=SLOW) for n in (20_000, 200_000))]
+)
+def test_intervals_of_a_regression_cover_its_coefficients_however_many_records_there_are(features, records):
+    statistic = streaming.LinearRegressionOf(features, 1.0, 1.0)
+    rng = np.random.default_rng(7)
+    x = rng.normal(0, 0.4 / math.sqrt(features), (records, features))
+    y = x @ rng.uniform(-0.6, 0.6, features) + rng.normal(0, 0.1, records)
+    batch, unit = np.column_stack([x, y]), 2**28
+    sums = statistic.total(statistic.read(batch), None, unit) / unit
+    truth = statistic.decode(sums, 1e-9, 1.0).value
+    covered = [
+        (found.low <= truth) & (truth <= found.high)
+        for found in (statistic.decode(sums + rng.normal(0, 20, len(sums)), 20.0, 1.96) for _ in range(2000))
+    ]
+    assert 0.94 < np.mean(covered) < 0.96
+
+
 def test_nothing_gives_something_finite():
     for statistic in (streaming.MomentsOf(1.0, 2), streaming.LinearRegressionOf(2, 1.0, 1.0)):
         estimate = quiet(statistic).release().only
@@ -90,8 +114,8 @@ def test_nothing_gives_something_finite():
         (lambda: streaming.MomentsOf(1.0, 2, [0.0]), "centre has 1 entries"),
         (lambda: streaming.LinearRegressionOf(0, 1.0, 1.0), "features=0"),
         (lambda: streaming.LinearRegressionOf(1, 1.0, 0.0), "target_bound=0.0"),
-        (lambda: quiet(streaming.LinearRegressionOf(1, 1.0, 1.0)).update([[1.0]]), "features and the target"),
-        (lambda: quiet(streaming.MomentsOf(1.0, 2)).update([1.0]), "is needed"),
+        (lambda: quiet(streaming.LinearRegressionOf(1, 1.0, 1.0)).update(np.ones((1, 1))), "is needed"),
+        (lambda: quiet(streaming.MomentsOf(1.0, 2)).update(np.ones(1)), "is needed"),
     ],
 )
 def test_bad_arguments_are_refused(make, words):

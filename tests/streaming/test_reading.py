@@ -10,7 +10,6 @@ import pytest
 
 from anechoic import streaming
 from anechoic.errors import GuaranteeError
-from anechoic.streaming import estimator
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -62,8 +61,7 @@ def test_other_threads_wait_until_it_is_kept(total, monkeypatch, read):
     assert waited == [True] and [made.step for made in found] == list(range(6))
 
 
-def test_an_iterator_of_releases_goes_on_beside_a_change(total, monkeypatch):
-    monkeypatch.setattr(estimator, "READ_AT_ONCE", 2)
+def test_an_iterator_of_releases_goes_on_beside_a_change(total):
     made = total.steps([[1.0]] * 5)
     begun = total.releases()
     first = next(begun)

@@ -158,12 +158,22 @@ def _add_plan(commands: Any) -> None:
 
 def _add_stream(commands: Any) -> None:
     stream = commands.add_parser("stream", help="release running statistics of a file, step by step")
-    stream.add_argument("--input", required=True, metavar="FILE", help=".csv, .jsonl, .parquet, or - for CSV")
+    stream.add_argument(
+        "--input", required=True, metavar="FILE", help=".csv, .jsonl (or .gz), .parquet, or -"
+    )
     stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
     stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
     stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
     stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
     stream.add_argument("--follow", metavar="PAUSE", help="the file grows: look again after 30s, 5min, …")
+    stream.add_argument("--force", action="store_true", help="steps that end after now by this clock, too")
+    stream.add_argument(
+        "--bad-share",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="of records that may be left out as they cannot be read (default: .5)",
+    )
     stream.add_argument("--timezone", default="UTC", metavar="ZONE", help="of times without offset")
     stream.add_argument("--count", action="store_true", help="how many records")
     for name, form in (
@@ -174,6 +184,7 @@ def _add_stream(commands: Any) -> None:
         ("distribution", "COLUMN:LOW:HIGH:WIDTH"),
     ):
         stream.add_argument(f"--{name}", action="append", default=[], metavar=form)
+    stream.add_argument("--by", metavar="COLUMN:A,B,…", help="each of these by groups, at the noise of one")
     stream.add_argument("--epsilon", type=float, required=True)
     stream.add_argument("--delta", type=float, default=1e-6, help="default: 1e-6")
     stream.add_argument("--horizon", type=count, metavar="STEPS", help="default: none")
@@ -181,9 +192,9 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--max-participations", type=count, help="of one unit, with --unit (default: 1)")
     stream.add_argument("--min-sep", type=count, metavar="STEPS", help="between two of them (default: 1)")
     stream.add_argument("--per-step", type=count, default=1, help="records of a unit in a step (default: 1)")
-    stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped; secret")
+    stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped")
     stream.add_argument("--counter", type=Path, metavar="FILE", help="shows an older state put back")
-    stream.add_argument("--key-env", metavar="NAME", help="environment variable with the key, 64 hex digits")
+    stream.add_argument("--key-env", metavar="NAME", help="variable with the key of --state, 64 hex digits")
     stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
     stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
     stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")

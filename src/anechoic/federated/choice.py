@@ -1,12 +1,16 @@
-"""Whom to ask: pseudo-random among those that may take part, the same for the same key, step and clients."""
+"""Whom to ask: first those that were charged with the open step already, then others; pseudo-random."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.errors import AnechoicError
-from anechoic.federated.clients import Clients
+from anechoic.federated.clients import ClientId, Clients
 from anechoic.federated.discipline import NEVER, Discipline
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.noise.integers import Integers as Drawn
@@ -32,12 +36,34 @@ class Starved(AnechoicError):
         when = (
             f"so many of them may in step {next_step} at the earliest"
             if next_step is not None
-            else "so many of them never may"
+            else "so many of them never may again"
         )
         super().__init__(
-            f"step {step} is starved: of {there} clients that are there {allowed} may take part, and {needed}"
-            f" are needed; {when}. {reason}"
+            f"step {step} is starved: of {there} clients that are there {allowed} may take part, and"
+            f" {needed} are needed; {when}. {reason}"
         )
+
+
+@dataclass
+class Attempts:
+    """Who was heard of in the short attempts of the open step; forgotten with its release, or at a restart.
+
+    A client that was silent twice while others answered makes room for fresh ones. Where nobody answered the
+    clients are not to blame.
+    """
+
+    present: set[ClientId] = field(default_factory=set)
+    silent: Counter[ClientId] = field(default_factory=Counter)
+
+    def note(self, asked: Iterable[ClientId], present: set[ClientId]) -> None:
+        """Remember a short attempt."""
+        if present:
+            self.present = set(present)
+            self.silent.update(client for client in asked if client not in present)
+
+    def rank(self, client: ClientId) -> int:
+        """0 for who was heard of last, 1 for who may be there, 2 for who is asked last."""
+        return 2 if self.silent[client] > 1 else int(client not in self.present)
 
 
 def chosen(
@@ -49,11 +75,16 @@ def chosen(
     most: int,
     fewest: int,
     key: bytes,
+    earlier: Attempts,
 ) -> Clients:
     """Up to `most` of the clients that may take part in `step`.
 
-    Which ones follows from the key, the step, the attempt and the clients that are there. No privacy rests
-    on it: nothing is amplified.
+    Those that were asked in it before come first: they are charged already, and a short attempt takes nobody
+    else out of the steps to come. Which ones among equals follows from the key, the step, the attempt and the
+    clients that are there. No privacy rests on it: nothing is amplified.
+
+    Args:
+        earlier: attempts of this step.
 
     Raises:
         Starved: if fewer than `fewest` may.
@@ -61,8 +92,14 @@ def chosen(
     candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
         raise _starved(ledger.discipline, ledger.first_steps(clients, step), step, fewest)
-    picked = np.zeros(len(clients), bool)
-    picked[candidates[_distinct(len(candidates), most, Drawn(key, "federated choice", step, attempt))]] = True
+    charged = ledger.charged(clients, step)[candidates]
+    again = candidates[charged]
+    ranks = np.array([earlier.rank(client) for client in clients.ids[again]], np.int64)
+    tiers = (again[ranks == 0], again[ranks == 1], candidates[~charged], again[ranks == 2])
+    picked, drawn = np.zeros(len(clients), bool), Drawn(key, "federated choice", step, attempt)
+    for tier in tiers:
+        left = most - int(np.count_nonzero(picked))
+        picked[tier[_distinct(len(tier), left, drawn)]] = True
     return clients.only(picked)
 
 
@@ -87,7 +124,8 @@ def _starved(discipline: Discipline, first: NDArray[np.int64], step: int, needed
     later, never = int(((first > step) & (first < NEVER)).sum()), int((first >= NEVER).sum())
     next_step = int(np.partition(first, needed - 1)[needed - 1]) if len(first) >= needed else NEVER
     reason = (
-        f"{later} may again in a later step, {never} never. {discipline.remedy()} The divisor stays as"
-        " it is: a smaller round is allowed down to min_replies, and has more noise for each client."
+        f"{later} may again in a later step, {never} never; but a step passes with its release only, so"
+        f" with these clients it stays so for ever. {discipline.remedy()} If there are no others, the run is"
+        " over. A smaller round is allowed down to min_replies: the divisor stays, and so does the noise."
     )
     return Starved(step, len(first), allowed, needed, None if next_step >= NEVER else next_step, reason)

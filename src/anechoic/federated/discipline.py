@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ Integers = NDArray[np.int64]
 
 #: The step at which a client may take part that never may again.
 NEVER = 2**62
+#: Clients there should be, of those that a plan needs at the very least.
+SPARE = 1.2
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,22 @@ class Discipline(ABC):
                 f" {counted(clients // per_round, 'round')} from one participation to the next."
             )
 
+    def tight(self, *, rounds: int, clients: int, per_round: int) -> str | None:
+        """What to say of a plan that so many clients can just fill, and fewer not; None where there is room.
+
+        Clients that are away, silent or charged for a short round come on top of those who rest.
+        """
+        most, apart = self.participation.max_participations_in(rounds), self.apart(rounds)
+        needed = max(per_round * apart, -(-per_round * rounds // most))
+        if apart == 1 or clients >= SPARE * needed:
+            return None
+        return (
+            f"{clients} clients for {counted(per_round, 'client')} x {apart} rounds that nobody takes part in"
+            f" twice ({self!r}) leave little to spare: {needed} are needed at least. Where more are away or"
+            f" silent for one round, no client can be asked any more, and the run ends. Plan for"
+            f" {math.ceil(SPARE * needed)} clients, smaller rounds or a shorter rest."
+        )
+
     def _possible(self, rounds: int, clients: int, per_round: int) -> str:
         """What such a plan can be changed to, as the beginning of a list; empty where nothing is left."""
 
@@ -111,7 +130,7 @@ class Discipline(ABC):
 
     def remedy(self) -> str:
         """What helps where too few clients are allowed."""
-        return "Wait until others are there: steps pass with releases, not with time."
+        return "Wait until others are there."
 
     def describe(self) -> dict[str, Any]:
         """Kind and settings, as plain data, by which a run is recognised."""
@@ -179,10 +198,7 @@ class Cohorts(Discipline):
         )
 
     def remedy(self) -> str:
-        return (
-            "Wait until more clients of this cohort are there, or plan fewer cohorts or smaller rounds: the"
-            " cohort is the same until its step is released."
-        )
+        return "Wait until more clients of this cohort are there, or plan fewer cohorts or smaller rounds."
 
     def describe(self) -> dict[str, Any]:
         return {"kind": type(self).__name__, "count": self.count, "given": self.given is not None}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
 from typing import Any
 
 from anechoic._validate import positive_float, positive_int
@@ -47,6 +46,16 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
         )
 
 
+def asked_per_round(clients_per_round: int, over_selection: float) -> int:
+    """Most clients asked in a round: the first `clients_per_round` replies of them are taken.
+
+    Raises:
+        ValueError: for a part that is negative or not finite.
+    """
+    part = over_selection and positive_float("over_selection", over_selection)
+    return math.ceil(round(clients_per_round * (1 + part), 9))
+
+
 def check_fewest(min_replies: int, clients_per_round: int) -> int:
     """`min_replies`, from 1 to `clients_per_round`.
 
@@ -59,25 +68,6 @@ def check_fewest(min_replies: int, clients_per_round: int) -> int:
             " released. Ask more clients, or let fewer answers be enough."
         )
     return int(min_replies)
-
-
-def checked_setting(setting: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What must be the same at every opening, as plain data that a file can hold.
-
-    Raises:
-        ValueError: for something that JSON has no form for.
-    """
-    if setting is None:
-        return {}
-    remedy = "give a mapping from names to texts, numbers, lists and mappings of these."
-    if not isinstance(setting, Mapping):
-        raise ValueError(f"setting={setting!r} must be plain data: {remedy}")
-    found = dict(setting)
-    try:
-        json.dumps(found, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"setting={setting!r} must be plain data ({error}): {remedy}") from error
-    return found
 
 
 def check_rounds(mechanism: Mechanism) -> None:

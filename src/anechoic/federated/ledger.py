@@ -106,6 +106,12 @@ class ParticipationLedger:
         places = clients.places
         return self.discipline.allows(step, self._last[places], self._count[places], clients.groups)
 
+    def charged(self, clients: Clients, step: int) -> NDArray[np.bool_]:
+        """Who was asked in `step` already: another time costs nothing."""
+        clients.check_of(self)
+        found: NDArray[np.bool_] = self._last[clients.places] == step
+        return found
+
     def charge(self, clients: Clients, step: int) -> list[ClientEntry]:
         """Note that they take part in `step`; the entries that changed, for the state.
 
@@ -131,7 +137,7 @@ class ParticipationLedger:
         nearest = int(self._nearest[:used].min(initial=_APART))
         return Summary(
             int((count > 0).sum()),
-            int(count.sum()),
+            int(count.sum(dtype=np.int64)),
             int(count.max(initial=0)),
             None if nearest == _APART else nearest,
         )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from anechoic._validate import flag
 from anechoic.federated.state import RunInMemory, RunState
 from anechoic.federated.store import RunStore
-from anechoic.keys import checked_key, new_key
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None
@@ -21,8 +20,8 @@ def opened(
     key: bytes | None,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
-) -> tuple[RunState, bytes, bytes]:
-    """(state, key, salt) of a run, in memory where no path is given.
+) -> RunState:
+    """The state of a run, in memory where no path is given.
 
     Raises:
         ValueError: for a counter without a state, a key that is none, or `adopt` that is no bool.
@@ -30,8 +29,7 @@ def opened(
     """
     adopt = flag("adopt", adopt)
     if state is not None:
-        store = RunStore(state, identity=identity, key=key, counter=counter, adopt=adopt)
-        return store, store.key, store.salt
+        return RunStore(state, identity=identity, key=key, counter=counter, adopt=adopt)
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the directory that it counts for.")
-    return RunInMemory(), new_key() if key is None else checked_key(key), b""
+    return RunInMemory(key)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Literal, get_args
 
 from anechoic import optimize
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import check_rounds
+from anechoic.federated.fitting import asked_per_round, check_rounds
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.mechanism.rows import on_finest_grid
@@ -18,13 +19,22 @@ from anechoic.sampling import External
 from anechoic.strategies import ColumnNormalized, FullTree, Identity, Strategy
 from anechoic.workloads import prefix_sum
 
+_log = logging.getLogger(__name__)
+
 #: What `plan_rounds(mechanism=…)` takes.
 Choice = Literal["auto", "blt", "banded", "tree", "identity"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
 LossOfRounds = Literal["rms", "max"]
 LOSSES: tuple[LossOfRounds, ...] = get_args(LossOfRounds)
-#: Delta is so many clients to the power of minus this, where none is given.
+#: Delta is so many clients to the power of minus this, where none is given, and where that is small enough.
 DELTA_POWER = 1.1
+MOST_DELTA = 1e-3
+#: Without a budget the noise may keep so many bytes, but so many rows at least and at most.
+FLOOR, FEWEST_ROWS, MOST_ROWS = 2**30, 4, 64
+#: A coordinate of a row of noise, float64.
+BYTES = 8
+#: "auto" takes more bytes than these only where they lower the loss by more than this part.
+FREE, WORTH = 2**26, 0.1
 
 
 def plan_rounds(
@@ -41,7 +51,8 @@ def plan_rounds(
     adjacency: str = "zero_out",
     mechanism: Choice = "auto",
     loss: LossOfRounds = "rms",
-    memory: int = 64,
+    memory_budget: float | None = None,
+    over_selection: float = 0.0,
 ) -> Mechanism:
     """The mechanism of least error in the model that gives (epsilon, delta) for one client.
 
@@ -51,18 +62,22 @@ def plan_rounds(
     Args:
         rounds: releases n, >= 1.
         clients: N that there are, or are expected; for delta and the arithmetic of the supply.
-        clients_per_round: m, most clients of one round, and the divisor of every sum.
+        clients_per_round: m, replies that a round takes, and the divisor of every sum.
         discipline: `Cohorts(b)` or `CoolDown(b, k)`.
-        epsilon, delta: of all rounds together; delta = clients ** -1.1 where none is given.
+        epsilon, delta: of all rounds together; delta = clients ** -1.1 where none is given, which is refused
+            for fewer than 534 clients: a mechanism of delta = .08 may publish one of ten clients whole.
         dimension: parameters that are trained, as `Layout.dimension`.
         clip_norm: largest 2-norm of one client's update, > 0.
         unit: what one client is, for statements: "client" or "user".
         adjacency: "zero_out" or "replace_one".
         mechanism: "blt" (at most four buffers), "banded" (Toeplitz, its columns normalised, of as many bands
             as the separation and the memory allow), "tree" (full Honaker), "identity" (independent noise),
-            or "auto" for the one of least loss among them.
+            or "auto" for the one of least loss among them; where noise takes more than 64 MiB, for the one of
+            least memory whose loss is within a tenth of the least.
         loss: "rms" or "max" over the rounds.
-        memory: rows of noise, `dimension` numbers each, that "banded" and "auto" may keep, >= 1.
+        memory_budget: bytes that the rows of noise may take in memory, and once more on disk: 8 for each of
+            `dimension` entries of a row. None for 1 GiB, with 4 to 64 rows. Bounds "banded" and "auto".
+        over_selection: of the server, for the arithmetic of the supply.
 
     Returns:
         With sums and noise on a grid where rows can be rounded exactly (docs/proofs/float-safe.md).
@@ -85,20 +100,33 @@ def plan_rounds(
         raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
     one_of("mechanism", mechanism, CHOICES)
     one_of("loss", loss, LOSSES)
-    rows = positive_int("memory", memory)
     entries = positive_int("dimension", dimension)
-    discipline.check_supply(
-        rounds=n,
-        clients=positive_int("clients", clients, minimum=2),
-        per_round=positive_int("clients_per_round", clients_per_round),
-    )
+    rows = _rows_within(memory_budget, entries)
+    supply = {
+        "rounds": n,
+        "clients": positive_int("clients", clients, minimum=2),
+        "per_round": asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
+    }
+    discipline.check_supply(**supply)
+    if (tight := discipline.tight(**supply)) is not None:
+        _log.warning("%s", tight)
+    delta = default_delta(clients) if delta is None else fraction("delta", delta)
     participation = discipline.participation
     sampling = External(participation, clients_per_round, steps=n, examples=clients)
     candidates = list(_candidates(mechanism, n, participation, rows, loss))
     workload = prefix_sum(n)
-    best = min(candidates, key=lambda strategy: loss_of(workload, strategy, participation, loss))
+    losses = [loss_of(workload, strategy, participation, loss) for strategy in candidates]
+    fitting = [
+        (strategy.recurrence().rows, found, strategy)
+        for strategy, found in zip(candidates, losses, strict=True)
+        if mechanism != "auto" or strategy.recurrence().rows <= rows
+    ]
+    least = min(found for _, found, _ in fitting)
+    best = min(
+        (one for one in fitting if one[1] <= (1 + WORTH) * least),
+        key=lambda one: (max(FREE, one[0] * BYTES * entries), one[1]),
+    )[2]
     epsilon = positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0.")
-    delta = clients**-DELTA_POWER if delta is None else fraction("delta", delta)
 
     def made(bits: int | None) -> Mechanism:
         return calibrate(
@@ -115,6 +143,32 @@ def plan_rounds(
     planned = on_finest_grid(made, entries)
     check_rounds(planned)
     return planned
+
+
+def _rows_within(memory_budget: float | None, dimension: int) -> int:
+    """Rows of noise that a budget has room for, at least one."""
+    row = BYTES * dimension
+    if memory_budget is None:
+        return min(MOST_ROWS, max(FEWEST_ROWS, FLOOR // row))
+    budget = positive_float("memory_budget", memory_budget, remedy="Give bytes, such as 2e9.")
+    if budget < row:
+        raise ValueError(
+            f"memory_budget={memory_budget} has no room for one row of noise: {row} bytes ({dimension}"
+            " parameters of 8). Give more, or mechanism='identity'."
+        )
+    return int(budget // row)
+
+
+def default_delta(clients: int) -> float:
+    """The delta of so many clients, where it is one that can be meant."""
+    delta: float = clients**-DELTA_POWER
+    if delta > MOST_DELTA:
+        raise ValueError(
+            f"delta is not given, and for clients={clients} it would be clients**-{DELTA_POWER}"
+            f" = {delta:.3g}: a mechanism that publishes all of one client with that probability has it. Give"
+            " delta= yourself, such as delta=1e-5."
+        )
+    return delta
 
 
 def _candidates(

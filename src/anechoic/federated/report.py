@@ -115,8 +115,9 @@ def statement_of_run(
         ("Trusted", _trust(unit, single, sums)),
         (
             "Not protected",
-            f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether it"
-            " answers shows that. Metrics, counts and whatever else a message carries beside the update",
+            f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether"
+            " or how soon it answers shows that. Metrics, counts and whatever else a message carries beside"
+            " the update",
         ),
         ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
         ("Proof", "docs/proofs/federated.md"),

@@ -22,6 +22,7 @@ Model = dict[str, np.ndarray[Any, Any]]
 
 FOREIGN = "a client that was not asked"
 DUPLICATE = "a second reply of one client"
+ENOUGH = "more replies than the round asked for"
 LATE = "late: the round is over"
 OTHER_ROUND = "a reply to another round"
 FAILED = "an error or nothing readable in place of an update"
@@ -46,6 +47,8 @@ class Asked:
         reasons: of refusals so far.
         single, sums: replies of one client that reached the server, and sums of several.
         counted: clients whose updates are in the sum, as far as can be seen.
+        target: replies at which the round is full, and takes no more.
+        present: clients that were heard of, whether they answered or not; a further attempt asks them first.
 
     One thread at a time adds to a round.
     """
@@ -62,6 +65,7 @@ class Asked:
         clip_norm: float,
         grid_bits: int,
         name: str,
+        target: int,
     ) -> None:
         self.step, self.attempt, self.resumed = step, attempt, resumed
         self.clients = tuple(clients)
@@ -77,7 +81,8 @@ class Asked:
         }
         self.reasons: Counter[str] = Counter()
         self.single = self.sums = self.counted = 0
-        self.open = True
+        self.open, self.target = True, target
+        self.present: set[ClientId] = set()
         self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
         self._waiting = set(self.clients)
         self._total: Integers = np.zeros(layout.dimension, np.int64)
@@ -85,6 +90,11 @@ class Asked:
     @property
     def answered(self) -> int:
         return len(self.clients) - len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many have answered as the sum is divided by: who was asked beyond that is not needed."""
+        return self.answered >= self.target
 
     @property
     def total(self) -> Integers:
@@ -133,8 +143,8 @@ class Asked:
             None, or the reason of the refusal: the round is over.
 
         Raises:
-            ValueError: for clients that were not asked, or that are in two sums; for a sum of another shape
-                or dtype. That is no client's doing.
+            ValueError: for clients that were not asked, that are in two sums, or more than the round takes;
+                for a sum of another shape or dtype. That is no client's doing.
         """
         members = listed(clients)
         if not self.open:
@@ -144,6 +154,11 @@ class Asked:
                 f"clients holds somebody twice, or somebody who was not asked in step {self.step} or has"
                 " been added already: a client is part of one sum."
             )
+        if self.answered + len(members) > self.target:
+            raise ValueError(
+                f"clients holds {len(members)}, and {self.answered} have answered: the round of this"
+                f" step takes {self.target} in all, by which its sum is divided. Close the sum at so many."
+            )
         given = np.asarray(total)
         if given.dtype != np.int64 or given.shape != self._total.shape:
             raise ValueError(
@@ -151,6 +166,7 @@ class Asked:
                 f" {self._total.shape} is needed."
             )
         self._waiting.difference_update(members)
+        self.present.update(members)
         self.sums += 1
         self.counted += len(members)
         bound = len(members) * 2**self._bits
@@ -170,7 +186,10 @@ class Asked:
             return FOREIGN
         if not known:
             return DUPLICATE if replied else FOREIGN
+        if self.full:
+            return ENOUGH
         self._waiting.discard(client)
+        self.present.add(client)
         return None
 
     def _take(self, reply: Any) -> str | None:

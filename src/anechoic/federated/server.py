@@ -13,10 +13,10 @@ import numpy as np
 
 from anechoic._validate import Array, positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
-from anechoic.federated.choice import Starved, chosen
+from anechoic.federated.choice import Attempts, Starved, chosen
 from anechoic.federated.clients import Clients
 from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import check_fewest, check_fits, checked_setting
+from anechoic.federated.fitting import asked_per_round, check_fewest, check_fits
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.opening import Key, opened
@@ -28,6 +28,7 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
+from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.units.ids import plain_id
 
@@ -48,21 +49,26 @@ class Server:
         initial: model by name, as `Layout.of` reads it.
         mechanism: as `plan_rounds` makes it: External(discipline.participation, clients_per_round, rounds).
         discipline: `Cohorts` or `CoolDown`.
-        clients_per_round: most clients asked in a round, and the divisor of every sum, >= 1 (m).
+        clients_per_round: replies that a round takes, and the divisor of every sum, >= 1 (m).
+        over_selection: how many more are asked, and charged, as a part of m, >= 0: with .3 a round asks
+            1.3 m clients and is full with the first m replies, so that it waits for no straggler.
         clip_norm: for a check: that of the mechanism.
         optimizer: of the server.
         min_replies: fewest clients that a round is begun with, and that must answer for a release.
         exclude: names of arrays that are sent but not trained.
         state: a directory by which the run outlives this process; see `store.RunStore`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state. Without a state,
-            use a key for one run only.
-        counter: path of a file, kept elsewhere, by which an older state is recognised.
+        key: 32 secret bytes or a function that gives them, which are then not in the state, and with which
+            everything private in it is encrypted. Noise follows from the key and from what is drawn whenever
+            a run is begun or opened: no two servers of one key share any.
+        counter: path of a file, kept elsewhere, by which an older state is recognised. Once given, the state
+            cannot be opened without.
         adopt: take a state that was moved or copied.
         setting: what else must be the same whenever the state is opened, as plain data: how clients are
             known, say.
 
     Attributes:
         mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
+        asked_per_round: most clients asked in a round.
 
     Raises:
         ValueError: for an argument out of range or of another kind.
@@ -77,6 +83,7 @@ class Server:
         mechanism: Mechanism,
         discipline: Discipline,
         clients_per_round: int,
+        over_selection: float = 0.0,
         clip_norm: float | None = None,
         optimizer: ServerOptimizer | None = None,
         min_replies: int = 1,
@@ -90,6 +97,7 @@ class Server:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
         self.mechanism, self.discipline = mechanism, discipline
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
+        self.asked_per_round = asked_per_round(self.clients_per_round, over_selection)
         self.min_replies = check_fewest(min_replies, self.clients_per_round)
         self.optimizer = SGD() if optimizer is None else optimizer
         if not isinstance(self.optimizer, ServerOptimizer):
@@ -108,17 +116,15 @@ class Server:
         adopt: bool,
     ) -> None:
         secret = key() if callable(key) else key
-        self._state, self._key, salt = opened(
-            state, identity=self._identity(), key=secret, counter=counter, adopt=adopt
-        )
+        self._state = opened(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
+        self._key = self._state.key
+        self._folder = None if state is None else os.path.abspath(state)
         try:
-            # one key may serve several runs: their noise differs by the salt
-            address = f"federated noise {salt.hex()} {self.mechanism.fingerprint}"
-            self._noise = NoiseRows(
-                self.mechanism, self.layout.dimension, derive(self._key, address, size=32)
-            )
+            noise = derive(self._key, f"federated noise {self.mechanism.fingerprint}", size=32)
+            self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise, self._state.openings)
             self._ledger = ParticipationLedger(self.discipline, self._key, self._state.entries())
             self._round: Asked | None = None
+            self._attempts = Attempts()
             self._standing = self._state.load() or self._first()
             self._remember()
             self._like.update(self._standing.fixed)
@@ -172,6 +178,11 @@ class Server:
         """Whether there is a state directory."""
         return self._state.durable
 
+    @property
+    def folder(self) -> str | None:
+        """The state directory, as an absolute path; None without one."""
+        return self._folder
+
     # -- a round ---------------------------------------------------------------------------------
 
     def clients(self, available: Any) -> Clients:
@@ -211,9 +222,10 @@ class Server:
                 clients,
                 standing.step,
                 standing.attempt,
-                most=self.clients_per_round,
+                most=self.asked_per_round,
                 fewest=self.min_replies,
                 key=self._key,
+                earlier=self._attempts,
             )
         except Starved:
             with self._state.transaction():
@@ -222,7 +234,7 @@ class Server:
             raise
         after = _copy(standing)
         after.asked = tuple(map(plain_id, picked.ids))
-        after.tally.smaller += len(picked) < self.clients_per_round
+        after.tally.smaller += len(picked) < self.asked_per_round
         self._failed = True
         with self._state.transaction():
             self._state.charge(self._ledger.charge(picked, standing.step))
@@ -245,7 +257,8 @@ class Server:
             layout=self.layout,
             clip_norm=self.clip_norm,
             grid_bits=self.grid_bits,
-            name=derive(self._key, "federated round", *numbers, size=16).hex(),
+            name=derive(self._key, f"federated round {self._state.salt.hex()}", *numbers, size=16).hex(),
+            target=self.clients_per_round,
         )
         return self._round
 
@@ -271,6 +284,10 @@ class Server:
             update = self._end(after, asked, enough)
         self._standing, self._failed = after, False
         self._round = None
+        if enough:
+            self._attempts = Attempts()
+        else:
+            self._attempts.note(asked.clients, asked.present)
         return Closed(
             enough,
             asked.step,

@@ -15,6 +15,9 @@ from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
 from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.optimizers import Memory
+from anechoic.keys import checked_key, new_key
+from anechoic.runs import openings
+from anechoic.runs.openings import Opening
 
 
 @dataclass
@@ -77,9 +80,14 @@ class RunState(Protocol):
 
     Attributes:
         durable: whether it outlives the process.
+        key, salt: of the run.
+        openings: from which row of noise on which salt holds.
     """
 
     durable: bool
+    key: bytes
+    salt: bytes
+    openings: list[Opening]
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
@@ -116,6 +124,11 @@ class RunInMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
 
     durable = False
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.key = new_key() if key is None else checked_key(key)
+        self.salt = openings.new_salt()
+        self.openings = [(0, openings.new_salt())]  # two servers with one key share no noise
 
     def transaction(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -2,8 +2,7 @@
 
 Everything small is one SQLite file, in which a charge or a release is one transaction. Vectors are files
 beside it: on disk before the commit that names them, with their digests. So a server that is killed goes on
-before an instruction or after it; and a release that was lost before its commit was seen by nobody, so that
-its row of noise may be used again.
+before an instruction or after it; and a release that was lost before its commit was seen by nobody.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,18 +24,20 @@ from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.runs.row_sum import RowSum
-from anechoic.runs.state_file import StateFile, digest_of_parts, new_salt
-from anechoic.units.ids import DIGEST
+from anechoic.runs.sealing import filled
+from anechoic.runs.state_file import StateFile, digest_of_parts
 
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
+_ENTRY = struct.Struct("<QQQ")
 
 
 class RunStore(StateFile):
     """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunState`.
 
-    The directory holds the noise of past rounds, the key unless one is given, and the ids of the clients of
-    the open round: it is as secret as the data. Of clients that took part before it holds keyed digests.
+    The directory holds models as released, in the clear. The noise of past rounds, the ids of the clients of
+    the open round, and what clients that took part did, by keyed digests of them, are sealed. The key is in
+    there too unless one is given: then it is as secret as the data.
 
     Args:
         path: directory; it is made, for its owner alone, where there is none, in a folder that exists.
@@ -47,12 +49,10 @@ class RunStore(StateFile):
     """
 
     KIND = "federated run"
-    FORMAT = 1
+    FORMAT = 2
     SCHEMA = (
-        "CREATE TABLE standing (one INTEGER PRIMARY KEY CHECK (one = 1), head TEXT NOT NULL,"
-        " digest BLOB NOT NULL)",
-        "CREATE TABLE clients (client BLOB PRIMARY KEY, steps INTEGER NOT NULL, last INTEGER NOT NULL,"
-        " nearest INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE standing (one INTEGER PRIMARY KEY CHECK (one = 1), sealed BLOB NOT NULL)",
+        "CREATE TABLE clients (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID",
     )
     NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
     AGAIN = "ask again: an open round has the same clients"
@@ -82,49 +82,50 @@ class RunStore(StateFile):
         folder.mkdir(mode=0o700, exist_ok=True)
         self._vectors = Vectors(folder)
         self._files: dict[str, list[str]] = {}
-        super().__init__(
-            folder / "state.db", identity=identity, salt=new_salt(), key=key, counter=counter, adopt=adopt
-        )
+        self._head: dict[str, Any] | None = None
+        self._saved, self._sum = "", RowSum()
+        super().__init__(folder / "state.db", identity=identity, key=key, counter=counter, adopt=adopt)
         self._sweep()
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._set("ledger", RowSum().digest)
+    def _read_public(self, meta: dict[str, Any]) -> None:
+        """What is published are the models, each with a digest of its own."""
 
-    def _check_content(self, meta: dict[str, Any]) -> None:
-        rows = self._database.execute("SELECT client, steps, last, nearest FROM clients")
-        self._entries = [ClientEntry(bytes(client), *numbers) for client, *numbers in rows]
-        self._sum = RowSum(map(_row, self._entries))
-        known = {entry.digest for entry in self._entries}
-        if self._sum.digest != meta["ledger"] or any(len(digest) != DIGEST for digest in known):
+    def _public(self) -> bytes:
+        return digest_of_parts("federated run", self.identity.encode())
+
+    def _private(self) -> dict[str, Any]:
+        return {"ledger": self._sum.digest.hex(), "standing": self._saved}
+
+    def _read_private(self, private: dict[str, Any]) -> None:
+        self._saved = str(private["standing"])
+        rows = self._database.run("SELECT id, sealed FROM clients")
+        self._sum = RowSum(rows)
+        if self._sum.digest.hex() != private["ledger"]:
             raise CheckpointError(
                 f"the ledger in state file {self.path} is damaged, so who took part cannot be told."
                 f" {self.NEW_RUN}"
             )
-        self._ledger = {entry.digest: entry for entry in self._entries}
+        self._sealed = dict(rows)
+        self._entries = [
+            ClientEntry(client, *_ENTRY.unpack(self.seal.open(b"client" + client, sealed)))
+            for client, sealed in rows
+        ]
         self._head = self._read_head()
         self._files = {} if self._head is None else self._head["files"]
 
     def _read_head(self) -> dict[str, Any] | None:
-        found = self._database.execute("SELECT head, digest FROM standing").fetchone()
-        if found is None:
-            if self.commits:
-                raise CheckpointError(f"state file {self.path} has lost its open round. {self.NEW_RUN}")
+        found = self._database.run("SELECT sealed FROM standing")
+        if not found and not self._saved:
             return None
-        text, digest = found
-        if digest_of_parts(text) != digest:
-            raise CheckpointError(f"the open round in state file {self.path} is damaged. {self.NEW_RUN}")
-        head: dict[str, Any] = json.loads(text)
-        if (head["commits"], head["ledger"]) != (self.commits, self._sum.digest.hex()):
+        sealed = bytes(found[0][0]) if found else b""
+        if digest_of_parts("standing", sealed).hex() != self._saved:
             raise CheckpointError(
-                f"state file {self.path} holds parts of two states: a commit was cut short, and its"
-                f" journal is not beside it. Put {self.path.name}-journal back; else: {self.NEW_RUN}"
+                f"the open round in state file {self.path} is damaged or of another time. {self.NEW_RUN}"
             )
+        head: dict[str, Any] = json.loads(self.seal.open(b"standing", sealed))
         return head
-
-    def _seal(self) -> None:
-        self._set("ledger", self._sum.digest)
 
     @property
     def releases_made(self) -> int:
@@ -164,7 +165,7 @@ class RunStore(StateFile):
     def noise(self) -> NoiseMemory | None:
         if "noise" not in self._files:
             return None
-        arrays = self._vectors.read(self._files["noise"], self.NEW_RUN)
+        arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
         step, rows = int(arrays["step"]), arrays["rows"]
         return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
 
@@ -172,14 +173,16 @@ class RunStore(StateFile):
         return self._entries
 
     def charge(self, entries: Iterable[ClientEntry]) -> None:
-        changed = list(entries)
-        for entry in changed:
-            before = self._ledger.get(entry.digest)
-            if before is not None:
-                self._sum.remove(_row(before))
-            self._sum.add(_row(entry))
-            self._ledger[entry.digest] = entry
-        self._database.executemany("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", map(_row, changed))
+        rows = []
+        for entry in entries:
+            client = entry.digest
+            sealed = self.seal.close(b"client" + client, _ENTRY.pack(entry.count, entry.last, entry.nearest))
+            if client in self._sealed:
+                self._sum.remove((client, self._sealed[client]))
+            self._sum.add((client, sealed))
+            self._sealed[client] = sealed
+            rows.append((client, sealed))
+        self._database.many("INSERT OR REPLACE INTO clients VALUES (?, ?)", rows)
 
     def save(self, standing: RunStanding) -> None:
         if "model" not in self._files:
@@ -188,17 +191,15 @@ class RunStore(StateFile):
             {
                 "step": standing.step,
                 "attempt": standing.attempt,
-                "commits": self.commits + 1,  # of the transaction that this is part of
-                "ledger": self._sum.digest.hex(),
                 "asked": None if standing.asked is None else [_written_id(c) for c in standing.asked],
                 "memory": len(standing.memory),
                 "files": self._files,
                 "tally": {**vars(standing.tally), "refused": dict(standing.tally.refused)},
             }
         )
-        self._database.execute(
-            "INSERT OR REPLACE INTO standing VALUES (1, ?, ?)", (head, digest_of_parts(head))
-        )
+        sealed = self.seal.close(b"standing", filled(head))
+        self._saved = digest_of_parts("standing", sealed).hex()
+        self._database.run("INSERT OR REPLACE INTO standing VALUES (1, ?)", (sealed,))
 
     def save_model(self, standing: RunStanding) -> None:
         self._write_model(standing)
@@ -207,7 +208,7 @@ class RunStore(StateFile):
     def save_noise(self, noise: NoiseMemory) -> None:
         rows = np.frombuffer(noise.data, noise.dtype).reshape(noise.shape)
         arrays = {"step": np.array(noise.step), "rows": rows}
-        self._files = {**self._files, "noise": self._vectors.write("noise", noise.step, arrays)}
+        self._files = {**self._files, "noise": self._vectors.write("noise", noise.step, arrays, self.seal)}
 
     def rows_between(self, rows: int) -> float:
         # a snapshot is `rows` vectors: so it costs a release no more than writing one; a restart makes the
@@ -240,10 +241,6 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
             " correct the path."
         )
     return folder
-
-
-def _row(entry: ClientEntry) -> tuple[bytes, int, int, int]:
-    return entry.digest, entry.count, entry.last, entry.nearest
 
 
 def _written_id(client: ClientId) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.files import reading, writing
+from anechoic.runs.sealing import SEALED, Sealer
 
 _MAGIC = b"anechoic federated vectors 1\n"
 _NAME = re.compile(r"\.?(model|noise)-[0-9]+-[0-9a-f]{16}\.bin(\.partial)?")
@@ -31,23 +32,38 @@ class Vectors:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, kind: str, step: int, arrays: Named) -> list[str]:
+    def write(self, kind: str, step: int, arrays: Named, seal: Sealer | None = None) -> list[str]:
         """[name, digest] of a new file that is on disk.
 
         Args:
             kind: "model" or "noise".
             step: for the eye.
             arrays: by name, not of objects.
+            seal: for arrays that are private.
         """
         name = f"{kind}-{step}-{secrets.token_hex(8)}.bin"
-        head = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+        try:
+            return self._written(name, arrays, seal)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing"
+                " was released. Make room on the disk, and open the state again."
+            ) from error
+
+    def _written(self, name: str, arrays: Named, seal: Sealer | None) -> list[str]:
+        head = {of: [array.dtype.str, list(array.shape)] for of, array in arrays.items()}
         with writing(self._folder / name, _MAGIC) as file:
             file.write(json.dumps(head).encode() + b"\n")
-            for array in arrays.values():
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            for of, array in arrays.items():
+                content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                for start in range(0, len(content), _CHUNK):
+                    part = content[start : start + _CHUNK]
+                    file.write(part if seal is None else seal.close(_piece(name, of, start), part))
         return [name, file.digest.hexdigest()]
 
-    def read(self, written: list[str], again: str) -> dict[str, np.ndarray[Any, Any]]:
+    def read(
+        self, written: list[str], again: str, seal: Sealer | None = None
+    ) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays of a file that `write` made; `again` says what to do where they cannot be had.
 
         Raises:
@@ -61,7 +77,7 @@ class Vectors:
                     stated = raw.read(len(_MAGIC) + len(digest))[len(_MAGIC) :]
                 if stated.decode("ascii", "replace") != digest:
                     raise CheckpointError(f"{source} is another file than the one that was committed.")
-                return dict(_arrays(file))
+                return dict(_arrays(file, seal, name))
         except CheckpointError as error:
             raise CheckpointError(f"{error} Put the file back that the run wrote; else: {again}") from error
 
@@ -72,19 +88,34 @@ class Vectors:
                 path.unlink(missing_ok=True)
 
 
-def _arrays(file: Any) -> Any:
+def _arrays(file: Any, seal: Sealer | None, name: str) -> Any:
     line = bytearray()
     while not line.endswith(b"\n"):
-        byte = file.read(1)
-        if not byte:
-            raise CheckpointError("the file ends in its head.")
-        line += byte
-    for name, (dtype, shape) in json.loads(line).items():
+        line += _exactly(file, 1, "head")
+    for of, (dtype, shape) in json.loads(line).items():
         array = np.empty(tuple(shape), np.dtype(dtype))
-        part = memoryview(array.reshape(-1).view(np.uint8).data)
-        while part:
-            count = file.readinto(part[:_CHUNK])
-            if not count:
-                raise CheckpointError("the file ends in an array.")
-            part = part[count:]
-        yield name, array
+        content = memoryview(array.reshape(-1).view(np.uint8).data)
+        for start in range(0, len(content), _CHUNK):
+            part = content[start : start + _CHUNK]
+            if seal is None:
+                part[:] = _exactly(file, len(part), "array")
+            else:
+                sealed = _exactly(file, len(part) + SEALED, "array")
+                part[:] = seal.open(_piece(name, of, start), sealed)
+        yield of, array
+
+
+def _piece(name: str, of: str, start: int) -> bytes:
+    """Under what a piece of an array is sealed: its file, its array and its place."""
+    return f"vectors {name} {of} {start}".encode()
+
+
+def _exactly(file: Any, size: int, what: str) -> bytes:
+    found = bytearray(size)
+    part = memoryview(found)
+    while part:
+        count = file.readinto(part)
+        if not count:
+            raise CheckpointError(f"the file ends in its {what}.")
+        part = part[count:]
+    return bytes(found)

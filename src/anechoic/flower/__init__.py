@@ -11,7 +11,6 @@ import anechoic.flower.extra  # noqa: F401  first: it says which extra is missin
 from anechoic.flower.client import ClippedUpdate, as_arrays, at_most, clipped_update, clipped_update_mod
 from anechoic.flower.grid import Fate, InProcessGrid
 from anechoic.flower.identity import ClientIdentity, Labels, Partitions, PublicKeys
-from anechoic.flower.signer import Signer, read_signers
 from anechoic.flower.strategy import CorrelatedFedOpt
 
 __all__ = [
@@ -23,10 +22,8 @@ __all__ = [
     "Labels",
     "Partitions",
     "PublicKeys",
-    "Signer",
     "as_arrays",
     "at_most",
     "clipped_update",
     "clipped_update_mod",
-    "read_signers",
 ]

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from anechoic.federated import secure_sum
 from anechoic.federated.grid import to_grid
 from anechoic.federated.layout import Layout
 from anechoic.federated.secure_sum import Refused, Stage
-from anechoic.flower.masked import client_id, context_of, digest_of, fields_of, records_of
+from anechoic.flower.masked import client_id, context_of, fields_of, records_of
 from anechoic.flower.records import (
     ARRAYS,
     CONFIG,
@@ -41,9 +41,10 @@ from anechoic.flower.records import (
     WHO,
     arrays_of,
     asked_of,
+    digest_of_arrays,
+    digest_of_config,
     vector_record,
 )
-from anechoic.flower.signer import Signer
 
 _log = getLogger("flwr")
 
@@ -146,22 +147,18 @@ class ClippedUpdate:
             None for none.
         largest_clip_norm: a server that asks for a larger clip norm is refused; None for no limit.
         masked_only: whether a server that asks for the update without masks is refused.
-        smallest_threshold: with masks, the smallest number of clients in a sum that is accepted, >= 2.
-        signer: by what this client signs the keys of its masks, from its `Context`: such as
-            `Signer.of_node`, which reads files. It then takes part in signed masked sums only, and makes no
-            masks with keys that no client it knows has signed. None for no signatures. One key a node.
+        smallest_sum: with masks, the smallest number of clients in a sum that is accepted, >= 2.
 
     Raises:
-        ValueError: at construction, for metrics given as one string, a limit that is not positive,
-            masked_only that is neither True nor False, or a signer that is no function.
+        ValueError: at construction, for metrics given as one string, a limit that is not positive, or
+            masked_only that is neither True nor False.
     """
 
     metrics: Collection[str] = ()
     identity: str | None = "partition-id"
     largest_clip_norm: float | None = None
     masked_only: bool = False
-    smallest_threshold: int = 2
-    signer: Callable[[Context], Signer] | None = None
+    smallest_sum: int = secure_sum.SMALLEST_SUM
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, str):
@@ -171,12 +168,7 @@ class ClippedUpdate:
         if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
             raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
         flag("masked_only", self.masked_only)
-        positive_int("smallest_threshold", self.smallest_threshold, minimum=2)
-        if self.signer is not None and not callable(self.signer):
-            raise ValueError(
-                f"signer={self.signer!r} must be a function from a Context to a Signer, such as"
-                " Signer.of_node; lambda context: signer where every node has an app of its own."
-            )
+        positive_int("smallest_sum", self.smallest_sum, minimum=2)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
@@ -187,8 +179,7 @@ class ClippedUpdate:
             return _refused(message, "this client gives clipped updates only, to CorrelatedFedOpt")
         if ask.get("stage") == WHO:
             return self._who(message, context, ask)
-        only_masked = self.masked_only or self.signer is not None
-        stages = {MASKED: self._masked} if only_masked else {TRAIN: self._train, MASKED: self._masked}
+        stages = {MASKED: self._masked} if self.masked_only else {TRAIN: self._train, MASKED: self._masked}
         stage = stages.get(str(ask.get("stage")))
         if stage is None:
             return _refused(message, "a stage that this client does not take part in")
@@ -237,12 +228,9 @@ class ClippedUpdate:
         options: dict[str, Any] = {
             "dimension": ask.get("dimension"),
             "grid_bits": _bits(ask),
-            "at_least": self.smallest_threshold,
+            "smallest_sum": self.smallest_sum,
             "context": context_of(ask),
         }
-        if self.signer is not None:
-            own = self.signer(context)
-            options |= {"identity": own.private, "known": own.known}
         kept = context.state.get(held)
         if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
             client = secure_sum.SumClient(**options)
@@ -250,9 +238,8 @@ class ClippedUpdate:
             client = secure_sum.SumClient.resume(dict(kept), **options)
         vector = None
         if request.get("stage") == Stage.MASKED:
-            record = message.content.get(ARRAYS)
-            if not isinstance(record, ArrayRecord) or digest_of(record) != ask.get("model"):
-                return _refused(message, "another model than the one announced")
+            if not _as_announced(message.content, ask):
+                return _refused(message, "another model or configuration than the one announced")
             vector = self._zero_if_it_fails(message, context, ask, call_next)
         answer = client.answer(request, vector)
         context.state[held] = ConfigRecord(client.memory())  # type: ignore[arg-type]
@@ -345,6 +332,20 @@ def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
             f"the training function returned {len(records)} ArrayRecords: return the model in one."
         )
     return arrays_of(records[0])
+
+
+def _as_announced(content: RecordDict, ask: ConfigRecord) -> bool:
+    """Whether model and configuration are those that all clients of this masked sum were told of.
+
+    Only the name of the user whom a shared node trains for is each client's own.
+    """
+    arrays, config = content.get(ARRAYS), content.get(CONFIG)
+    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
+        return False
+    common = dict(config)
+    if ask.get("shared") and common.pop("user", None) != ask.get("user"):
+        return False
+    return digest_of_arrays(arrays) == ask.get("model") and digest_of_config(common) == ask.get("config")
 
 
 def _refused(message: Message, why: str) -> Message:

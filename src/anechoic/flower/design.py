@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anechoic._validate import fraction, positive_float, positive_int
+from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.discipline import Discipline
-from anechoic.federated.planning import plan_rounds
+from anechoic.federated.fitting import asked_per_round
+from anechoic.federated.planning import CHOICES, Choice, default_delta, plan_rounds
 from anechoic.mechanism import Mechanism
 
 
@@ -20,24 +21,30 @@ class Design:
         ValueError: for neither or both of them.
     """
 
-    mechanism: Mechanism | None
+    mechanism: Mechanism | Choice | None
     rounds: int | None
     population: int | None
     epsilon: float | None
     delta: float | None
+    memory_budget: float | None
+    over_selection: float
 
     def __post_init__(self) -> None:
         needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.epsilon}
-        planned = {**needed, "delta": self.delta}
-        if self.mechanism is None:
+        planned = {**needed, "delta": self.delta, "memory_budget": self.memory_budget}
+        if not isinstance(self.mechanism, Mechanism):
+            one_of(
+                "mechanism", self.mechanism or CHOICES[0], CHOICES, remedy="Or give an anechoic.Mechanism."
+            )
             wrong = None in needed.values()
         else:
             wrong = any(value is not None for value in planned.values())
         if wrong:
             raise ValueError(
-                "give a mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
+                "give a Mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
                 f" mechanism={self.mechanism!r}, {planned}."
             )
+        asked_per_round(1, self.over_selection)
         for name in ("rounds", "population"):
             if (count := getattr(self, name)) is not None:
                 positive_int(name, count)
@@ -45,6 +52,8 @@ class Design:
             positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
         if self.delta is not None:
             fraction("delta", self.delta)
+        elif self.population is not None:
+            default_delta(self.population)
 
     def check_supply(self, discipline: Discipline, clients_per_round: int) -> None:
         """Refuse rounds that the population cannot fill, where both are known.
@@ -53,13 +62,19 @@ class Design:
             ValueError: with the arithmetic.
         """
         if self.rounds is not None and self.population is not None:
-            discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=clients_per_round)
+            asked = asked_per_round(clients_per_round, self.over_selection)
+            discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
 
     def remarks(self, discipline: Discipline) -> Iterable[str]:
         """What is allowed and may not be meant, where the number of rounds is known."""
-        rounds = self.rounds if self.mechanism is None else self.mechanism.steps
+        rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
         if rounds is not None and (remark := discipline.remark(rounds)) is not None:
             yield remark
+        if self.delta is not None and self.population is not None and self.delta > 1 / self.population:
+            yield (
+                f"delta={self.delta:g} is more than 1 / population: a mechanism that publishes one client"
+                " whole has such a guarantee. Take one far below it"
+            )
 
     def made(
         self,
@@ -76,7 +91,7 @@ class Design:
             ValueError: as `plan_rounds`.
             MismatchError: for a mechanism of another unit.
         """
-        if self.mechanism is not None:
+        if isinstance(self.mechanism, Mechanism):
             if self.mechanism.unit != unit:
                 raise MismatchError(
                     f"the mechanism protects one {self.mechanism.unit}, and this identity tells {unit}s"
@@ -95,4 +110,7 @@ class Design:
             clip_norm=clip_norm,
             dimension=dimension,
             unit=unit,
+            mechanism=self.mechanism or CHOICES[0],
+            memory_budget=self.memory_budget,
+            over_selection=self.over_selection,
         )

@@ -1,20 +1,47 @@
-"""Messages out, replies in, within a time."""
+"""Messages out, replies in, within a time: whatever a client sends comes out as its answer, or as nothing."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from logging import getLogger
+from typing import TypeVar
 
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from anechoic._validate import positive_float
 
+_log = getLogger("flwr")
+
+Answer = TypeVar("Answer")
+
+# Errors by which Flower says that a client did not answer. Every other one is what a client answered.
+SILENT = frozenset(
+    {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+)
+
+
+def answer_in(reply: Message, read: Callable[[RecordDict], Answer]) -> Answer | None:
+    """What `read` makes of a reply, or None where it is an error or `read` raises.
+
+    The one place where what a client sent is opened. Nothing of it leaves as an exception.
+    """
+    if reply.has_error():
+        return None
+    try:
+        return read(reply.content)
+    except Exception as error:
+        _log.warning("a reply was refused: it cannot be read (%s)", type(error).__name__)
+        _log.debug("a reply cannot be read", exc_info=error)
+        return None
+
 
 @dataclass(frozen=True)
 class Exchange:
-    """Sends messages and collects what comes back, asking more often at first than Flower's own loop.
+    """Sends messages and hands over what comes back, asking more often at first than Flower's own loop.
 
     Attributes:
         timeout: seconds to wait for replies, > 0.
@@ -31,22 +58,38 @@ class Exchange:
     def __post_init__(self) -> None:
         positive_float("timeout", self.timeout)
 
-    def __call__(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
-        """All replies that came in time, whatever they are."""
-        if not messages:
-            return []
-        if getattr(grid, "answers_at_once", False):
-            return list(grid.send_and_receive(messages))
-        pending = {name for name in grid.push_messages(list(messages)) if name}
-        end = self.clock() + self.timeout
-        wait, replies = self.shortest, list[Message]()
+    def __call__(self, grid: Grid, messages: Sequence[Message]) -> Iterator[Message]:
+        """Replies one by one, as they come, until all have, the time is over, or the caller has enough.
+
+        The messages are sent now. One reply is fetched at a time: a sum needs no more of them at once.
+        """
+        pending: dict[str, Message] = {}
+        if messages:
+            names = grid.push_messages(list(messages))
+            pending = {name: message for name, message in zip(names, messages, strict=True) if name}
+        return self._replies(grid, pending)
+
+    def _replies(self, grid: Grid, pending: dict[str, Message]) -> Iterator[Message]:
+        end, wait = self.clock() + self.timeout, self.shortest
         while pending:
-            found = list(grid.pull_messages(pending))
-            replies += found
-            pending.difference_update(reply.metadata.reply_to_message_id for reply in found)
+            for name in list(pending):
+                found = _pulled(grid, name, pending[name])
+                if found:
+                    del pending[name]
+                yield from found
             left = end - self.clock()
-            if not pending or left <= 0:
-                break
+            if not pending or left <= 0 or getattr(grid, "answers_at_once", False):
+                return
             self.sleep(min(wait, left))
             wait = min(1.5 * wait, self.longest)
-        return replies
+
+
+def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
+    """The reply to one message, if it is there; an error reply where the grid can make no message of it."""
+    try:
+        return list(grid.pull_messages([name]))
+    except Exception as error:
+        grid.get_node_ids()  # where the grid itself does not work, this says so
+        _log.warning("a reply was refused: it is no message (%s)", type(error).__name__)
+        _log.debug("a reply is no message", exc_info=error)
+        return [Message(Error(ErrorCode.UNKNOWN, "a reply that is no message"), reply_to=message)]

@@ -92,8 +92,9 @@ class InProcessGrid(Grid):
         self._run_config = dict(run_config or {})
         self._public_keys = public_keys
         self._run = Run.create_empty(run_id=secrets.randbits(63))
-        self._replies: dict[str, list[Message]] = {}
-        self._late: list[Message] = []
+        self._under_way: dict[str, tuple[Message, int, Fate]] = {}
+        self._late: list[tuple[Message, int, Fate]] = []
+        self._due: list[tuple[Message, int, Fate]] = []
         self._sent = 0
         self._place_of: dict[int, int] = {}
         self._contexts: dict[int, Context] = {}
@@ -107,8 +108,9 @@ class InProcessGrid(Grid):
         while len(self._place_of) < len(places):
             self._place_of[secrets.randbits(63)] = len(self._place_of)
         self._contexts.clear()
-        self._replies.clear()
+        self._under_way.clear()
         self._late.clear()
+        self._due.clear()
 
     def place(self, node_id: int) -> int:
         """The number of a node, from 0, in the order of `nodes`."""
@@ -149,8 +151,10 @@ class InProcessGrid(Grid):
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let each node work on its message; the replies wait for `pull_messages`."""
+        """Give each node its message; it works on it when its reply is asked for by `pull_messages`."""
         ids = []
+        self._due, self._late = self._late, []
+        self._under_way.clear()  # nobody asks for these any more
         for message in messages:
             self._sent += 1
             name = str(self._sent)
@@ -162,19 +166,21 @@ class InProcessGrid(Grid):
             fate = Fate.ANSWERED if self.fate is None else Fate(self.fate(message, place))
             if fate == Fate.LOST:
                 continue
-            reply = self._answer(message, place, fate)
             if fate == Fate.LATE:
-                self._late.append(reply)
+                self._late.append((message, place, fate))
             else:
-                self._replies[name] = [reply, reply] if fate == Fate.TWICE else [reply]
+                self._under_way[name] = message, place, fate
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replies to these messages, with those of earlier exchanges that were late."""
-        wanted = list(message_ids)
-        late = [reply for reply in self._late if reply.metadata.reply_to_message_id not in wanted]
-        self._late = [reply for reply in self._late if reply.metadata.reply_to_message_id in wanted]
-        return [*late, *(reply for name in wanted for reply in self._replies.pop(name, ()))]
+        due, self._due = self._due, []
+        wanted = [self._under_way.pop(name) for name in message_ids if name in self._under_way]
+        return [
+            reply
+            for message, place, fate in (*due, *wanted)
+            for reply in [self._answer(message, place, fate)] * (2 if fate == Fate.TWICE else 1)
+        ]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -13,7 +13,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from anechoic.federated.clients import ClientId
-from anechoic.flower.exchange import Exchange
+from anechoic.flower.exchange import Exchange, answer_in
 from anechoic.flower.records import ASK, WHO
 
 _log = getLogger("flwr")
@@ -122,14 +122,15 @@ class Partitions(ClientIdentity):
         self._tries.update(nodes)
         replies = replace(exchange, timeout=min(exchange.timeout, _SECONDS))(grid, messages)
         wanted = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        answered = 0
         for reply in replies:
-            node = wanted.get(reply.metadata.reply_to_message_id)
-            name = _name_in(reply)
+            answered += 1
+            node, name = wanted.get(reply.metadata.reply_to_message_id), answer_in(reply, _name_in)
             if node is not None and node == reply.metadata.src_node_id and name is not None:
                 self._known[node] = name
-        if replies and not self._known:
+        if answered and not self._known:
             raise ValueError(
-                f"{len(replies)} nodes answered, and none with {self.key!r}: give ClientApp the mod"
+                f"{answered} nodes answered, and none with {self.key!r}: give ClientApp the mod"
                 " anechoic.flower.client.clipped_update_mod, and its nodes that entry in node_config."
             )
 
@@ -182,9 +183,9 @@ class Labels(ClientIdentity):
         return "user"
 
 
-def _name_in(reply: Message) -> ClientId | None:
+def _name_in(content: RecordDict) -> ClientId | None:
     """The name in an answer to who a node is, or None."""
-    record = reply.content.get(WHO) if reply.has_content() else None
+    record = content.get(WHO)
     name = record.get(WHO) if isinstance(record, ConfigRecord) else None
     if isinstance(name, bool) or not isinstance(name, str | int):
         return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from anechoic.federated.clients import ClientId
+from anechoic.flower.exchange import SILENT, answer_in
 from anechoic.flower.identity import Place
 from anechoic.flower.records import ARRAYS, ASK, CONFIG
 
 _log = getLogger("flwr")
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -24,7 +27,7 @@ class Letters:
         server_round: as Flower counts, from 1.
         places: of the clients that are there.
         arrays: the model.
-        config: for the training function.
+        config: for the training function, the same in every message.
         ask: for the mod, the same in every message of the round.
     """
 
@@ -34,6 +37,9 @@ class Letters:
     config: Mapping[str, Any]
     ask: Mapping[str, Any]
     _sent: list[tuple[ClientId, Message]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.config = {**self.config, "server-round": self.server_round}
 
     def write(
         self,
@@ -62,7 +68,7 @@ class Letters:
         self, client: ClientId, place: Place, stage: str, model: bool, more: RecordDict | None
     ) -> Message:
         ask = ConfigRecord({**self.ask, "stage": stage, "shared": place.shared})
-        config = ConfigRecord({**self.config, "server-round": self.server_round})
+        config = ConfigRecord(dict(self.config))
         if place.shared:
             ask["user"] = config["user"] = client
         content = RecordDict({ARRAYS: self.arrays, CONFIG: config} if model else {})
@@ -70,8 +76,16 @@ class Letters:
         content.update(more or {})
         return Message(content, place.node_id, MessageType.TRAIN, group_id=str(self.server_round))
 
-    def answered(self, replies: Iterable[Message]) -> Iterator[tuple[ClientId, Message]]:
-        """(client, reply) for replies to the messages written last; the others are logged and left out."""
+    def answered(
+        self, replies: Iterable[Message], read: Callable[[RecordDict], Answer]
+    ) -> Iterator[tuple[ClientId, Answer | None]]:
+        """(client, what it sent) for replies to the messages written last; others are logged and left out.
+
+        Args:
+            replies: whatever came.
+            read: makes something of a reply's content. Where it raises, or the reply is an error, the client
+                has answered with None.
+        """
         # a message has its id only once it was pushed
         clients = {message.metadata.message_id: (client, message) for client, message in self._sent}
         for reply in replies:
@@ -81,5 +95,7 @@ class Letters:
                     "a reply was refused: it answers no message of this stage (late, or nobody's); round %r",
                     reply.metadata.group_id,
                 )
+            elif reply.has_error() and reply.error.code in SILENT:
+                _log.warning("a client did not answer (error %d)", reply.error.code)
             else:
-                yield client, reply
+                yield client, answer_in(reply, read)

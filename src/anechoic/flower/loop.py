@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -82,11 +82,20 @@ class RoundLoop:
     def _evaluate(self, current: int, arrays: ArrayRecord, result: Result) -> None:
         asked = self.strategy.configure_evaluate(current, arrays, self.evaluate_config, self.grid)
         replies = self.exchange(self.grid, list(asked))
-        if replies:
-            found = self.strategy.aggregate_evaluate(current, replies)
-            _keep(result.evaluate_metrics_clientapp, current, found)
+        first = next(replies, None)
+        if first is not None:
+            _keep(result.evaluate_metrics_clientapp, current, self._evaluated(current, [first, *replies]))
         if self.evaluate_fn is not None:
             _keep(result.evaluate_metrics_serverapp, current, self.evaluate_fn(current, arrays))
+
+    def _evaluated(self, current: int, replies: list[Message]) -> MetricRecord | None:
+        """What clients answered, as the user's strategy takes it; None where it cannot take what one sent."""
+        try:
+            return self.strategy.aggregate_evaluate(current, replies)
+        except Exception as error:  # the model is released, and the run goes on
+            _log.error("evaluation of round %d failed: %s: %s", current, type(error).__name__, error)
+            _log.debug("evaluation failed", exc_info=error)
+            return None
 
 
 def _keep(metrics: dict[int, MetricRecord], current: int, found: MetricRecord | None) -> None:

@@ -1,12 +1,11 @@
 """One round in which the server sees the sum of updates alone: stages of `secure_sum` over Flower's messages.
 
-The model travels with the stage of masked vectors, when clients train. A digest of it is sent with the first
-stage and bound into every mask: between clients that were sent different models no mask cancels.
+Model and configuration travel with the stage of masked vectors, when clients train. Digests of them are sent
+with the first stage and bound into every mask: between clients that were sent different ones no mask cancels.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
 from typing import Any
@@ -18,10 +17,10 @@ from flwr.serverapp import Grid
 from anechoic.federated import secure_sum
 from anechoic.federated.clients import ClientId
 from anechoic.federated.round import Asked
-from anechoic.federated.secure_sum import Stage
+from anechoic.federated.secure_sum import Stage, least_threshold
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.letters import Letters
-from anechoic.flower.records import HELD, MASKED, UnreadableError, read, record_of
+from anechoic.flower.records import HELD, MASKED, digest_of_arrays, digest_of_config, read, record_of
 
 _log = getLogger("flwr")
 
@@ -35,8 +34,14 @@ class MaskedRound:
     Attributes:
         asked: of the server.
 
+    The threshold is two thirds of those that were *asked*, whoever of them is still there: after a restart,
+    or where most have gone, there is no sum of the few that are left.
+
     Args:
-        signers: public keys of the clients, for a round that is signed.
+        smallest_sum: fewest clients in a sum.
+
+    Attributes:
+        blamed: a client whose secrets did not fit what it had sent before, so that no sum could be made.
     """
 
     def __init__(
@@ -47,25 +52,40 @@ class MaskedRound:
         dimension: int,
         grid: Grid,
         exchange: Exchange,
-        signers: Mapping[ClientId, bytes] | None = None,
+        smallest_sum: int,
     ) -> None:
         self.asked = asked
         self._letters, self._grid, self._exchange = letters, grid, exchange
         bits = int(asked.config["grid_bits"])
-        letters.ask = {**letters.ask, "dimension": dimension, "model": digest_of(letters.arrays)}
+        letters.ask = {
+            **letters.ask,
+            "dimension": dimension,
+            "model": digest_of_arrays(letters.arrays),
+            "config": digest_of_config(letters.config),
+        }
         reached = [client for client in asked.clients if client in letters.places]
+        threshold = max(smallest_sum, least_threshold(len(asked.clients)))
+        self.blamed: ClientId | None = None
         self._sum: secure_sum.SumServer | None = None
-        if len(reached) >= 2:
+        if len(reached) >= threshold:
             self._sum = secure_sum.SumServer(
                 reached,
                 dimension=dimension,
                 grid_bits=bits,
+                threshold=threshold,
+                smallest_sum=smallest_sum,
                 context=context_of(letters.ask),
-                identities=signers,
             )
+        spare = max(0, len(reached) - asked.target)
+        #: Replies at which a stage is closed: those who were asked beyond the target may be lost on the way.
+        self._enough = {
+            Stage.KEYS: asked.target + -(-2 * spare // 3),
+            Stage.SHARES: asked.target + -(-spare // 3),
+            Stage.MASKED: asked.target,
+        }
 
     def messages(self) -> list[Message]:
-        """Those of the first stage; none where fewer than two clients are there."""
+        """Those of the first stage; none where too few of those asked are there."""
         return [] if self._sum is None else self._stage(self._sum)
 
     def take(self, replies: Iterable[Message]) -> None:
@@ -84,6 +104,7 @@ class MaskedRound:
             found = self._sum.result()
         except secure_sum.Aborted as error:
             _log.warning("the masked sum of this round is given up: %s", error)
+            self.blamed = error.client  # type: ignore[assignment]
             return
         members: list[Any] = list(found.clients)
         self.asked.add_sum(found.vector, members)
@@ -98,13 +119,15 @@ class MaskedRound:
         )
 
     def _read(self, server: secure_sum.SumServer, replies: Iterable[Message]) -> None:
-        for client, reply in self._letters.answered(replies):
-            if reply.has_error():
-                _log.warning("a client answered with error %d", reply.error.code)
-                continue
-            refused = server.receive(client, fields_of(reply.content))
+        self.asked.present.clear()  # who is here is who answers the last stage
+        for client, fields in self._letters.answered(replies, fields_of):
+            refused = server.receive(client, fields)
             if refused is not None:
                 _log.warning("a masked reply was refused: %s", refused)
+                continue
+            self.asked.present.add(client)
+            if server.enough(self._enough.get(server.stage)):  # type: ignore[arg-type]
+                return
 
     def mean_metrics(self, names: Collection[str]) -> MetricRecord | None:
         """None: no number of a single client leaves it."""
@@ -122,33 +145,24 @@ def records_of(message: Mapping[str, Any]) -> RecordDict:
 
 
 def fields_of(content: RecordDict) -> dict[str, Any] | None:
-    """The message of the protocol in Flower's records; None where there is none, which is refused later."""
+    """The message of the protocol in Flower's records; None where there is none, which is refused later.
+
+    Raises:
+        UnreadableError: for a vector that is no array.
+    """
     small = content.get(MASKED)
     if not isinstance(small, ConfigRecord):
         return None
     message = dict(small)
     large = content.get(_LARGE)
     if isinstance(large, ArrayRecord) and list(large) == [_LARGE]:
-        try:
-            message[_LARGE] = read(large[_LARGE]).tobytes()
-        except UnreadableError:
-            return None
+        message[_LARGE] = read(large[_LARGE]).tobytes()
     return message
-
-
-def digest_of(arrays: ArrayRecord) -> bytes:
-    """SHA-256 of a model as it is sent."""
-    found = hashlib.sha256()
-    for name, array in arrays.items():
-        for part in (name.encode(), array.data):
-            found.update(len(part).to_bytes(8, "big"))
-            found.update(part)
-    return found.digest()
 
 
 def context_of(ask: Mapping[str, Any]) -> bytes:
     """What all clients of a round must have been told alike, as bytes."""
-    names = ("round", "step", "attempt", "clip_norm", "grid_bits", "dimension", "model", "exclude")
+    names = ("round", "step", "attempt", "clip_norm", "grid_bits", "dimension", "model", "config", "exclude")
     return repr([(name, ask.get(name)) for name in names]).encode()
 
 

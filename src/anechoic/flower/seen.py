@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from anechoic._validate import flag
-from anechoic.federated.clients import ClientId
+from anechoic._validate import flag, positive_int
 from anechoic.federated.fitting import check_fewest
-from anechoic.federated.secure_sum.keys import checked_identity
+from anechoic.federated.secure_sum import SMALLEST_SUM, least_threshold
 
 
 @dataclass(frozen=True)
@@ -20,16 +19,16 @@ class Seen:
 
     Attributes:
         masked: whether only sums of updates are seen.
-        signers: public Ed25519 keys by client, 32 bytes each, for masked sums that are signed; or None.
+        smallest_sum: fewest clients in a masked sum.
         metrics: names of numbers that clients send unprotected.
         evaluation: the strategy by which clients evaluate models, or None.
 
     Raises:
-        ValueError: for what excludes each other, or is no collection of names or keys.
+        ValueError: for what excludes each other, or is no collection of names.
     """
 
     masked: bool
-    signers: Mapping[ClientId, bytes] | None
+    smallest_sum: int
     metrics: tuple[str, ...]
     evaluation: Strategy | None
 
@@ -46,58 +45,58 @@ class Seen:
                 f"unprotected_metrics={list(self.metrics)} would show single clients to the server,"
                 " from which masked=True hides them: give one of the two."
             )
-        if self.signers is None:
-            return
-        if not self.masked:
-            raise ValueError("signers are for masked sums: give masked=True with them, or leave them out.")
-        if not isinstance(self.signers, Mapping) or not self.signers:
+        positive_int("smallest_sum", self.smallest_sum, minimum=2)
+        if not self.masked and self.smallest_sum != SMALLEST_SUM:
             raise ValueError(
-                f"signers={self.signers!r} must map every client that may take part to its public Ed25519"
-                " key."
+                f"smallest_sum={self.smallest_sum} is for masked sums: give masked=True with it."
             )
-        keys = [checked_identity(key, f"signers[{client!r}]") for client, key in self.signers.items()]
-        if len(set(keys)) < len(keys):
-            raise ValueError("signers gives two clients one key: each signs with a key of its own.")
 
     @property
     def setting(self) -> dict[str, Any]:
         """By which a state that is opened again is recognised: what leaves is the same for the whole run."""
-        found: dict[str, Any] = {
+        return {
             "masked": self.masked,
             "unprotected_metrics": sorted(self.metrics),
             "unprotected_evaluation": type(self.evaluation).__name__,
         }
-        return found if self.signers is None else {**found, "signed": True}
 
-    def fewest(self, given: int | None, clients_per_round: int) -> int:
+    def fewest(self, given: int | None, clients_per_round: int, asked: int) -> int:
         """The fewest answers for a release: `given`, or what it is where nothing is.
 
+        Args:
+            asked: most clients asked in a round, of whose replies `clients_per_round` are taken.
+
         Raises:
-            ValueError: for another number than from 1, or 2 with masks, to `clients_per_round`.
+            ValueError: for another number than from 1, or `smallest_sum` with masks, to `clients_per_round`.
         """
-        if given is None:
-            given = 2 if self.masked else 1
-        if self.masked and given == 1:
+        least = self.smallest_sum if self.masked else 1
+        if clients_per_round < least:
             raise ValueError(
-                "min_replies=1 with masked=True: a sum of one update hides nothing, so take 2 or more."
+                f"clients_per_round={clients_per_round} with masked=True: a sum has at least"
+                f" smallest_sum={least} clients. Ask more in a round, or give a smaller smallest_sum= here"
+                " and to ClippedUpdate at the clients."
             )
-        return check_fewest(given, clients_per_round)
+        if self.masked and least_threshold(asked) > clients_per_round:
+            raise ValueError(
+                f"a masked sum needs more than two thirds of the {asked} clients asked, but a round takes"
+                f" {clients_per_round} replies: give over_selection below .5."
+            )
+        fewest = check_fewest(least if given is None else given, clients_per_round)
+        if fewest < least:
+            raise ValueError(
+                f"min_replies={given} with masked=True: a sum has at least smallest_sum={least} clients, so"
+                " take as many or more."
+            )
+        return fewest
 
     @property
     def updates(self) -> str:
         """How updates reach the server, and what it is trusted with for that."""
         if not self.masked:
             return "single updates reach the server"
-        if self.signers is None:
-            return (
-                "sums only reach the server (masks), which is trusted to follow the protocol: the keys of"
-                " masks are signed by nobody, and two sums of the same updates would show single ones"
-            )
         return (
-            "sums only reach the server (masks); each client signs the keys of its masks, and takes none that"
-            " are not signed by clients it knows, which guards against swapped keys and split lists within"
-            " one sum. The server is trusted to make no second sum of the same updates: if one client is in"
-            " one of the two only, their difference is its update"
+            f"sums only of at least {self.smallest_sum} reach the server (masks), which is trusted to follow"
+            " the protocol: masks guard against looking, not against a server that lies"
         )
 
     def lines(self) -> Iterable[tuple[str, str]]:

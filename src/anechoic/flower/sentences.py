@@ -40,8 +40,12 @@ def of_run(
     return [
         *known,
         f"Discipline: {discipline!r}: {discipline.participation.describe()}",
-        f"Rounds: at most {counted(per_round, 'client')} each, and every sum is divided by {per_round}"
-        + ("" if server is None else f"; {counted(server.min_replies, 'answer')} at least for a release"),
+        (
+            f"Rounds: at most {counted(per_round, 'client')} each, and every sum is divided by {per_round}"
+            if server is None
+            else f"Rounds: at most {counted(server.asked_per_round, 'client')} each, and every sum is divided"
+            f" by {per_round}; {counted(server.min_replies, 'answer')} at least for a release"
+        ),
         f"Updates: {seen.updates}",
         identity.sentence,
         "A new run, or the one in the state directory" if server is None else _where(server),
@@ -63,14 +67,30 @@ def _of_mechanism(mechanism: Mechanism) -> Iterable[str]:
 def _where(server: Server) -> str:
     steps = server.mechanism.steps
     kept = (
-        "state on disk"
-        if server.durable
+        f"state in {server.folder}"
+        if server.folder is not None
         else "no state directory: when this process ends, so does the run, and its ledger is forgotten"
     )
     return (
         f"Horizon: {server.step} of {counted(steps, 'round')} released,"
         f" {counted(server.layout.dimension, 'parameter')}; {kept}"
     )
+
+
+def of_start(server: Server, last: int) -> Iterable[str]:
+    """What a start may not be meant to be: nothing to do, or not all that noise is planned for."""
+    steps = server.mechanism.steps
+    if server.finished:
+        yield (
+            f"All {counted(steps, 'round')} of this run were released before: nothing is trained, and the"
+            f" result is the last model. A new run needs another state directory than {server.folder}, and"
+            " its privacy cost adds to this one's"
+        )
+    elif last < steps:
+        yield (
+            f"num_rounds={last} ends this start before the {counted(steps, 'round')} that noise is planned"
+            " for: each has the noise of them all. Leave num_rounds out, or plan rounds= for so many"
+        )
 
 
 def of_round(closed: Closed, per_round: int, min_replies: int) -> Iterable[tuple[int, str]]:

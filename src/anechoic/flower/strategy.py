@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -17,11 +18,14 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.choice import Starved
 from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
+from anechoic.federated.fitting import asked_per_round
 from anechoic.federated.layout import Layout
 from anechoic.federated.opening import Key
 from anechoic.federated.optimizers import ServerOptimizer
+from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
+from anechoic.federated.secure_sum import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
 from anechoic.flower.design import Design
@@ -32,8 +36,9 @@ from anechoic.flower.loop import EvaluateFn, RoundLoop
 from anechoic.flower.masked import MaskedRound
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
+from anechoic.flower.roll import Roll
 from anechoic.flower.seen import Seen
-from anechoic.flower.sentences import of_round, of_run, statement_of_run
+from anechoic.flower.sentences import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
 from anechoic.sampling.base import counted
@@ -55,24 +60,27 @@ class CorrelatedFedOpt(Strategy):
     Args:
         identity: how a client is known again: `PublicKeys()`, `Partitions()` in simulations, or `Labels(…)`.
         discipline: `Cohorts` or `CoolDown`.
-        clients_per_round: most clients asked in a round, and the divisor of every sum (m).
+        clients_per_round: replies that a round takes, and the divisor of every sum (m).
+        over_selection: how many more are asked, and charged, as a part of m: with .3 a round asks 1.3 m
+            clients and is over with the first m replies. With 0 it waits for all m, or until
+            `timeout` of `start`.
         clip_norm: largest 2-norm of one client's update, over all trained arrays together.
-        mechanism: ready-made, of External sampling; or None and the next four, from which one is planned:
+        mechanism: ready-made, of External sampling; or one to plan from the next five, by its name in
+            `plan_rounds`, None for "auto":
         rounds: releases in all (n).
         population: clients in all (N).
         epsilon: of the whole run, for one client.
-        delta: None for 1 / population**1.1.
+        delta: None for 1 / population**1.1, which is refused for fewer than 534 clients.
+        memory_budget: bytes of noise, as in `plan_rounds`.
         optimizer: of the server; None for SGD(1.0), which is federated averaging.
         masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
-            answers of two thirds of those asked in every stage, and takes four exchanges.
-        signers: with `masked`, the public Ed25519 key (32 bytes) of every client that may take part; others
-            are not asked. Clients then take no keys of the server's making (`ClippedUpdate(signer=…)`), and a
-            round takes five exchanges. The server is still trusted to make no second sum of the same updates
-            (docs/flower.md).
-        min_replies: fewest answers for a release; None for 1, or 2 with masks.
+            answers of more than two thirds of those asked in every stage, and takes four exchanges. The
+            server is trusted to follow the protocol (docs/flower.md).
+        smallest_sum: with `masked`, fewest clients in a sum, >= 2; clients have one of their own.
+        min_replies: fewest answers for a release; None for 1, or `smallest_sum` with masks.
         exclude: names of arrays that are sent but not trained.
-        state: directory by which the run outlives this process; key, counter, adopt: as in `Server`
-            (without a state, a key is for one run only).
+        state: absolute path of a directory by which the run outlives this process; key, counter (an absolute
+            path too), adopt: as in `Server` (without a state, a key is for one run only).
         min_available: clients to wait for before a round; None for `clients_per_round`.
         patience: seconds that one round may take, waiting and repeating, before the run stops.
         unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
@@ -86,8 +94,8 @@ class CorrelatedFedOpt(Strategy):
         stopped: why `start` ended before its last round; None if it did not.
 
     Raises:
-        ValueError: at construction, for neither or both of a mechanism and what to plan one from, and for
-            arguments out of range.
+        ValueError: at construction, for neither or both of a mechanism and what to plan one from, for
+            arguments out of range, and for relative paths.
     """
 
     def __init__(
@@ -97,14 +105,16 @@ class CorrelatedFedOpt(Strategy):
         discipline: Discipline,
         clients_per_round: int,
         clip_norm: float,
-        mechanism: Mechanism | None = None,
+        over_selection: float = 0.0,
+        mechanism: Mechanism | Choice | None = None,
         rounds: int | None = None,
         population: int | None = None,
         epsilon: float | None = None,
         delta: float | None = None,
+        memory_budget: float | None = None,
         optimizer: ServerOptimizer | None = None,
         masked: bool = False,
-        signers: Mapping[ClientId, bytes] | None = None,
+        smallest_sum: int = SMALLEST_SUM,
         min_replies: int | None = None,
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
@@ -123,7 +133,7 @@ class CorrelatedFedOpt(Strategy):
                 " id does not last."
             )
         self.identity, self.discipline = identity, discipline
-        self.seen = Seen(masked, signers, unprotected_metrics, unprotected_evaluation)  # type: ignore[arg-type]
+        self.seen = Seen(masked, smallest_sum, unprotected_metrics, unprotected_evaluation)  # type: ignore[arg-type]
         if not isinstance(discipline, Discipline):
             raise ValueError(
                 f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation,"
@@ -137,19 +147,24 @@ class CorrelatedFedOpt(Strategy):
             raise ValueError(f"exclude={exclude!r} must be a collection of names, such as [{exclude!r}].")
         self.server: Server | None = None
         self.stopped: str | None = None
-        self._design = Design(mechanism, rounds, population, epsilon, delta)
+        self._design = Design(mechanism, rounds, population, epsilon, delta, memory_budget, over_selection)
         self._design.check_supply(discipline, self.clients_per_round)
         for remark in self._design.remarks(discipline):
             _log.warning("%s", remark)
+        for name, path in (("state", state), ("counter", counter)):
+            _check_absolute(name, path)
         if state is not None:
             check_folder(state)
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": self.seen.fewest(min_replies, self.clients_per_round),
+            "min_replies": self.seen.fewest(
+                min_replies, self.clients_per_round, asked_per_round(self.clients_per_round, over_selection)
+            ),
             "state": state,
             "key": key,
             "counter": counter,
+            "over_selection": over_selection,
             "adopt": flag("adopt", adopt),
             "setting": {"identity": identity.describe(), **self.seen.setting},
         }
@@ -157,6 +172,8 @@ class CorrelatedFedOpt(Strategy):
         self._waiting = Waiting(positive_int("min_available", available), patience)
         self._exchange = Exchange(timeout=3600.0)
         self._round: PlainRound | MaskedRound | None = None
+        self._left_out: set[ClientId] = set()
+        self._roll: Roll | None = None
 
     # -- the server ------------------------------------------------------------------------------
 
@@ -253,7 +270,7 @@ class CorrelatedFedOpt(Strategy):
                 dimension=server.layout.dimension,
                 grid=grid,
                 exchange=self._exchange,
-                signers=self.seen.signers,
+                smallest_sum=self.seen.smallest_sum,
             )
         else:
             self._round = PlainRound(asked, letters)
@@ -270,11 +287,21 @@ class CorrelatedFedOpt(Strategy):
         self, server: Server, look: Callable[[], Mapping[ClientId, Place]]
     ) -> tuple[Asked, Mapping[ClientId, Place]]:
         """Ask those who are there; where too few of them may take part, wait until others are."""
+        if self._roll is None:
+            self._roll = Roll(server)
         there = self._waiting.for_enough(look)
         while True:
             try:
-                return server.ask(list(there)), there
+                return server.ask(self._roll.of(there)), there
             except Starved as error:
+                if error.there >= (self._design.population or math.inf):
+                    _log.error(
+                        "all %d clients of the population are there, and none of them but %d can be asked now"
+                        " or ever: no round can begin any more",
+                        error.there,
+                        error.allowed,
+                    )
+                    raise
                 self._waiting.say(str(error))
                 others = self._waiting.for_others(there, look)
                 if others is None:
@@ -282,11 +309,11 @@ class CorrelatedFedOpt(Strategy):
                 there = others
 
     def _there(self, grid: Grid) -> Mapping[ClientId, Place]:
-        """The clients that are there and may be asked."""
-        places, signers = self.identity.places(grid, self._exchange), self.seen.signers
-        if signers is None:
-            return places
-        return {client: place for client, place in places.items() if client in signers}
+        """The clients that are there, without those who made a masked sum impossible."""
+        places = self.identity.places(grid, self._exchange)
+        if self._left_out:
+            places = {client: place for client, place in places.items() if client not in self._left_out}
+        return places
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -301,6 +328,9 @@ class CorrelatedFedOpt(Strategy):
             return None, None
         self._round = None
         opened.take(replies)
+        if isinstance(opened, MaskedRound) and opened.blamed is not None:
+            self._left_out.add(opened.blamed)
+            _log.warning("the client whose masks did not fit is not asked again before the next start")
         closed = server.close(opened.asked)
         for level, line in of_round(closed, self.clients_per_round, server.min_replies):
             _log.log(level, "aggregate_train: %s", line)
@@ -337,7 +367,7 @@ class CorrelatedFedOpt(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int | None = None,
-        timeout: float = 3600,
+        timeout: float = 600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
@@ -348,7 +378,7 @@ class CorrelatedFedOpt(Strategy):
             grid: to send messages by.
             initial_arrays: the model to begin with; see `open`.
             num_rounds: releases in all, with those before a restart; None for all that the mechanism covers.
-            timeout: seconds to wait for the replies of a round.
+            timeout: seconds to wait for the replies of a round, or of one stage of a masked one.
             train_config, evaluate_config: for the functions of the clients.
             evaluate_fn: evaluates released models at the server, which costs no privacy if it sees no data
                 of clients. Called for the first model too, but not again after a restart.
@@ -365,6 +395,8 @@ class CorrelatedFedOpt(Strategy):
         self._exchange = Exchange(timeout=timeout)
         _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
+        for line in of_start(server, last):
+            _log.warning("%s", line)
         run = RoundLoop(
             self,
             server,
@@ -389,3 +421,17 @@ class CorrelatedFedOpt(Strategy):
                 " plan it for so many, before the run begins."
             )
         return num_rounds
+
+
+def _check_absolute(name: str, path: Any) -> None:
+    """Refuse a path that another working directory would make another file.
+
+    Raises:
+        ValueError: for a relative one.
+    """
+    if isinstance(path, str | os.PathLike) and not os.path.isabs(path):
+        raise ValueError(
+            f"{name}={os.fspath(path)!r} is relative, and a ServerApp runs where its SuperLink was started:"
+            " from another folder it would be another run, with an empty ledger, and spend epsilon once more."
+            f" Give the absolute path, here {os.path.abspath(path)!r}."
+        )

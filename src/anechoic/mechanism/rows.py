@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
 
 from anechoic.errors import GuaranteeError
+from anechoic.keys import derive
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import MOST, Integers, default_bits
@@ -69,14 +70,25 @@ class NoiseRows:
     With `grid_bits` in the mechanism each is rounded exactly (docs/proofs/float-safe.md). Without, rows are
     float64, rounded to the same grid: that hides the digits below it, but the rounded law is that of
     the float64 numbers, which is not exactly the Gaussian one.
+
+    Args:
+        mechanism: whose noise it is.
+        dimension: entries of a row.
+        key: 32 secret bytes.
+        salts: (step, salt) of every opening of the run, in order: fresh rows from `step` on follow from the
+            key and that salt; see `NoiseStream.rekey`.
     """
 
-    def __init__(self, mechanism: Mechanism, dimension: int, key: bytes) -> None:
+    def __init__(
+        self, mechanism: Mechanism, dimension: int, key: bytes, salts: Iterable[tuple[int, bytes]] = ()
+    ) -> None:
         self.exact = mechanism.grid_bits is not None
         self.bits = grid_bits(mechanism, dimension)
         self._spacing = mechanism.clip_norm * 2.0**-self.bits
         options = {} if self.exact else {"dtype": np.float64}
         self._stream: NoiseStream = mechanism.stream(dimension, key=key, **options)
+        for step, salt in salts:
+            self._stream.rekey(step, derive(key, f"opening {salt.hex()}", size=32))
         self.state = self._stream.init()
 
     @cached_property

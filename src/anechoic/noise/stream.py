@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NoReturn
@@ -187,11 +188,28 @@ class NoiseStream:
             self.filter = rounded_filter(strategy.recurrence(), self.std / self.grid)
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
+        self._keys = RowKeys(self._key)
 
     @property
     def key(self) -> bytes:
-        """The 32 secret bytes that all rows follow from."""
+        """The 32 secret bytes that all rows follow from, those before the first `rekey`."""
         return self._key
+
+    def rekey(self, step: int, key: bytes) -> None:
+        """Draw Z[step] and all later fresh rows from another key. Those before stay what they were.
+
+        So a run that goes on from a saved state never draws what a run before it may have drawn from there:
+        the same state restored twice, with two keys, costs two independent releases. Exact rounding reads
+        earlier fresh rows again, so that a restored stream is to be told all keys, in the order of steps.
+
+        Args:
+            step: not before that of the last call.
+            key: 32 secret bytes.
+
+        Raises:
+            ValueError: for a step before that of an earlier call, or a key that is none.
+        """
+        self._keys.change(positive_int("step", step, minimum=0), key)
 
     @property
     def memory_bytes(self) -> int:
@@ -222,7 +240,7 @@ class NoiseStream:
         plan = self.filter.plan(t)
         state._memory = None  # from here on the memory is between two steps, whatever happens
 
-        self.arrays.run(plan, memory, row, FreshRows(self._key, t, self.offset))
+        self.arrays.run(plan, memory, row, FreshRows(self._keys, t, self.offset))
         return row, NoiseState(self, t + 1, memory)
 
     def several(self, state: NoiseState, count: int) -> tuple[list[Any], NoiseState]:
@@ -243,8 +261,8 @@ class NoiseStream:
         made: list[Any] = []
         state._memory = None
         while len(made) < count:
-            fresh = FreshRows(self._key, t, self.offset)
-            left = count - len(made)
+            fresh = FreshRows(self._keys, t, self.offset)
+            left = min(count - len(made), self._keys.alike(t))
             rows = [] if self.grid is None else self.arrays.several(self.filter, memory, left, fresh)
             if not rows:
                 rows = [self.arrays.empty(self.length)]
@@ -276,7 +294,7 @@ class NoiseStream:
             raise ValueError(f"step={step} must be below n={self.n}.")
         arrays = self.arrays if self.grid is None else self.arrays.floats
         row = arrays.empty(self.length)
-        fresh = FreshRows(self._key, step, self.offset)
+        fresh = FreshRows(self._keys, step, self.offset)
         arrays.run(lambda columns: columns.draw(columns.row, 1.0), arrays.empty(0, 1), row, fresh)
         return row
 
@@ -334,12 +352,42 @@ class NoiseStream:
         )
 
 
-class FreshRows:
-    """A stream's slice of the fresh rows up to one step, made from the key into memory of others."""
+class RowKeys:
+    """Which key each fresh row is drawn from.
 
-    def __init__(self, key: bytes, step: int, offset: int) -> None:
-        self._key, self.step, self._offset = key, step, offset
-        self._latest = FreshRow(key, step)
+    Args:
+        key: of all rows up to the first change.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._firsts, self._all = [0], [key]
+
+    def of(self, step: int) -> bytes:
+        """The key of a row."""
+        return self._all[bisect_right(self._firsts, step) - 1]
+
+    def alike(self, step: int) -> int:
+        """How many rows from `step` on have one key, as far as is known."""
+        place = bisect_right(self._firsts, step)
+        return self._firsts[place] - step if place < len(self._firsts) else 2**62
+
+    def change(self, step: int, key: bytes) -> None:
+        """See `NoiseStream.rekey`."""
+        if step < self._firsts[-1]:
+            raise ValueError(f"step={step} lies before {self._firsts[-1]}, where the key changed last.")
+        if step == self._firsts[-1]:
+            self._all[-1] = checked_key(key)
+        else:
+            self._all.append(checked_key(key))
+            self._firsts.append(step)
+
+
+class FreshRows:
+    """A stream's slice of the fresh rows up to one step, made from their keys into memory of others."""
+
+    def __init__(self, keys: RowKeys, step: int, offset: int) -> None:
+        self._keys, self.step, self._offset = keys, step, offset
+        self._latest = FreshRow(keys.of(step), step)
 
     def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
         """out = sum_j weights[j] z_{t-j}, each product and each sum rounded to the precision of `out`."""
@@ -349,16 +397,18 @@ class FreshRows:
             return
         other = np.empty_like(out)
         for j in earlier:
-            FreshRow(self._key, self.step - j).fill(other, self._offset + start, float(weights[j]))
+            FreshRow(self._keys.of(self.step - j), self.step - j).fill(
+                other, self._offset + start, float(weights[j])
+            )
             out += other
 
     def together(self, count: int, length: int) -> Array:
-        """Leading entries of rows `step`, step + 1, … as float64, shape (count, length)."""
-        return fresh_rows(self._key, range(self.step, self.step + count), self._offset, length)
+        """Leading entries of rows `step`, step + 1, … of one key as float64, shape (count, length)."""
+        return fresh_rows(self._keys.of(self.step), range(self.step, self.step + count), self._offset, length)
 
     def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
         """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""
-        row = self._latest if step == self.step else FreshRow(self._key, step)
+        row = self._latest if step == self.step else FreshRow(self._keys.of(step), step)
         return row.enclosure(self._offset + coordinate, bits)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from anechoic.errors import CheckpointError, GuaranteeError
+from anechoic.errors import CheckpointError, GuaranteeError, ReplayError
 
 
 class Counter:
@@ -37,6 +37,33 @@ class Counter:
         if not count.isdigit():
             raise CheckpointError(f"counter {self.path} holds {text!r:.40}, which is no count of commits.")
         return mark, int(count)
+
+    def check(self, mark: str, commits: int, may_begin: bool) -> None:
+        """Hold a state file against it, and note where that stands.
+
+        Args:
+            mark: of the state file.
+            commits: in it.
+            may_begin: whether the counter may be new.
+
+        Raises:
+            ReplayError: for an older version of the file, another file, or a counter that is missing.
+        """
+        outside = self.read()
+        if outside is not None and (outside[0] != mark or outside[1] > commits):
+            raise ReplayError(
+                f"counter {self.path} stands at {outside[1]} commits, the state file at {commits}: an older"
+                " version was put back, or the counter belongs to another stream or run. Going on would"
+                " release steps a second time. Put back the newest version of the file; if it is lost, begin"
+                " a new one, whose privacy cost adds to this one's."
+            )
+        if outside is None and commits and not may_begin:
+            raise ReplayError(
+                f"counter {self.path} is missing although {commits} commits were counted: without it an older"
+                " version of the state file could not be told from the newest. Put it back, or say adopt=True"
+                " on your own word that this is the newest."
+            )
+        self.write(mark, commits)
 
     def write(self, mark: str, commits: int) -> None:
         """Set it, and wait for the disk.

@@ -6,9 +6,11 @@ Written under another name and moved into place when all of it is on disk.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -90,6 +92,52 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
         name.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def replaced(target: Path) -> Iterator[Path]:
+    """A name to write a file to, which takes the place of `target` when the block ends without an error.
+
+    For what anybody may read: permissions are those of the file that was there, or as usual.
+    """
+    target = Path(os.path.realpath(target))
+    partial = _partial(target)
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        if target.exists():
+            shutil.copymode(target, partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def check_writable(target: Path) -> None:
+    """Refuse a file that `replaced` could not write.
+
+    Raises:
+        ValueError: for a folder that is missing or not writable, or a directory.
+    """
+    partial = _partial(Path(os.path.realpath(target)))
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        partial.open("wb").close()
+        partial.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{target} cannot be written ({error.strerror}): name a file in a folder that is there, and in"
+            " which you may write."
+        ) from error
+
+
+def _partial(target: Path) -> Path:
+    """One name for all attempts, so that killed ones do not pile up; the suffix says what it holds."""
+    return target.with_name(f".{target.stem}.partial{target.suffix}")
 
 
 def sync_folder(folder: Path) -> None:

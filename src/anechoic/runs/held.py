@@ -6,12 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from anechoic.errors import GuaranteeError
+from anechoic.errors import CheckpointError, GuaranteeError
 from anechoic.runs.files import sync_folder
 from anechoic.runs.locking import lock, unlock
-
-#: Seconds that a commit and who reads releases wait for each other.
-PATIENCE = 60.0
 
 
 class HeldFile:
@@ -32,10 +29,16 @@ class HeldFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._process = path, os.getpid()
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            sync_folder(path.parent)
-        self._handle = os.open(path, os.O_RDWR)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+                sync_folder(path.parent)
+            self._handle = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise CheckpointError(
+                f"state file {path} cannot be opened ({error.strerror}): name a file, or a place for one,"
+                " in a folder that is there and in which you may write."
+            ) from error
         try:
             held = _place_of(self._handle)
             if held in _HELD:

@@ -22,13 +22,16 @@ from anechoic.streaming.estimators import (
     Quantiles,
     Sum,
 )
+from anechoic.streaming.groups import GroupedOf
+from anechoic.streaming.intake import Partial
 from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
 from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
-from anechoic.streaming.page import statement, write_page
+from anechoic.streaming.page import write_page
 from anechoic.streaming.reading import read_releases
 from anechoic.streaming.release import Estimate, Release
+from anechoic.streaming.sentences import statement
 from anechoic.streaming.statistic import Records, Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
 
@@ -41,6 +44,7 @@ __all__ = [
     "DistributionOf",
     "Estimate",
     "Estimator",
+    "GroupedOf",
     "Histogram",
     "HistogramOf",
     "KMeansOf",
@@ -52,6 +56,7 @@ __all__ = [
     "MomentsOf",
     "OnlineKMeans",
     "Over",
+    "Partial",
     "Quantiles",
     "QuantilesOf",
     "Records",

@@ -8,23 +8,16 @@ where there are too many steps or numbers for that, probabilities are added up i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import binom
 
 from anechoic._validate import Array
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism
-from anechoic.streaming.mechanisms import FOR_EVER, Deviations
+from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.over import Over
-from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Statistic
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
@@ -73,32 +66,6 @@ class Factors:
         block = (step + 1).bit_length() - 1
         share = 6 / (math.pi * (block + 1)) ** 2 / 2**block
         return two_sided(self._miss * share)
-
-
-def widened(
-    made: Iterable[tuple[Release, tuple[int, NDArray[Any]]]],
-    shared: SharedRelease,
-    noise: Deviations,
-    factor: Callable[[int, Statistic], float],
-) -> list[Release]:
-    """Releases with other intervals; nothing else differs.
-
-    Args:
-        made: each with its step and noisy sums.
-        shared: their statistics, before anything was learned.
-        noise: of the stream.
-        factor: z of a step and a statistic.
-    """
-    found = []
-    for release, (step, total) in made:
-        wide = shared.decode(total, noise, step, partial(factor, step))
-        estimates = {
-            name: replace(wide[name], standard_error=published.standard_error)
-            for name, published in release.estimates.items()
-        }
-        found.append(replace(release, estimates=estimates))
-        shared.learn(total, noise, step)
-    return found
 
 
 def two_sided(miss: float) -> float:

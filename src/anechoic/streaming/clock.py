@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ class Clock:
         steps = np.floor((seconds - self.start) / self.every)
         return np.where(np.isfinite(steps), np.clip(steps, -(2**61), 2**61), -(2**62)).astype(np.int64)
 
+    def at(self, seconds: float) -> float:
+        """The step of one time, which may be infinite."""
+        return math.floor((seconds - self.start) / self.every) if math.isfinite(seconds) else seconds
+
     def end_of(self, step: int) -> str:
         """When a step ends, in ISO 8601."""
         return iso(self.start + (step + 1) * self.every)
@@ -62,12 +67,12 @@ def seconds_of(texts: Sequence[str], zone: tzinfo = UTC) -> NDArray[np.float64]:
 def _seconds(text: str, zone: tzinfo) -> float:
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError):
         try:
             return float(text)
         except ValueError:
-            return float("nan")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+            return math.nan
 
 
 def zone_of(name: str) -> tzinfo:

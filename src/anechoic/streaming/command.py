@@ -6,8 +6,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.participation import MinSep, Participation
+from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.estimators import Dashboard
 from anechoic.streaming.page import write_page
+from anechoic.streaming.pending import Columns, PendingSteps, Tally, last_step
+from anechoic.streaming.sentences import best_guess
+from anechoic.streaming.sources import numbers_of, source_of, texts_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
-from anechoic.streaming.tables import checked_target, read_columns, write_releases
-
-#: Steps that are kept in one commit.
-GROUP = 64
-#: In the place of the step of a record without the id of a unit; below that of one without time.
-_NAMELESS = -(2**62) - 1
-
-
-@dataclass
-class Columns:
-    """Records as columns: times in seconds, units, and what the statistics read."""
-
-    seconds: NDArray[np.float64]
-    units: NDArray[Any] | None
-    values: Mapping[str, NDArray[Any]]
-
-
-@dataclass
-class Tally:
-    """What a run did: steps released, and records that are in none of them."""
-
-    released: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+from anechoic.streaming.tables import checked_target, write_releases
 
 
 def statistics_of(
@@ -69,32 +52,48 @@ def statistics_of(
         ValueError: for a form that cannot be read, and histograms without categories.
     """
     found: dict[str, Statistic] = {}
+
+    def put(name: str, text: str, statistic: Statistic) -> None:
+        """Under a name of its own, where another form has the plain one."""
+        name = f"{name} ({text})" if name in found else name
+        if name in found:
+            raise ValueError(f"{text!r} is given twice: once is enough.")
+        found[name] = statistic
+
     if count is not None:
-        found["count"] = CountOf(count)
+        put("count", count, CountOf(count))
     for text in sums:
         column, bound = _fields(text, 2, "column:bound, as fare:100")
-        found[f"sum of {column}"] = SumOf(_number(bound, text), column=column)
+        put(f"sum of {column}", text, SumOf(_number(bound, text), column=column))
     for text in means:
         column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        found[f"mean {column}"] = MeanOf(_number(low, text), _number(high, text), column)
+        put(f"mean {column}", text, MeanOf(_number(low, text), _number(high, text), column))
     for text in histograms:
         column, categories = _fields(
             text, 2, "column:category,category,…; categories taken from the data would show who is in it"
         )
-        found[column] = HistogramOf(categories.split(","), column)
+        put(column, text, HistogramOf(categories.split(","), column))
     for kind, texts in ((QuantilesOf, quantiles), (DistributionOf, distributions)):
         for text in texts:
             column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
             edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
             name = "quantiles" if kind is QuantilesOf else "distribution"
-            found[f"{name} of {column}"] = (
-                QuantilesOf(edges, column=column) if kind is QuantilesOf else DistributionOf(edges, column)
-            )
+            put(f"{name} of {column}", text, kind(edges, column=column))
     if not found:
         raise ValueError(
             "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
         )
     return found
+
+
+def groups_of(text: str | None) -> tuple[str, list[str]] | None:
+    """Column and groups of "column:group,group,…"."""
+    if text is None:
+        return None
+    column, groups = _fields(
+        text, 2, "column:group,group,…; groups taken from the data would show who is in it"
+    )
+    return column, groups.split(",")
 
 
 def stream_file(options: Any) -> None:
@@ -109,6 +108,9 @@ def stream_file(options: Any) -> None:
     )
     if options.out is not None:
         checked_target(options.out)
+    for target in (options.out, options.report):
+        if target is not None:
+            check_writable(target)  # before anything is released
     participation: Participation | None = None
     if options.unit is not None:
         participation = MinSep(options.min_sep or 1, options.max_participations or 1)
@@ -116,6 +118,7 @@ def stream_file(options: Any) -> None:
         raise ValueError("--min-sep, --max-participations and --per-step need --unit, the column of ids.")
     with Dashboard(
         statistics,
+        by=groups_of(options.by),
         epsilon=options.epsilon,
         delta=options.delta,
         horizon=options.horizon,
@@ -126,18 +129,59 @@ def stream_file(options: Any) -> None:
         key=None if options.key_env is None else key_in_environment(options.key_env),
         counter=options.counter,
         adopt=options.adopt,
+        setting=_setting(options),
     ) as stream:
         try:
-            if options.follow is not None:
-                _follow(options, stream, statistics)
-                return
-            columns = _columns(options, statistics)
-            clock = _clock(options, columns)
-            until = None if options.until is None else _moment(options.until, options.timezone)
-            _report(options, stream, feed(stream, columns, clock, until=until, tell=_progress))
+            _follow(options, stream) if options.follow is not None else _read_once(options, stream)
         except KeyboardInterrupt:
             print(f"\n{_kept(options, stream)}", file=sys.stderr)
             raise
+
+
+def _setting(options: Any) -> dict[str, Any]:
+    """What decides which step a record belongs to, and whose it is: the same for all runs of a state file.
+
+    Raises:
+        ValueError: for a key or a counter without a state file, or a state file without a public start.
+    """
+    if options.state is None:
+        if options.key_env is not None:
+            raise ValueError(
+                "--key-env needs --state: a run that keeps no state draws fresh noise, and needs no key."
+            )
+        return {}
+    if options.start is None:
+        raise ValueError(
+            "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
+            " time."
+        )
+    return {
+        "start": _moment(options.start, options.timezone),
+        "every": length_of(options.every, "--every"),
+        "timezone": options.timezone,
+        "time": options.time,
+        "unit": options.unit,
+    }
+
+
+def _read_once(options: Any, stream: Estimator) -> None:
+    """Release each step that is over, by `--until` or the records, and by the clock of this machine."""
+    reader, now = Reader(options, stream), math.inf if options.force else time.time()
+    until = None if options.until is None else _moment(options.until, options.timezone)
+    every = length_of(options.every, "--every")
+    pending: PendingSteps | None = None
+    for columns in reader.batches():
+        if pending is None:
+            clock = Clock(_start(options, columns), every)
+            pending = PendingSteps(stream, clock)
+        pending.add(columns, now)
+    if pending is None:
+        clock = Clock(_start(options, None), every)
+        pending = PendingSteps(stream, clock)
+    if until is not None and until > now:
+        print(f"Steps that end after now, {iso(now)}, are not released; --force does it.", file=sys.stderr)
+    last = last_step(pending, stream, clock, until, now)
+    _report(options, stream, pending.release(last, tell=_progress), reader)
 
 
 def _kept(options: Any, stream: Estimator) -> str:
@@ -153,78 +197,26 @@ def _kept(options: Any, stream: Estimator) -> str:
     )
 
 
-def _follow(options: Any, stream: Estimator, statistics: Mapping[str, Statistic]) -> None:
+def _follow(options: Any, stream: Estimator) -> None:
     """Release each step when it is over by the clock of this machine, until Ctrl-C or --until."""
     if options.start is None or options.input == "-":
         raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
-    pause, every = length_of(options.follow, "--follow"), length_of(options.every, "--every")
-    clock = Clock(_moment(options.start, options.timezone), every)
+    pause, reader = length_of(options.follow, "--follow"), Reader(options, stream)
+    clock = Clock(_start(options, None), length_of(options.every, "--every"))
+    pending = PendingSteps(stream, clock)
     end = math.inf if options.until is None else _moment(options.until, options.timezone)
-    while True:
-        now = min(time.time() - pause, end)  # a pause for records that are written late
-        if (now - clock.start) // every > stream.step:
-            _report(options, stream, feed(stream, _columns(options, statistics), clock, until=now))
-        if now >= end:
-            return
-        time.sleep(pause)
-
-
-def feed(
-    stream: Estimator,
-    columns: Columns,
-    clock: Clock,
-    *,
-    until: float | None = None,
-    tell: Callable[[int, int], None] = lambda done, all: None,
-) -> Tally:
-    """Release all steps that are over, from the stream's own on.
-
-    A record belongs to the step of its own time, whatever the order in the file, so that no record moves
-    another. Steps are over up to `until`; without it, up to the last step that has a record, which stays
-    open. Then the times of records are public: they say how many steps there are.
-
-    Args:
-        stream: it goes on with its open step.
-        columns: records of any steps; those of released ones are left out, and those without an id, where
-            units are told by ids.
-        until: seconds since 1970; None for the data's last step.
-        tell: called with steps done, and steps to do.
-    """
-    steps = clock.step_of(columns.seconds)
-    if columns.units is not None:
-        steps[[not str(unit).strip() for unit in columns.units]] = _NAMELESS
-    last = int(steps.max(initial=-1)) if until is None else math.floor((until - clock.start) / clock.every)
-    if stream.mechanism.steps < last:
-        raise ValueError(
-            f"the data has {last} steps and the stream is planned for {stream.mechanism.steps}: give --until,"
-            " or begin with a longer horizon or none."
-        )
-    tally = Tally(0, _left_out(steps, stream.step, last))
-    order = np.argsort(steps, kind="stable")
-    bounds = np.searchsorted(steps[order], np.arange(stream.step, max(stream.step, last) + 1))
-    first = stream.step
-    for begin in range(first, last, GROUP):
-        group = range(begin, min(begin + GROUP, last))
-        places = [order[bounds[t - first] : bounds[t - first + 1]] for t in group]
-        stream.steps(
-            [{name: column[some] for name, column in columns.values.items()} for some in places],
-            unit_ids=None if columns.units is None else [columns.units[some] for some in places],
-            times=[clock.end_of(t) for t in group],
-        )
-        tally.released += len(group)
-        tell(group.stop - first, last - first)
-    return tally
-
-
-def _left_out(steps: NDArray[np.int64], first: int, last: int) -> dict[str, int]:
-    reasons = {
-        "no id": steps == _NAMELESS,
-        "no time": steps == -(2**62),
-        "before the start": (steps < 0) & (steps > -(2**62)),
-        "of steps that were released before this run": (steps >= 0) & (steps < first),
-        "of steps that are not over": steps >= max(first, last),
-    }
-    return {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
+    with closing(reader.source):
+        while True:
+            now = time.time()
+            for columns in reader.batches():
+                pending.add(columns, now)
+            over = min(now - pause, end)  # a pause for records that are written late
+            if clock.at(over) > stream.step:
+                last = last_step(pending, stream, clock, over, now)
+                _report(options, stream, pending.release(last), reader)
+            if over >= end:
+                return
+            time.sleep(pause)
 
 
 def key_in_environment(name: str) -> bytes:
@@ -278,51 +270,75 @@ def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.floa
     return np.asarray(low + width * np.arange(round(buckets) + 1))
 
 
-def _columns(options: Any, statistics: Mapping[str, Statistic]) -> Columns:
-    read = sorted({s.column for s in statistics.values() if s.column is not None})
-    wanted = sorted({options.time, *read, *([options.unit] if options.unit else [])})
-    texts = read_columns(options.input, wanted, growing=options.follow is not None)
-    values = {name: _values(texts[name], name, statistics) for name in read}
-    units = None if options.unit is None else np.array(texts[options.unit], dtype=object)
-    return Columns(seconds_of(texts[options.time], zone_of(options.timezone)), units, values)
+class Reader:
+    """Batches of a source as columns of numbers, categories, times and ids.
+
+    Attributes:
+        unreadable: records whose time or numbers cannot be read.
+    """
+
+    def __init__(self, options: Any, stream: Estimator) -> None:
+        self._time, self._unit, self._zone = options.time, options.unit, zone_of(options.timezone)
+        self._share, self._growing = options.bad_share, options.follow is not None
+        self._columns = stream.shared.columns
+        for name, kinds in self._columns.items():
+            if {True, False} <= kinds:
+                raise ValueError(f"column {name!r} is read both as numbers and as categories: copy it.")
+        names = {options.time, *self._columns, *([options.unit] if options.unit else [])}
+        self.source = source_of(options.input, sorted(names), growing=self._growing)
+        self.unreadable: Counter[str] = Counter()
+        self._odd = 0
+
+    def batches(self) -> Iterator[Columns]:
+        """Those that are there now.
+
+        Raises:
+            ValueError: if more than the stated share of records cannot be read.
+        """
+        for batch in self.source.batches():
+            seconds = seconds_of(texts_of(batch[self._time]), self._zone)
+            odd = np.isnan(seconds)
+            values: dict[str, NDArray[Any]] = {}
+            for name, kinds in self._columns.items():
+                if True not in kinds:
+                    texts = texts_of(batch[name]) if False in kinds else seconds
+                    values[name] = np.array(texts, dtype=object) if False in kinds else seconds
+                    continue
+                values[name], none = numbers_of(batch[name])
+                self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))
+                odd |= none
+            self._odd += int(np.count_nonzero(odd))
+            units = None if self._unit is None else np.array(texts_of(batch[self._unit]), dtype=object)
+            yield Columns(seconds, units, values)
+        self._check_share()
+
+    def _check_share(self) -> None:
+        """Refuse a file most of which is something else than it is said to be; not the first lines of one."""
+        read, odd = self.source.read, self._odd + self.source.faults.total()
+        if odd > self._share * max(read, 100 if self._growing else 0):
+            raise ValueError(
+                f"{odd} of {read} records of {self.source.path} cannot be read, and a share of"
+                f" {self._share:g} may be left out ({self._reasons()}). Is it the right file, and do columns"
+                " hold what they are read as? Else raise --bad-share."
+            )
+
+    def _reasons(self) -> str:
+        found = {**self.source.faults, **self.unreadable}
+        listed = [f"{count} {reason}" for reason, count in found.items() if count]
+        return "; ".join([*listed, f"{self._odd} in all without a time or number"])
 
 
-def _values(texts: list[str], column: str, statistics: Mapping[str, Statistic]) -> NDArray[Any]:
-    """Numbers, where a statistic asks for them; a text that is none is NaN, which they leave out."""
-    kinds = {s.wants_numbers for s in statistics.values() if s.column == column}
-    if kinds == {True, False}:
-        raise ValueError(f"column {column!r} is read both as numbers and as categories: copy it.")
-    if kinds != {True}:
-        return np.array(texts, dtype=object)
-    found = np.full(len(texts), np.nan)
-    for i, text in enumerate(texts):
-        try:
-            found[i] = float(text)
-        except ValueError:
-            continue
-    if texts and any(texts) and np.isnan(found).all():
-        raise ValueError(
-            f"column {column!r} holds no number: --sum, --mean, --quantiles and --distribution need one that"
-            " does. Categories go to --histogram."
-        )
-    return found
-
-
-def _clock(options: Any, columns: Columns) -> Clock:
+def _start(options: Any, first: Columns | None) -> float:
+    """Begin of step 0, in seconds."""
     every = length_of(options.every, "--every")
     if options.start is not None:
-        return Clock(_moment(options.start, options.timezone), every)
-    times = columns.seconds[np.isfinite(columns.seconds)]
+        return _moment(options.start, options.timezone)
+    times = first.seconds[np.isfinite(first.seconds)] if first is not None else np.zeros(0)
     if not len(times):
         raise ValueError("no record has a time that can be read, and --start is not given.")
-    if options.state is not None:
-        raise ValueError(
-            "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
-            " time."
-        )
-    start = float(times.min()) // every * every
+    start = float(times[0]) // every * every
     print(f"start: {iso(start)}, from the first record, whose time is treated as public (--start).")
-    return Clock(start, every)
+    return start
 
 
 def _moment(text: str, zone: str) -> float:
@@ -332,14 +348,16 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Estimator, tally: Tally) -> None:
+def _report(options: Any, stream: Estimator, tally: Tally, reader: Reader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe
-        write_releases(options.out, stream.releases())
+        with replaced(options.out) as partial:
+            write_releases(partial, stream.releases())
         saved.append(options.out)
     if options.report is not None:
-        write_page(options.report, stream, title=f"Releases of {Path(options.input).name}")
+        with replaced(options.report) as partial:
+            write_page(partial, stream, title=f"Releases of {Path(options.input).name}")
         saved.append(options.report)
     shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
@@ -347,8 +365,10 @@ def _report(options: Any, stream: Estimator, tally: Tally) -> None:
         f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
         f" {stream.mechanism.delta:g}{shared}."
     )
-    for reason, count in {**tally.left_out, **stream.diagnostics()}.items():
-        print(f"  private: {count} records {reason}")
+    print(best_guess(stream.mechanism))
+    private = {**reader.source.faults, **tally.left_out, **stream.diagnostics()}
+    for reason, count in private.items():  # not among what is published
+        print(f"  private: {count} records {reason}", file=sys.stderr)
     if last is not None:
         for name, estimate in last.estimates.items():
             if estimate.value.ndim == 0:

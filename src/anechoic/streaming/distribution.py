@@ -21,7 +21,7 @@ from scipy.optimize import isotonic_regression
 from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array, one_of
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, numbers
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers
 
 #: Most buckets over which noise is correlated: their matrix is dense.
 CORRELATED_UP_TO = 1024
@@ -110,8 +110,6 @@ class DistributionOf(Statistic):
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch)
-        if values.ndim != 1:
-            raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
         usable = ~np.isnan(values)
         places = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, self.dimension - 1)
         beyond = usable & ((values < self.edges[0]) | (values >= self.edges[-1]))
@@ -119,14 +117,14 @@ class DistributionOf(Statistic):
             len(values),
             places,
             usable,
-            {"not a number": int((~usable).sum()), "beyond the edges": int(beyond.sum())},
+            {"not a number": counted(~usable), "beyond the edges": counted(beyond)},
         )
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
         if self.noise == "buckets":
             return counts.astype(np.int64) * unit
-        return np.asarray(self._fine @ counts.astype(np.int64)) * (unit // FINE)
+        return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         counts, errors = self._cumulative(totals, deviation)
@@ -157,7 +155,9 @@ class QuantilesOf(DistributionOf):
     """Quantiles of the records, from their noisy distribution function.
 
     The value is interpolated within a bucket. An interval goes from one edge to another: it holds the bucket
-    of the quantile, with at least the level for which `z` is made.
+    of the quantile, with at least the level for which `z` is made. The error has no normal law: read the
+    interval, `standard_error` is NaN. Where an interval holds all buckets nothing is known yet, and the value
+    is the middle between the first and the last edge.
 
     Args:
         edges, column, noise: as for `DistributionOf`.
@@ -193,8 +193,9 @@ class QuantilesOf(DistributionOf):
         for i, p in enumerate(self.probabilities):
             value[i] = np.interp(p * counts[-1], counts, self.edges) if counts[-1] > 0 else self._middle
             low[i], high[i] = self._interval(float(p), raw, deviation, z)
-        value = np.clip(value, low, high)
-        return Estimate(value, (high - low) / (2 * z), low, high, raw)
+        unknown = (low == self.edges[0]) & (high == self.edges[-1])
+        value = np.where(unknown, self._middle, np.clip(value, low, high))
+        return Estimate(value, np.full_like(value, np.nan), low, high, raw)
 
     def _interval(self, p: float, raw: Array, deviation: float, z: float) -> tuple[float, float]:
         """Edges around all buckets whose right end may be the first with at least p of the records."""

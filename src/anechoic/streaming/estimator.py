@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,24 +15,24 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
+from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
-from anechoic.streaming.bands import Factors, widened
 from anechoic.streaming.group import Group
-from anechoic.streaming.intake import Addition, Intake, checked_id
+from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, LossOfStream, Spent, mechanism_of
+from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.opening import Key, opened
-from anechoic.streaming.over import Over, Running, checked_over, totals_of
+from anechoic.streaming.over import Over, Running, checked_over
+from anechoic.streaming.past import Past, Publisher
+from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
-
-#: Releases that are read under the lock at once.
-READ_AT_ONCE = 1024
+from anechoic.streaming.store import LABELS, MECHANISM
 
 
-class Estimator:
+class Estimator(Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -62,11 +61,16 @@ class Estimator:
         accurate_to: without horizon, the releases for which running sums are near the best possible.
         loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state file. Without a
-            state file, use a key for one stream only: another one with the same mechanism and statistics
-            would have the same noise.
-        counter: path of a file, kept elsewhere, by which an older state file is recognised.
-        adopt: take a state file that was moved or copied.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file, and with
+            which everything private in it is encrypted. Noise follows from the key and from what is drawn
+            whenever a stream is begun or opened: no two streams of one key share any.
+        counter: path of a file, kept elsewhere, by which an older state file is recognised. Once given, the
+            state file cannot be opened without.
+        adopt: take a state file that was moved or copied, on your word that it is the newest.
+        setting: what else must be the same whenever the state is opened, as plain data: when steps begin and
+            how long they are, which columns are read, in which time zone.
+        keep: releases that can be read again, of a stream without state; None for all with a horizon, and
+            for the last 16,384 without. A state file keeps all.
 
     Attributes:
         mechanism: that the noise is from.
@@ -109,10 +113,11 @@ class Estimator:
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
+        setting: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> None:
         checked_statistics(statistics)
         self.level = fraction("level", level)
-        self._z = quantile(self.level)
         self.over = Running() if over is None else checked_over(over)
         if per_step != 1 and participation is None:
             raise ValueError(
@@ -142,7 +147,9 @@ class Estimator:
             raise ValueError(
                 f"{self.shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
             )
-        self._deviations, self._spent = Deviations(self.mechanism, self.over), Spent(self.mechanism)
+        self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
+        self._setting = checked_setting(setting)
+        self._keep = checked_keep(keep, state, self.mechanism.steps)
         self._start(state, key, counter, adopt)
 
     def _start(
@@ -152,31 +159,23 @@ class Estimator:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        self._state, secret, salt = opened(
-            state, self._identity(), self.shared.labels, key=key, counter=counter, adopt=adopt
-        )
+        identity = self._identity()
+        shown = {LABELS: json.dumps(self.shared.labels), MECHANISM: self.mechanism.to_json()}
+        self._state = opened(state, identity, shown, key=key, counter=counter, adopt=adopt)
         self.owner = OwnProcess("stream")
-        # one key may serve several streams: their noise differs by the salt, and by what they release
-        address = f"streaming noise {salt.hex()} {self._identity()}"
-        self._noise = NoiseRows(self.mechanism, self.dimension, derive(secret, address, size=32))
-        ledger = Ledger(self.participation, self.per_step, secret, self._state.accounts)
+        secret = derive(self._state.key, f"streaming noise {identity}", size=32)
+        self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
+        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.accounts)
         self._intake = Intake(self.shared, ledger if self.by_unit else None)
         self._standing = Standing.first(self.dimension)
-        self._last: Release | None = None
+        self._begin = Past(self._publisher, self.shared.fresh())
         saved = self._state.load()
         if saved is not None:
             self._standing = Standing.of(saved)
-            self._learn_again()
             self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
-            if self.step:
-                self._last = self._state.release(self.step - 1)
+            self._learn_again()
 
     # -- what it is ------------------------------------------------------------------------------
-
-    @property
-    def step(self) -> int:
-        """Releases made, which is the index of the open step."""
-        return self._state.kept
 
     @property
     def contribution(self) -> float:
@@ -185,7 +184,7 @@ class Estimator:
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self.shared.deviations(self._deviations, step)
+        return self.shared.deviations(self._publisher.deviations, step)
 
     def diagnostics(self) -> dict[str, int]:
         """Records so far that were left out or changed, by reason. Private: for the operator alone."""
@@ -207,16 +206,28 @@ class Estimator:
 
         Raises:
             ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released.
+            HorizonError: if all steps were released, or a sum could leave the range of its integers.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
+        self._standing.check_room(self.shared.reach(addition.count))
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
         return True
+
+    def partial(self, batch: Any) -> Partial:
+        """A batch as what it adds to a step, to be added up with others and handed to `update` or `steps`.
+
+        It is as private as the batch. Nothing changes, and nothing is published.
+
+        Raises:
+            ValueError: as `update`; with `participation`, where who counts is told by the ledger; and for
+                statistics that encode records by earlier releases.
+        """
+        return self._intake.partial(batch)
 
     @alone
     def release(self, time: str | float | None = None) -> Release:
@@ -239,6 +250,7 @@ class Estimator:
             made = self._publish(time, self._noise.next())
             self._save()
         self._last = made
+        self._forget()
         return made
 
     def steps(
@@ -270,6 +282,7 @@ class Estimator:
         new = [place for place, known in enumerate(places) if known is None]
         additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
         group.check_times(new, self._standing.time)
+        self._standing.check_room(self.shared.reach(sum(one.count for one in additions.values())))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: dict[int, Release] = {}
@@ -281,57 +294,9 @@ class Estimator:
                     made[place] = self._publish(group.times[place], next(rows))
                 self._save()
             self._last = made[new[-1]]
-        return [
-            made[place] if known is None else self._stored(known, group.names[place])
-            for place, known in enumerate(places)
-        ]
-
-    def _stored(self, step: int, name: str | None) -> Release:
-        if step >= self.step:
-            raise ValueError(
-                f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
-                " update and release, or steps, for one batch."
-            )
-        return self._state.release(step)
-
-    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
-        """All releases so far with intervals that hold together, for every step and every raw number.
-
-        With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
-        for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
-        published, and on the noise's known covariance.
-
-        Args:
-            level: probability that all intervals hold, in (0, 1); None for the stream's own.
-            simultaneous: False for pointwise intervals of that level.
-
-        Returns:
-            Releases with new `low` and `high`; nothing else differs from `releases()`.
-        """
-        level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
-        made = list(self.releases())
-        return widened(
-            zip(made, totals_of(self.over, self._row, len(made)), strict=True),
-            self.shared.fresh(),
-            self._deviations,
-            factors.of if simultaneous else lambda step, statistic: quantile(level),
-        )
-
-    def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
-        return self._last
-
-    def releases(self) -> Iterator[Release]:
-        """All releases so far, as they were published; those of a commit when it is on disk, none before."""
-        with self.owner.reading():
-            made = self._state.kept
-        firsts = range(0, made, READ_AT_ONCE)
-        return chain.from_iterable(self._some(first, min(first + READ_AT_ONCE, made)) for first in firsts)
-
-    def _some(self, first: int, last: int) -> list[Release]:
-        with self.owner.reading():
-            return self._state.releases(first, last)
+            self._forget()
+        stored = self._stored({k: group.names[place] for place, k in enumerate(places) if k is not None})
+        return [made[place] if known is None else stored[known] for place, known in enumerate(places)]
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
@@ -364,27 +329,31 @@ class Estimator:
     def _publish(self, time: str | float | None, noise: Integers) -> Release:
         step = self._standing.step
         row = self._standing.end_step(noise, self.over, self._row, time)
-        estimates = self.shared.decode(self._standing.total, self._deviations, step, lambda _: self._z)
-        epsilon = self._spent.after(step + 1)
-        made = Release(step, time, estimates, epsilon, self.mechanism.delta, self.shared.labels)
-        self._state.append(made, np.ascontiguousarray(row, "<i8").tobytes())
-        self.shared.learn(self._standing.total, self._deviations, step)
+        made = self._publisher.release(self.shared, step, time, self._standing.total)
+        self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
+        self.shared.learn(self._standing.total, self._publisher.deviations, step)
         return made
 
     def _learn_again(self) -> None:
-        for step, total in totals_of(self.over, self._row, self.step if self.shared.adaptive else 0):
-            self.shared.learn(total, self._deviations, step)
+        """What was learned from the releases of a state file, and the last of them."""
+        if not self.shared.adaptive and self.step:
+            time, total = self._kept(self.step - 1)[0], self._standing.total
+            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
+            return
+        past = Past(self._publisher, self.shared)
+        while past.step < self.step:
+            past.advance(self._kept)
+            if past.step == self.step:
+                self._last = past.release()
+        past.learn()
 
     def _save(self) -> None:
         self._state.save(partial(self._standing.snapshot, self._noise))
 
-    def _row(self, step: int) -> Integers:
-        with self.owner.reading():
-            return np.frombuffer(self._state.row(step), "<i8").astype(np.int64)
-
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
-        promise = {"by_unit": self.by_unit, "level": self.level, **self.shared.describe()}
+        promise = {"by_unit": self.by_unit, "level": self.level, "setting": self._setting}
+        promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]
         return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
 

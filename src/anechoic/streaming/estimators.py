@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike
 
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.groups import GroupedOf
 from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
-from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.statistic import Statistic, checked_statistics
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
 
 
@@ -103,6 +104,8 @@ class Dashboard(Estimator):
 
     Args:
         statistics: by name, as `delays=MeanOf(-60, 360, column="dep_delay")`.
+        by: (column, groups), to release each of them by groups that are given in advance, at the noise of
+            one: see `GroupedOf`.
         promise: see `Estimator`.
 
     Example:
@@ -116,5 +119,10 @@ class Dashboard(Estimator):
         (2,)
     """
 
-    def __init__(self, statistics: dict[str, Statistic], **promise: Any) -> None:
-        super().__init__(statistics, **promise)
+    def __init__(
+        self, statistics: dict[str, Statistic], *, by: tuple[str, Sequence[Any]] | None = None, **promise: Any
+    ) -> None:
+        checked = checked_statistics(statistics)
+        if by is not None:
+            checked = {name: GroupedOf(one, *by) for name, one in checked.items()}
+        super().__init__(checked, **promise)

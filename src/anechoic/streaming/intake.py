@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,38 @@ from anechoic.streaming.statistic import Integers, Records
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """A batch that was read: by statistic, and the digests of its units."""
+    """A batch that was read: by statistic, how many records, and the digests of units; None for no id."""
 
     records: Mapping[str, Records]
-    units: list[bytes] | None
+    count: int
+    units: list[bytes | None] | None
+    partial: Partial | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """What records add to a step, added up: for `update` and `steps` in the place of a batch.
+
+    Exact integers: `a + b` is what the records of both add. They are as private as the records.
+
+    Attributes:
+        count: of records.
+        sums: shape (dimension,).
+        remarks: records that were left out or changed, by reason.
+    """
+
+    shared: SharedRelease
+    count: int
+    sums: Integers
+    remarks: Counter[str]
+
+    def __add__(self, other: Partial) -> Partial:
+        count = self.count + other.count
+        if self.shared is not other.shared or self.shared.reach(count) >= 2**62:
+            raise ValueError(
+                "partial sums of two streams, or of more records than 64 bits hold, have no sum."
+            )
+        return Partial(self.shared, count, self.sums + other.sums, self.remarks + other.remarks)
 
 
 class Intake:
@@ -38,9 +67,21 @@ class Intake:
         """The batch, checked as far as that can be done before anything changes.
 
         Raises:
-            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            ValueError: for an array of the wrong shape, or unit ids that are missing or not wanted.
         """
+        if isinstance(batch, Partial):
+            if batch.shared is not self._shared or self._ledger is not None or unit_ids is not None:
+                raise ValueError("partial sums count in the stream that made them alone, and hold no units.")
+            return Addition({}, batch.count, None, batch)
         records, count = self._shared.read(batch)
+        for name, read in records.items():
+            if (
+                count > 1
+                and read.usable is not None
+                and not read.usable.any()
+                and "not finite" in read.remarks
+            ):
+                getLogger(__name__).warning("%s: no record of a batch is a number: all are left out.", name)
         if self._ledger is None:
             if unit_ids is not None:
                 raise ValueError(
@@ -48,7 +89,7 @@ class Intake:
                     " several records, or to leave out repeated ones, give the stream participation=Single()"
                     " or MinSep(…)."
                 )
-            return Addition(records, None)
+            return Addition(records, count, None)
         if unit_ids is None:
             raise ValueError(
                 f"unit_ids=None, but each unit is held to {self._ledger.participation!r}: give one id a"
@@ -57,11 +98,31 @@ class Intake:
         units = self._ledger.digests(unit_ids)
         if len(units) != count:
             raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
-        return Addition(records, units)
+        return Addition(records, count, units)
+
+    def partial(self, batch: Any) -> Partial:
+        """A batch, added up; None for no records.
+
+        Raises:
+            ValueError: where units are told by ids, or records are encoded by what was released.
+        """
+        if self._ledger is not None or self._shared.adaptive:
+            raise ValueError(
+                "partial sums need records that are units themselves, and statistics that learn nothing."
+            )
+        if batch is None:
+            return Partial(self._shared, 0, np.zeros(self._shared.dimension, np.int64), Counter())
+        addition = self.read(batch, None)
+        if self._shared.reach(addition.count) >= 2**62:
+            raise ValueError(f"{addition.count} records are more than 64 bits hold: give some at a time.")
+        sums, remarks, _ = self.sums(addition, 0)
+        return Partial(self._shared, addition.count, sums, remarks)
 
     @np.errstate(all="ignore")
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
         """What it adds, what was left out or changed by reason, and the accounts to be kept."""
+        if addition.partial is not None:
+            return addition.partial.sums, addition.partial.remarks, {}
         kept = None
         changed: dict[bytes, Account] = {}
         remarks: Counter[str] = Counter()
@@ -69,7 +130,7 @@ class Intake:
             kept, refused, changed = self._ledger.admit(addition.units, step)
             remarks.update(refused)
         for name, read in addition.records.items():
-            remarks.update({f"{name}: {reason}": count for reason, count in read.remarks.items() if count})
+            remarks.update({f"{name}: {why}": count for why, count in read.remarks.items() if count})
         return self._shared.sums(addition.records, kept), remarks, changed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from anechoic.streaming.statistic import (
     in_ball,
     integer_rows,
     read_vectors,
+    row_sums,
 )
 
 #: Standard deviations of noise that a cell's count must exceed for its centre to move.
@@ -84,8 +86,14 @@ class KMeansOf(Statistic):
         return tuple(f"centre[{i},{j}]" for i in range(self._k) for j in range(self._d))
 
     def fresh(self) -> KMeansOf:
-        centres = self._centre + self._radius * self._initial
-        return KMeansOf(self._k, self._radius, self._d, self._centre, centres, self.column)
+        return self.beginning_at(self._initial)
+
+    def beginning_at(self, cells: ArrayLike) -> KMeansOf:
+        """The same with these first centres, in units of the bound as `describe` gives them."""
+        made = copy.copy(self)
+        made._initial = made._cells = np.asarray(cells, dtype=np.float64)
+        made._base, made.begin = np.zeros(self.dimension), 0
+        return made
 
     def read(self, batch: Any) -> Records:
         return read_vectors(batch, self._d, self._centre, self._radius)
@@ -95,10 +103,10 @@ class KMeansOf(Statistic):
         values = records.values if chosen is None else records.values[chosen]
         inside, _ = in_ball(values, self._centre, self._radius)
         rows = integer_rows(np.concatenate([np.ones((len(inside), 1)), inside], axis=1), self.bound, unit)
-        distances = np.square(self._cells).sum(axis=1) - 2 * inside @ self._cells.T
-        found = np.zeros((self._k, self._d + 1), np.int64)
-        np.add.at(found, distances.argmin(axis=1), rows)
-        return found.ravel()
+        # each record by itself, entry by entry: a product of matrices rounds by how many there are
+        distances = [row_sums(np.square(inside - cell)) for cell in self._cells]
+        nearest = np.argmin(distances, axis=0)
+        return np.concatenate([rows[nearest == j].sum(axis=0, dtype=np.int64) for j in range(self._k)])
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         means, error = self._means(totals, deviation)

@@ -79,26 +79,36 @@ class Ledger:
         self._secret = secret_of(key)
         self._accounts = accounts
 
-    def digests(self, unit_ids: Any) -> list[bytes]:
-        """See `digest`, one for each.
+    def digests(self, unit_ids: Any) -> list[bytes | None]:
+        """See `digest`, one for each; None for what is missing, or of a kind that ids do not have.
 
         Raises:
-            ValueError: if ids are no list, or one of them is missing or of a kind that ids do not have.
+            ValueError: if ids are no list.
         """
-        return [self.digest(unit) for unit in _listed(unit_ids)]
+        return [self._digest_or_none(unit) for unit in _listed(unit_ids)]
+
+    def _digest_or_none(self, unit: Any) -> bytes | None:
+        try:
+            return self.digest(unit)
+        except Exception:  # an object of any kind may do anything when it is looked at
+            return None
 
     def admit(
-        self, units: list[bytes], step: int
+        self, units: list[bytes | None], step: int
     ) -> tuple[NDArray[np.bool_], dict[str, int], dict[bytes, Account]]:
         """Which records count in `step`; how many do not, by reason; and the accounts to be kept.
 
         Nothing is kept here: the caller does so in the transaction that adds the records up.
         """
-        found = self._accounts.fetch(set(units))
+        found = self._accounts.fetch({unit for unit in units if unit is not None})
         changed: dict[bytes, Account] = {}
         kept = np.ones(len(units), bool)
         refused: Counter[str] = Counter()
         for place, unit in enumerate(units):
+            if unit is None:
+                kept[place] = False
+                refused["without an id that can be read"] += 1
+                continue
             account = changed.get(unit) or found.get(unit)
             if account is None:
                 changed[unit] = Account(1, step, 1)
@@ -167,10 +177,8 @@ def _listed(unit_ids: Any) -> list[Any]:
     """The ids one by one; a list is never made an array, which would change some of them.
 
     Raises:
-        ValueError: for an array of something else than ids, or with masked entries.
+        ValueError: for an array of something else than ids.
     """
-    if np.ma.is_masked(unit_ids):
-        raise ValueError("unit_ids has masked entries: leave such records out, or give them an id.")
     if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUO":
         raise ValueError(
             f"unit_ids is an array of {unit_ids.dtype}: each id must be an integer, text or bytes. Name units"

@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Records, Rows, in_ball, numbers, read_vectors
+from anechoic.streaming.statistic import Records, Rows, counted, in_ball, numbers, read_vectors
 
 
 class MomentsOf(Rows):
@@ -92,10 +92,11 @@ class LinearRegressionOf(Rows):
     """Coefficients of a linear model y = x · theta, from noisy sums of x x^T and x y.
 
     A record is a row (x, y); x is clipped to 2-norm `bound`, y to [-target_bound, target_bound]. It adds
-    (u u^T, u w) with u = x / bound and w = y / target_bound, of norm at most sqrt(2). A ridge as large as the
-    noise in the matrix (sqrt(2 d) standard deviations, its spectral norm for large d) is added to it, so that
-    it can be inverted; it draws coefficients towards 0 while there are few records. Standard errors are
-    linearised at the estimate, and speak neither of that bias nor of sampling.
+    (u u^T, u w) with u = x / bound and w = y / target_bound, of norm at most sqrt(2). Eigenvalues of the
+    matrix below the size of its noise (sqrt(2 d) standard deviations, its spectral norm for large d) are
+    raised to it, so that it can be inverted: in such directions coefficients are drawn towards 0, and
+    intervals do not speak of that. In all others nothing is drawn, and intervals cover as stated. Standard
+    errors are linearised at the estimate, and do not speak of sampling.
 
     Args:
         features: d, >= 1. For an intercept let one of them be constant.
@@ -125,12 +126,7 @@ class LinearRegressionOf(Rows):
         return float(np.sqrt(self.dimension))
 
     def read(self, batch: Any) -> Records:
-        values = numbers(batch)
-        if values.ndim != 2 or values.shape[1] != self._d + 1:
-            raise ValueError(
-                f"batch has shape {values.shape}; (records, {self._d + 1}) is needed: {self._d} features and"
-                " the target."
-            )
+        values = numbers(batch, self._d + 1)
         usable = np.asarray(np.isfinite(values).all(axis=1))
         _, long = in_ball(values[usable, :-1], 0.0, self._radius)
         large = np.abs(values[usable, -1]) > self._target
@@ -138,7 +134,10 @@ class LinearRegressionOf(Rows):
             len(values),
             values,
             usable,
-            {"not finite": int((~usable).sum()), "clipped to the bounds": int((long | large).sum())},
+            {
+                "not finite": counted(~usable),
+                "clipped to the bounds": counted(long | large),
+            },
         )
 
     def rows(self, values: Array) -> Array:
@@ -150,7 +149,7 @@ class LinearRegressionOf(Rows):
         ridge = np.sqrt(2.0 * self._d) * deviation
         matrix = self._half.full(totals[: self._half.size])
         eigenvalues, vectors = np.linalg.eigh(matrix)
-        inverse = (vectors / (np.maximum(eigenvalues, 0.0) + ridge)) @ vectors.T
+        inverse = (vectors / np.maximum(eigenvalues, ridge)) @ vectors.T
         theta = inverse @ totals[self._half.size :]
         # noise of x y, and of x x^T times theta, whose covariance is (|theta|^2 I + theta theta^T) / 2
         noise = np.eye(self._d) * (1 + theta @ theta / 2) + np.outer(theta, theta) / 2

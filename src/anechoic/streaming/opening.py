@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from anechoic.keys import checked_key, new_key
 from anechoic.streaming.state import InMemory, State
 from anechoic.streaming.store import Store
 
@@ -16,13 +15,13 @@ Key = bytes | Callable[[], bytes] | None
 def opened(
     state: str | os.PathLike[str] | None,
     identity: str,
-    labels: Mapping[str, tuple[str, ...]],
+    shown: Mapping[str, str],
     *,
     key: Key,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
-) -> tuple[State, bytes, bytes]:
-    """(state, key, salt) of a stream, in memory where no path is given.
+) -> State:
+    """The state of a stream, in memory where no path is given.
 
     Raises:
         ValueError: for a counter without a state file, or a key that is none.
@@ -30,8 +29,7 @@ def opened(
     """
     secret = key() if callable(key) else key
     if state is not None:
-        store = Store(state, identity=identity, labels=labels, key=secret, counter=counter, adopt=adopt)
-        return store, store.key, store.salt
+        return Store(state, identity=identity, shown=shown, key=secret, counter=counter, adopt=adopt)
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the file that it counts for.")
-    return InMemory(), new_key() if secret is None else checked_key(secret), b""
+    return InMemory(secret)

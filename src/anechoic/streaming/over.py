@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,11 @@ class Over(ABC):
     def describe(self) -> str:
         """For statements."""
 
+    @property
+    def reach(self) -> int:
+        """How many rows back `advance` asks for earlier ones."""
+        return 0
+
 
 @dataclass(frozen=True)
 class Running(Over):
@@ -77,6 +82,10 @@ class SlidingWindow(Over):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", positive_int("width", self.width))
+
+    @property
+    def reach(self) -> int:
+        return self.width
 
     def workload(self, n: int) -> Workload:
         return workloads.sliding_window(n, min(self.width, n))
@@ -124,17 +133,6 @@ class Decayed(Over):
 
     def describe(self) -> str:
         return f"all steps so far, each counting {self.factor:g} times as much as the next"
-
-
-def totals_of(
-    over: Over, row_of: Callable[[int], NDArray[np.int64]], releases: int
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """(step, row of A Y) of the first `releases` steps, from the rows of Y."""
-    total: NDArray[Any] = np.zeros(1, np.int64)
-    for step in range(releases):
-        row = row_of(step)
-        total = over.advance(total if step else np.zeros_like(row), row, step, row_of)
-        yield step, total
 
 
 def checked_over(over: Over) -> Over:

@@ -12,8 +12,11 @@ from anechoic._validate import Array
 from anechoic.statement.page import definitions, figure, fold, page, paragraph, section, table
 from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.release import Release
+from anechoic.streaming.sentences import best_guess, protected, statement
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 240, 64, 24
+_WIDTH, _HEIGHT, _BOTTOM = 720, 240, 24
+#: Width of a letter of the axis, at most: digits of common typefaces have 0.6 of their size of 12.
+_LETTER = 7.5
 #: Points of one curve, and entries of a statistic that have curves of their own.
 _POINTS, _CURVES = 600, 4
 
@@ -38,7 +41,7 @@ def _lead(stream: Estimator, made: Sequence[Release]) -> str:
         f" ({made[-1].epsilon:.3g}, {made[-1].delta:g})-differentially private for each"
         f" {stream.mechanism.unit}. Dark bands hold for one step with probability {stream.level:.0%}, light"
         " ones for all steps together. Bands speak of the noise, not of records that were clipped or left"
-        " out."
+        f" out. {best_guess(stream.mechanism)}"
     )
 
 
@@ -53,7 +56,7 @@ def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -
         parts.append(figure(_chart(np.array(near), np.array(far), label), f"{label}, by step"))
     last = made[-1][name]
     rows = [
-        [label, *(f"{number:.6g}" for number in numbers)]
+        [label, *(f"{number:.6g}" if np.isfinite(number) else "–" for number in numbers)]
         for label, *numbers in zip(
             labels,
             last.value.ravel(),
@@ -81,7 +84,9 @@ def _chart(near: Array, far: Array, label: str) -> str:
     places = np.unique(np.linspace(0, len(near) - 1, min(len(near), _POINTS)).astype(int))
     bottom, top = float(far[places].min()), float(far[places].max())
     span = (top - bottom) or 1.0
-    x = _LEFT + (_WIDTH - _LEFT - 8) * places / max(1, len(near) - 1)
+    ticks = [(value, short(value)) for value in (bottom, (bottom + top) / 2, top)]
+    left = 16 + _LETTER * max(len(text) for _, text in ticks)
+    x = left + (_WIDTH - left - 8) * places / max(1, len(near) - 1)
 
     def y(values: Array) -> Array:
         return np.asarray(8 + (_HEIGHT - _BOTTOM - 8) * (top - values) / span)
@@ -94,10 +99,10 @@ def _chart(near: Array, far: Array, label: str) -> str:
         return f'<polygon points="{there} {back}" fill="{colour}"/>'
 
     texts = "".join(
-        f'<text x="{_LEFT - 8}" y="{float(y(np.array(v))) + 4:.1f}" text-anchor="end">{v:.4g}</text>'
-        for v in (bottom, (bottom + top) / 2, top)
+        f'<text x="{left - 8:.1f}" y="{float(y(np.array(value))) + 4:.1f}" text-anchor="end">{text}</text>'
+        for value, text in ticks
     )
-    texts += f'<text x="{_LEFT}" y="{_HEIGHT - 6}">0</text>'
+    texts += f'<text x="{left:.1f}" y="{_HEIGHT - 6}">0</text>'
     texts += f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">step {len(near) - 1}</text>'
     return (
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}"'
@@ -108,49 +113,26 @@ def _chart(near: Array, far: Array, label: str) -> str:
     )
 
 
-def statement(stream: Estimator) -> str:
-    """For a privacy reviewer, as text: what the stream adds to its mechanism's statement, and that statement.
-
-    It holds no secret and nothing of the data.
-    """
-    mechanism, shared = stream.mechanism, stream.shared
-    lines = [
-        "STREAM",
-        f"Protected            {_protected(stream)}",
-        f"Released             {stream.over.describe()}, after each step; {stream.step} of"
-        f" {mechanism.steps} so far.",
-        f"One unit, one step   norm at most {shared.contribution:.9f} clip norms, whatever its records hold.",
-    ]
-    for name, one in shared.statistics.items():
-        described = {key: value for key, value in one.describe().items() if key not in ("kind", "column")}
-        text = ", ".join(f"{key} {value!r:.60}" for key, value in described.items())
-        lines.append(f"Statistic            {name}: {one.describe()['kind']}{', ' if text else ''}{text}")
-    lines += [
-        "Chosen in advance    all bounds, categories, edges and weights: without looking at the data.",
-        "Not protected        when steps end, and how many there are.",
-        "",
-    ]
-    return "\n".join(lines) + "\n" + mechanism.report()
-
-
-def _protected(stream: Estimator) -> str:
-    unit = stream.mechanism.unit
-    if not stream.by_unit:
-        return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
-    return (
-        f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
-        f" than {stream.per_step} in one step"
-    )
-
-
 def _guarantee(stream: Estimator) -> list[str]:
     mechanism = stream.mechanism
     items = [
-        ("Protected", _protected(stream)),
+        ("Protected", protected(stream)),
         ("Guarantee", f"({mechanism.epsilon():.4g}, {mechanism.delta:g})-DP for {mechanism.steps} releases"),
+        ("What that means", best_guess(mechanism)),
         ("Noise", mechanism.strategy.describe()),
         ("Exact rounding", "yes" if mechanism.grid_bits is not None else "no: floating point"),
         ("Not protected", "when steps end, and how many there are; side channels; what other releases show"),
         ("Fingerprint", mechanism.fingerprint),
     ]
     return [definitions(items), fold("The whole statement", f"<pre>{escape(statement(stream))}</pre>")]
+
+
+_LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(value: float) -> str:
+    """A number for an axis: 327.5k, 1.2M, 0.0035."""
+    for size, letter in _LARGE:
+        if abs(value) >= 10 * size or (size >= 1e6 and abs(value) >= size):
+            return f"{value / size:.4g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -5,37 +5,85 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from anechoic.errors import CheckpointError
-from anechoic.runs.held import PATIENCE
+from anechoic.mechanism import Mechanism
+from anechoic.mechanism.rows import grid_bits
+from anechoic.runs.database import PATIENCE
+from anechoic.streaming.described import over_of, statistic_of
+from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
-from anechoic.streaming.store import LABELS
+from anechoic.streaming.shared import SharedRelease
+from anechoic.streaming.statistic import Statistic, quantile
+from anechoic.streaming.store import LABELS, MECHANISM, Store, first_link, next_link
 
 
-def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
-    """What was released at step `since` and later; nothing is changed, and the stream waits while it is read.
+def read_releases(
+    path: str | os.PathLike[str],
+    *,
+    since: int = 0,
+    statistics: Mapping[str, Statistic] | None = None,
+) -> list[Release]:
+    """What was released at step `since` and later, made again from the noisy rows that the file keeps.
+
+    It needs no key. Nothing is changed; a stream that writes the file does not wait, nor does the reader.
 
     Args:
         path: of a state file, whether or not a stream has it open.
         since: first step.
+        statistics: of the stream, where one of them is of a class of your own; else they are in the file.
 
     Raises:
-        CheckpointError: if it is missing, or no such file.
+        CheckpointError: if it is missing, damaged, or no such file, or has a statistic that is not known.
     """
     target = Path(os.path.abspath(path))
     try:
-        with closing(
-            sqlite3.connect(f"file:{quote(str(target))}?mode=ro", uri=True, timeout=PATIENCE)
-        ) as database:
-            found = database.execute(
-                "SELECT published FROM releases WHERE step >= ? ORDER BY step", (since,)
-            ).fetchall()
-            written = database.execute("SELECT value FROM meta WHERE name = ?", (LABELS,)).fetchone()
-        names = {} if written is None else json.loads(written[0])
-        labels = {statistic: tuple(map(str, entries)) for statistic, entries in names.items()}
-    except (sqlite3.Error, ValueError, AttributeError, TypeError) as error:
+        source = f"file:{quote(str(target))}?mode=ro"
+        with closing(sqlite3.connect(source, uri=True, timeout=PATIENCE)) as database:
+            database.execute("BEGIN")  # all of it as it is now
+            meta = dict(database.execute("SELECT name, value FROM meta"))
+            if int(meta["format"]) != Store.FORMAT:
+                raise ValueError(f"format {meta['format']}, and this version reads format {Store.FORMAT}")
+            rows = database.execute("SELECT time, row FROM releases ORDER BY step")
+            return list(_releases(meta, rows, since, statistics))
+    except (sqlite3.Error, ValueError, AttributeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{target} cannot be read as a state file: {error}.") from error
-    return [Release.from_bytes(published, labels) for (published,) in found]
+
+
+def _releases(
+    meta: Mapping[str, Any],
+    rows: Iterator[tuple[str, bytes]],
+    since: int,
+    statistics: Mapping[str, Statistic] | None,
+) -> Iterator[Release]:
+    identity = json.loads(meta["identity"])
+    mechanism, over = Mechanism.from_json(meta[MECHANISM]), over_of(identity["over"])
+    described = identity["statistics"]
+    try:
+        known = statistics or {name: statistic_of(described[name]) for name in identity["order"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its statistics are not all of this library ({error}): give statistics=") from error
+    found = json.loads(json.dumps({name: one.describe() for name, one in known.items()}))
+    if found != described or list(known) != identity["order"]:
+        raise ValueError("it has other statistics than these")
+    dimension = sum(one.dimension for one in known.values())
+    shared = SharedRelease(known, identity["weights"], identity["per_step"], grid_bits(mechanism, dimension))
+    shared.labels = {name: tuple(labels) for name, labels in json.loads(meta[LABELS]).items()}
+    past = Past(Publisher(mechanism, over, quantile(identity["level"])), shared)
+    link, kept = first_link(meta), {}
+    for step, (time, row) in enumerate(rows):
+        link = next_link(link, time, row)
+        kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)
+        past.advance(kept.__getitem__)
+        kept.pop(step - over.reach, None)
+        if step >= since:
+            yield past.release()
+    if past.step and link != meta["link"]:
+        raise ValueError("what was released, or what it is called, is damaged")

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.errors import CheckpointError
 
 _PARTS = ("value", "standard_error", "low", "high")
 
@@ -26,7 +24,7 @@ class Estimate:
     Attributes:
         value: the estimate, after post-processing.
         standard_error: standard deviation of the noise in it; of a ratio or another function of noisy sums
-            its linearisation at the estimate.
+            its linearisation at the estimate; NaN for quantiles, which have none.
         low, high: interval of the stream's level, pointwise: for this entry and this step alone.
         raw: the noisy sums before post-processing, shape (dimension of the statistic,); unbiased.
     """
@@ -141,37 +139,6 @@ class Release:
             for part in (*_PARTS, "raw")
         ]
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, labels: Mapping[str, tuple[str, ...]] | None = None) -> Release:
-        """What `to_bytes` wrote.
-
-        Args:
-            data: the bytes.
-            labels: of the stream.
-
-        Raises:
-            CheckpointError: if it is something else.
-        """
-        try:
-            line, _, rest = data.partition(b"\n")
-            head = json.loads(line)
-            numbers: NDArray[np.float64] = np.frombuffer(rest, "<f8")
-            estimates, place = {}, 0
-            for name, form in head["estimates"].items():
-                size, shape = int(np.prod(form["shape"])), tuple(form["shape"])
-                parts = []
-                for _part in _PARTS:
-                    parts.append(numbers[place : place + size].reshape(shape))
-                    place += size
-                parts.append(numbers[place : place + form["raw"]])
-                estimates[name] = Estimate(*parts)
-                place += form["raw"]
-            if place != len(numbers):
-                raise ValueError(f"{len(numbers)} numbers instead of {place}")
-            return cls(head["step"], head["time"], estimates, head["epsilon"], head["delta"], labels or {})
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"this is not a stored release, or it is damaged: {error}.") from error
 
 
 def frozen(given: Any) -> Array:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array, positive_float
 from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
+from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics, column_of
 
 
 class SharedRelease:
@@ -79,7 +79,7 @@ class SharedRelease:
             ValueError: for a column that is missing, of the wrong shape, or of another length.
         """
         records = {
-            name: statistic.read(_column(batch, name, statistic.column))
+            name: statistic.read(column_of(batch, name, statistic.column))
             for name, statistic in self.statistics.items()
         }
         counts = sorted({read.count for read in records.values()})
@@ -95,18 +95,36 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
-    def deviations(self, noise: Deviations, step: int) -> dict[str, float]:
-        """Standard deviation of the noise in each raw number of each statistic at a step."""
+    @property
+    def columns(self) -> dict[str, set[bool | None]]:
+        """The columns that are read, and as what."""
+        found: dict[str, set[bool | None]] = {}
+        for one in self.statistics.values():
+            for column, numbers in one.reads.items():
+                found.setdefault(column, set()).add(numbers)
+        return found
+
+    def reach(self, records: int) -> int:
+        """What so many records add to any entry of the sums, at most in size; an exact integer."""
+        return records * max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
+
+    def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
+        """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
         return {
-            name: noise.since(one.begin, step) * 2.0**self._bits / self.units[name]
+            name: noise.since(max(begin, one.begin), step) * 2.0**self._bits / self.units[name]
             for name, one in self.statistics.items()
         }
 
     def decode(
-        self, total: NDArray[Any], noise: Deviations, step: int, z: Callable[[Statistic], float]
+        self,
+        total: NDArray[Any],
+        noise: Deviations,
+        step: int,
+        z: Callable[[Statistic], float],
+        begin: int = 0,
     ) -> dict[str, Estimate]:
         """Estimates of a step, from noisy sums; intervals are z standard deviations to either side."""
-        deviations = self.deviations(noise, step)
+        deviations = self.deviations(noise, step, begin)
         return {
             name: one.decode(self._own(total, name), deviations[name], z(one))
             for name, one in self.statistics.items()
@@ -140,6 +158,7 @@ class SharedRelease:
         """As plain JSON data."""
         return {
             "statistics": {name: one.describe() for name, one in self.statistics.items()},
+            "order": list(self.statistics),
             "weights": dict(self.weights),
             "per_step": self._per_step,
         }
@@ -157,12 +176,3 @@ def _checked_weights(
     if given.keys() != statistics.keys():
         raise ValueError(f"weights name {sorted(given)}, the statistics are {sorted(statistics)}: name each.")
     return {name: positive_float(f"weights[{name!r}]", given[name]) for name in statistics}
-
-
-def _column(batch: Any, name: str, column: str | None) -> Any:
-    if column is None:
-        return batch
-    try:
-        return batch[column]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error

@@ -18,6 +18,9 @@ from anechoic.streaming.over import Over
 from anechoic.streaming.state import Snapshot
 from anechoic.streaming.statistic import Integers
 
+#: Sums stay below this, so that with a row of noise they stay below 2**63.
+MOST = 2**62
+
 
 @dataclass
 class Standing:
@@ -63,6 +66,23 @@ class Standing:
         self.step += 1
         self.time = self.time if time is None else time
         return row
+
+    def check_room(self, reach: int) -> None:
+        """Refuse what could take a sum of the open step, or one over all steps, to `MOST` or beyond.
+
+        Args:
+            reach: what is to be added to an entry, at most in size.
+
+        Raises:
+            HorizonError: before anything was added; nothing that was added is lost.
+        """
+        earlier = np.abs(self.total) if self.total.dtype.kind == "i" else np.zeros_like(self.open)
+        if int((earlier + np.abs(self.open)).max()) + reach >= MOST:
+            raise HorizonError(
+                "this batch could take a sum beyond the integers of 64 bits in which it is kept, so that it"
+                " is refused as a whole. What was added before stays, and can be released. Begin another"
+                " stream, whose privacy cost adds to this one's; a mechanism with fewer grid_bits holds more."
+            )
 
     def snapshot(self, noise: NoiseRows) -> Snapshot:
         """With the memory of the noise, for a state file."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from anechoic.errors import GuaranteeError
+from anechoic.keys import checked_key, new_key
+from anechoic.runs import openings
+from anechoic.runs.openings import Opening
 from anechoic.streaming.ledger import Accounts, MemoryAccounts
-from anechoic.streaming.release import Release
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,15 @@ class State(Protocol):
     """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all.
 
     Attributes:
+        key: of the stream.
+        openings: from which step on which salt holds.
         accounts: of units.
         kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
             release before, whose row of noise is used again if the transaction is undone.
     """
 
+    key: bytes
+    openings: list[Opening]
     accounts: Accounts
     kept: int
 
@@ -63,17 +70,14 @@ class State(Protocol):
     def mark(self, batch_id: str, step: int) -> None:
         """Note that a batch is part of a step."""
 
-    def append(self, release: Release, row: bytes) -> None:
-        """Keep a release, and the noisy row Y[step] that it was made with, int64 as bytes."""
+    def append(self, step: int, time: str | float | None, row: bytes) -> None:
+        """Keep what was released: the noisy row Y[step], int64 as bytes."""
 
-    def release(self, step: int) -> Release:
-        """The release of a step that was made."""
+    def published(self, step: int) -> tuple[str | float | None, bytes]:
+        """The time and the noisy row of a step that was made, and is not forgotten."""
 
-    def row(self, step: int) -> bytes:
-        """Its noisy row."""
-
-    def releases(self, first: int, last: int) -> list[Release]:
-        """Those of steps first … last - 1, in order."""
+    def forget(self, before: int) -> None:
+        """Rows of steps before this one are asked for no more."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -82,9 +86,12 @@ class State(Protocol):
 class InMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes | None = None) -> None:
+        self.key = new_key() if key is None else checked_key(key)
+        self.openings = [(0, openings.new_salt())]  # two streams with one key share no noise
         self.accounts: Accounts = MemoryAccounts()
-        self._made: list[tuple[Release, bytes]] = []
+        self._rows: deque[tuple[str | float | None, bytes]] = deque()
+        self._first, self._made = 0, 0
         self._seen: dict[str, int] = {}
         self.kept = 0
         self._fault = False
@@ -104,7 +111,7 @@ class InMemory:
             )
         self._fault = True
         yield
-        self.kept = len(self._made)
+        self.kept = self._made
         self._fault = False
 
     def load(self) -> Snapshot | None:
@@ -120,17 +127,19 @@ class InMemory:
     def mark(self, batch_id: str, step: int) -> None:
         self._seen[batch_id] = step
 
-    def append(self, release: Release, row: bytes) -> None:
-        self._made.append((release, row))  # at once: an interrupt comes before both or after
+    def append(self, step: int, time: str | float | None, row: bytes) -> None:
+        self._rows.append((time, row))
+        self._made = step + 1
 
-    def release(self, step: int) -> Release:
-        return self._made[step][0]
+    def published(self, step: int) -> tuple[str | float | None, bytes]:
+        if step < self._first:
+            raise ValueError(f"step {step} is not kept any more: give the stream a larger keep, or a state.")
+        return self._rows[step - self._first]
 
-    def row(self, step: int) -> bytes:
-        return self._made[step][1]
-
-    def releases(self, first: int, last: int) -> list[Release]:
-        return [release for release, _ in self._made[first:last]]
+    def forget(self, before: int) -> None:
+        while self._first < before:
+            self._rows.popleft()
+            self._first += 1
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -66,6 +67,11 @@ class Statistic(ABC):
     @abstractmethod
     def dimension(self) -> int:
         """Numbers released at each step."""
+
+    @property
+    def reads(self) -> Mapping[str, bool | None]:
+        """The columns that it reads, and for each whether it holds numbers; none for the batch itself."""
+        return {} if self.column is None else {self.column: self.wants_numbers}
 
     @property
     def contrasts(self) -> int:
@@ -160,18 +166,36 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     peaks = np.abs(rows).max(axis=1, initial=0.0)
     over = peaks > limit
     near = ~over
-    over[near] = np.sqrt(np.square(rows[near]).sum(axis=1)) > limit
+    over[near] = lengths(rows[near]) > limit
     scaled = rows
     if over.any():
         # over the largest entry first, so that no square leaves the range of float64
         shares = scaled[over] / peaks[over][:, None]
-        norms = np.sqrt(np.square(shares).sum(axis=1))
-        scaled[over] = shares * (limit / norms)[:, None]
+        scaled[over] = shares * (limit / lengths(shares))[:, None]
     scaled = np.trunc(scaled * float(unit))
-    scaled[~(np.sqrt(np.square(scaled).sum(axis=1)) <= bound * unit)] = (
-        0.0  # negated: not a number is too long
-    )
+    scaled[~(lengths(scaled) <= bound * unit)] = 0.0  # negated: not a number is too long
     return scaled.astype(np.int64)
+
+
+def row_sums(rows: Array) -> Array:
+    """Sum of each row, in an order that the number of columns alone decides; shape (k,).
+
+    Sums and products of NumPy and BLAS take an order that depends on how many rows there are, and on how they
+    lie in memory: then one record would change the last digits of another. Here halves are added, entry by
+    entry.
+
+    Args:
+        rows: shape (k, m), m >= 1.
+    """
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        rows = np.concatenate([rows[:, :half] + rows[:, half : 2 * half], rows[:, 2 * half :]], axis=1)
+    return rows[:, 0]
+
+
+def lengths(rows: Array) -> Array:
+    """2-norm of each row, added up as by `row_sums`."""
+    return np.asarray(np.sqrt(row_sums(np.square(rows))))
 
 
 def in_ball(
@@ -190,12 +214,17 @@ def in_ball(
     halves = vectors / 2 - np.asarray(centre) / 2
     peaks = np.abs(halves).max(axis=1, initial=0.0)[:, None]
     shares = halves / np.where(peaks > 0, peaks, 1.0)
-    norms = np.sqrt(np.square(shares).sum(axis=1))[:, None]
+    norms = lengths(shares)[:, None]
     with np.errstate(over="ignore"):  # a length beyond the range is longer than 1
         outside = np.ravel(peaks / radius * 2 * norms > 1)
     found = shares / np.maximum(norms, 1.0)
     found[~outside] = halves[~outside] / radius * 2
     return found, outside
+
+
+def counted(mask: NDArray[np.bool_]) -> int:
+    """How often it holds."""
+    return int(np.count_nonzero(mask))
 
 
 def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
@@ -205,26 +234,73 @@ def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDAr
     return one & other
 
 
-def numbers(batch: Any) -> Array:
-    """A batch as float64; not finite entries stay, and masked ones are not a number.
+def numbers(batch: Any, width: int | None = None) -> Array:
+    """A batch as float64, shape (k,), or (k, width) where a record is a vector.
+
+    Each record is read by itself, whatever the others are: one that is no number, or no vector of that width,
+    becomes NaN. An array has one kind and one shape instead, for which whoever made it answers.
 
     Raises:
-        ValueError: if it holds something else than real numbers in the range of float64. Records are private:
-            the message has none of them, and there is no earlier error that would show one.
+        ValueError: for an array of another kind or shape, and for what is no list of records. Records are
+            private: the message has none of them, and there is no earlier error that would show one.
     """
-    try:
-        given = np.asanyarray(batch)
-        text = given.dtype.kind == "O" and any(isinstance(entry, str | bytes) for entry in given.flat)
-        if text or given.dtype.kind in "cSUMmV":
-            raise TypeError
-        with np.errstate(over="ignore"):  # a longdouble beyond the range is infinite
-            found = np.asarray(np.ma.getdata(given), dtype=np.float64)
-        return np.where(np.ma.getmaskarray(given), np.nan, found) if np.ma.is_masked(given) else found
-    except (TypeError, ValueError, OverflowError):
+    given = _as_array(batch)
+    needed = "(records,)" if width is None else f"(records, {width})"
+    if given is not None and given.dtype.kind in "biuf":
+        found = given[:, None] if given.ndim == 1 and width == 1 else given
+        if found.ndim == (1 if width is None else 2) and found.shape[1:] == (width,)[: found.ndim - 1]:
+            with np.errstate(all="ignore"):  # a longdouble beyond the range is infinite
+                plain = np.asarray(np.ma.getdata(found), dtype=np.float64)
+            return np.where(np.ma.getmaskarray(found), np.nan, plain) if np.ma.is_masked(found) else plain
+        if hasattr(batch, "shape"):
+            raise ValueError(f"batch has shape {given.shape}; {needed} is needed.")
+    if isinstance(batch, np.ndarray) and (batch.dtype.kind not in "biufO" or batch.ndim > 2):
         raise ValueError(
-            f"batch, a {type(batch).__name__}, must be an array of real numbers below 1.8e308 in size: it"
-            " holds something else. Leave such records out, or make them NaN, which is left out and counted."
-        ) from None
+            f"batch is an array of {batch.dtype} and shape {batch.shape}: real numbers of shape {needed} are"
+            " needed. What is no number can be NaN, or an entry of a list: it is left out and counted."
+        )
+    rows = list(given) if given is not None and given.dtype.kind == "O" and given.ndim == 2 else None
+    listed = entries(batch, "batch") if rows is None else rows
+    if width is None:
+        return np.fromiter(map(_number, listed), np.float64, len(listed))
+    return np.array([_vector(record, width) for record in listed]).reshape(len(listed), width)
+
+
+def _as_array(batch: Any) -> Any:
+    """The array that NumPy makes of a batch, if no entry of it can change what another one is; else None."""
+    if isinstance(batch, np.ndarray):
+        return batch
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = np.asanyarray(batch)
+    except Exception:  # an entry may do anything when it is looked at
+        return None
+    # float64 holds what smaller kinds do; in a list of long doubles large integers would be rounded twice
+    return found if found.ndim and (found.dtype.kind == "O" or found.dtype.itemsize <= 8) else None
+
+
+def _vector(record: Any, width: int) -> Array:
+    """One record that is a vector; NaN where it is none."""
+    try:
+        single = width == 1 and not isinstance(record, Iterable)
+        listed = [record] if single or isinstance(record, str | Mapping | Set) else list(record)
+    except Exception:  # as above
+        listed = []
+    found = [_number(entry) for entry in listed]
+    return np.array(found if len(found) == width else [math.nan] * width)
+
+
+#: What `float` would read, and is no number.
+_NO_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating, np.ndarray, np.datetime64, np.timedelta64)
+
+
+def _number(entry: Any) -> float:
+    """One record that is a number; NaN where it is none."""
+    try:
+        return math.nan if isinstance(entry, _NO_NUMBERS) else float(entry)
+    except Exception:  # as above
+        return math.nan
 
 
 def entries(given: Any, what: str) -> list[Any]:
@@ -242,14 +318,12 @@ def entries(given: Any, what: str) -> list[Any]:
     if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
         raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
     listed = plain() if plain else list(given)
-    return [
-        entry.item() if isinstance(entry, np.generic) and not _is_time(entry) else entry for entry in listed
-    ]
+    # by its type: an entry may do anything when it is asked for its class
+    return [entry.item() if issubclass(type(entry), _SCALARS) else entry for entry in listed]
 
 
-def _is_time(entry: np.generic) -> bool:
-    """Whether `item` might make a plain integer of it."""
-    return isinstance(entry, np.datetime64 | np.timedelta64)
+#: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
+_SCALARS = (np.bool_, np.integer, np.inexact, np.character)
 
 
 def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Records:
@@ -258,17 +332,14 @@ def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Rec
     Raises:
         ValueError: for another shape.
     """
-    values = numbers(batch)
-    values = values[:, None] if values.ndim == 1 and dimension == 1 else values
-    if values.ndim != 2 or values.shape[1] != dimension:
-        raise ValueError(f"batch has shape {values.shape}; (records, {dimension}) is needed.")
+    values = numbers(batch, dimension)
     usable = np.asarray(np.isfinite(values).all(axis=1))
     _, beyond = in_ball(values[usable], centre, bound)
     return Records(
         len(values),
         values,
         usable,
-        {"not finite": int((~usable).sum()), "clipped to the bound": int(beyond.sum())},
+        {"not finite": counted(~usable), "clipped to the bound": counted(beyond)},
     )
 
 
@@ -304,3 +375,17 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
             " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair
+
+
+def column_of(batch: Any, name: str, column: str | None) -> Any:
+    """A column of a batch, or the batch itself where none is named.
+
+    Raises:
+        ValueError: if it has no such column.
+    """
+    if column is None:
+        return batch
+    try:
+        return batch[column]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error

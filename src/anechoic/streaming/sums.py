@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,12 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
+    counted,
     entries,
     linear_estimate,
     numbers,
     read_vectors,
 )
-
-#: Records of one update: their sum stays far below 2**63.
-MOST_RECORDS = 2**31
 
 
 class CountOf(Statistic):
@@ -39,18 +37,23 @@ class CountOf(Statistic):
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
-            if batch > MOST_RECORDS:
-                raise ValueError(f"batch={batch} records in one update: at most {MOST_RECORDS} are added up.")
             return Records(positive_int("batch", int(batch), minimum=0), None)
         try:
             if isinstance(batch, str | bytes):  # one record, or the letters of one?
                 raise TypeError
-            return Records(len(batch), None)
+            if not isinstance(batch, Mapping):
+                return Records(len(batch), None)
+            (count,) = {len(column) for column in batch.values() if not isinstance(column, str | bytes)}
+            return Records(count, None)
         except TypeError as error:
             raise ValueError(f"batch, a {type(batch).__name__}, must be records, or their number.") from error
+        except ValueError:
+            raise ValueError(
+                "batch is a mapping whose columns have no common length: give one entry a record in each."
+            ) from None
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        count = records.count if kept is None else int(np.count_nonzero(kept))
+        count = records.count if kept is None else counted(kept)
         return np.array([count * unit], np.int64)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
@@ -127,15 +130,13 @@ class MeanOf(Rows):
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch)
-        if values.ndim != 1:
-            raise ValueError(f"batch has shape {values.shape}; one number a record is needed.")
         usable = np.isfinite(values)
         beyond = (values[usable] < self._low) | (values[usable] > self._high)
         return Records(
             len(values),
             values,
             usable,
-            {"not finite": int((~usable).sum()), "clipped to the bounds": int(beyond.sum())},
+            {"not finite": counted(~usable), "clipped to the bounds": counted(beyond)},
         )
 
     def rows(self, values: Array) -> Array:
@@ -220,18 +221,16 @@ class HistogramOf(Statistic):
             places[inside] = batch[inside]
         else:
             listed = entries(batch, "batch")
-            places = np.fromiter((self._place_of(entry) for entry in listed), np.int64, len(listed))
+            places = np.array([self._place_of(entry) for entry in listed], np.int64)
         usable = places >= 0
-        return Records(len(places), places, usable, {"unknown category": int((~usable).sum())})
+        return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 
     def _place_of(self, entry: Any) -> int:
         """Of one record, whatever the others are; -1 for none."""
         try:
             return self._places.get(entry, -1)
-        except TypeError:
-            raise ValueError(
-                f"batch holds a {type(entry).__name__} where one category a record is needed."
-            ) from None
+        except Exception:  # no hash, or one that fails in any way
+            return -1
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = both(records.usable, kept)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer, identity_of
+from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer
 
 GRID_BITS = 16
 
@@ -18,16 +18,16 @@ def vectors_for(count, dimension, seed=0, grid_bits=GRID_BITS):
     return found
 
 
-def new_round(count, dimension=5, grid_bits=GRID_BITS, context=b"", identities=None, **arguments):
-    """(server, clients): names are 0 … count - 1; identities are private keys, of all clients or of none."""
-    public = None if identities is None else dict(enumerate(identity_of(one) for one in identities))
-    both = {"dimension": dimension, "grid_bits": grid_bits, "context": context}
-    server = SumServer(range(count), identities=public, **both, **arguments)
-    clients = {}
-    for name in range(count):
-        signing = {} if public is None else {"identity": identities[name], "known": list(public.values())}
-        clients[name] = SumClient(**both, **signing)
-    return server, clients
+def new_client(dimension=5, grid_bits=GRID_BITS, context=b"", smallest_sum=2):
+    """A client that takes sums of two, so that every rule can be tried with a few of them."""
+    return SumClient(dimension=dimension, grid_bits=grid_bits, context=context, smallest_sum=smallest_sum)
+
+
+def new_round(count, dimension=5, grid_bits=GRID_BITS, context=b"", smallest_sum=2, **arguments):
+    """(server, clients): names are 0 … count - 1."""
+    both = {"dimension": dimension, "grid_bits": grid_bits, "context": context, "smallest_sum": smallest_sum}
+    server = SumServer(range(count), **both, **arguments)
+    return server, {name: new_client(**both) for name in range(count)}
 
 
 def answer(client, message, vector):

@@ -7,7 +7,7 @@ from anechoic.federated.secure_sum import Aborted, Reason, Stage
 from anechoic.federated.secure_sum.keys import KeyPair
 from tests.federated.secure_sum.driver import answer, carry, new_round, one_stage, vectors_for
 
-VECTORS = vectors_for(5, 5)
+VECTORS = vectors_for(7, 5)
 
 
 def flipped(share):
@@ -26,29 +26,29 @@ def finish(server, replies):
     server.advance()
 
 
-@pytest.mark.parametrize("silent", [[], [4]])
+@pytest.mark.parametrize("silent", [[], [6]])
 def test_wrong_shares_are_left_out_and_named(silent):
-    server, clients = new_round(5, threshold=3)
+    server, clients = new_round(7)
     carry(server, clients, VECTORS, {Stage.MASKED: silent}, until=Stage.UNMASKING)
     replies = replies_of(server, clients)
-    for owner in (1, 4):
+    for owner in (1, 6):
         replies[0]["shares"][owner] = flipped(replies[0]["shares"][owner])
     finish(server, replies)
     found = server.result()
-    np.testing.assert_array_equal(found.vector, sum(VECTORS[: 5 - len(silent)]))
-    assert found.wrong_shares == ((1, 0), (4, 0))
+    np.testing.assert_array_equal(found.vector, sum(VECTORS[: 7 - len(silent)]))
+    assert found.wrong_shares == ((1, 0), (6, 0))
 
 
 def test_shares_of_the_other_kind_are_wrong():
     """A holder that gives the share of the mask key of a client that survived is not believed."""
-    server, clients = new_round(5, threshold=3)
+    server, clients = new_round(5, threshold=4)
     carry(server, clients, VECTORS, until=Stage.UNMASKING)
     held = clients[0].memory()
     replies = replies_of(server, clients)
     replies[0]["shares"] = held["mask_key_shares"]
     assert server.receive(0, replies.pop(0)).reason is Reason.SHARE
     finish(server, replies)
-    np.testing.assert_array_equal(server.result().vector, sum(VECTORS))
+    np.testing.assert_array_equal(server.result().vector, sum(VECTORS[:5]))
 
 
 @pytest.mark.parametrize("silent", [[], [4]])
@@ -61,8 +61,9 @@ def test_too_few_good_shares_end_the_round(silent):
     finish(server, replies)
     good = 3 - len(silent)
     assert f"{good} good shares came of seat 5's secret, 4 are needed" in server.aborted
-    with pytest.raises(Aborted, match="masks cannot be taken off"):
+    with pytest.raises(Aborted, match="masks cannot be taken off") as caught:
         server.result()
+    assert caught.value.client == 4
 
 
 def test_a_reply_without_a_good_share_is_refused():
@@ -110,14 +111,14 @@ def test_a_client_that_shared_what_is_no_secret():
 
 
 def test_a_client_that_drops_out_with_a_good_or_bad_share_of_nobody_changes_nothing():
-    server, clients = new_round(5, threshold=3)
+    server, clients = new_round(5, threshold=4)
     carry(server, clients, VECTORS, until=Stage.SHARES)
     replies = replies_of(server, clients)
     replies[4]["sealed"] = [flipped(one) for one in replies[4]["sealed"]]
     finish(server, replies)
     carry(server, clients, VECTORS, {Stage.UNMASKING: []})
     # only the client itself can open a share of its secrets: too few
-    assert "1 good shares came of seat 5's secret, 3 are needed" in server.aborted
+    assert "1 good shares came of seat 5's secret, 4 are needed" in server.aborted
 
 
 def test_any_vector_is_summed_as_it_came_but_moves_no_other_s_share():

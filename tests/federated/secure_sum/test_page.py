@@ -11,12 +11,12 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "secure-sums.md").read_te
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-def test_the_page_sums_what_four_of_five_sent(capsys):
+def test_the_page_sums_what_eleven_of_twelve_sent(capsys):
     assert len(BLOCKS) == 1
     scope = {}
     exec(BLOCKS[0], scope)
-    assert capsys.readouterr().out == "[ 0  6 12 18] ('a', 'b', 'c', 'd')\n"
-    np.testing.assert_array_equal(scope["total"].vector, np.arange(4) * 6)
+    assert capsys.readouterr().out == f"[  0  55 110 165] {tuple('abcdefghijk')}\n"
+    np.testing.assert_array_equal(scope["total"].vector, np.arange(4) * 55)
 
 
 def test_the_page_has_a_row_for_every_stage_in_order():

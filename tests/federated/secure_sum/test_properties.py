@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer
-from tests.federated.secure_sum.driver import GRID_BITS, carry, new_round, vectors_for
+from anechoic.federated.secure_sum import Refused, Stage, SumServer, least_threshold
+from tests.federated.secure_sum.driver import GRID_BITS, carry, new_client, new_round, vectors_for
 
 STAGES = list(Stage)
 VECTORS = vectors_for(7, 3)
@@ -15,26 +15,19 @@ VECTORS = vectors_for(7, 3)
 
 @st.composite
 def schedules(draw):
-    """(clients, threshold, whether signed, stage → names that fall silent)."""
+    """(clients, threshold, stage → names that fall silent)."""
     count = draw(st.integers(2, 7))
-    threshold = draw(st.integers(max(2, count // 2 + 1), count))
-    signed = draw(st.booleans())
-    stages = [stage for stage in STAGES if signed or stage is not Stage.SURVIVORS]
-    when = draw(st.lists(st.sampled_from([*stages, None, None, None]), min_size=count, max_size=count))
-    silent = {stage: [name for name in range(count) if when[name] is stage] for stage in stages}
-    return count, threshold, signed, silent
+    threshold = draw(st.integers(least_threshold(count), count))
+    when = draw(st.lists(st.sampled_from([*STAGES, None, None, None]), min_size=count, max_size=count))
+    silent = {stage: [name for name in range(count) if when[name] is stage] for stage in STAGES}
+    return count, threshold, silent
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(schedules())
 def test_the_sum_of_those_who_sent_vectors_or_no_result(schedule):
-    count, threshold, signed, silent = schedule
-    server, clients = new_round(
-        count,
-        3,
-        threshold=threshold,
-        identities=[bytes([n + 1]) * 32 for n in range(count)] if signed else None,
-    )
+    count, threshold, silent = schedule
+    server, clients = new_round(count, 3, threshold=threshold)
     carry(server, clients, VECTORS, silent)
     left, summed = set(range(count)), ()
     for stage, names in silent.items():
@@ -62,20 +55,20 @@ ODD += (
     bytearray(32),
 )
 FIELDS = (
-    "protocol round stage seat clients dimension grid_bits threshold signed context encryption_key mask_key "
+    "protocol round stage seat clients dimension grid_bits threshold context encryption_key mask_key "
     "seats encryption_keys mask_keys senders sealed vector survivors shares"
 )
 
 
 def test_a_thousand_odd_messages_are_refused_and_none_raises():
     draw = random.Random(3)
-    server = SumServer(["a", "b"], dimension=3, grid_bits=GRID_BITS, round_id=b"r")
-    client = SumClient(dimension=3, grid_bits=GRID_BITS)
+    server = SumServer(["a", "b"], dimension=3, grid_bits=GRID_BITS, smallest_sum=2, round_id=b"r")
+    client = new_client(3)
     for _ in range(1000):
         message = {field: draw.choice(ODD) for field in FIELDS.split() if draw.random() < 0.8}
         if draw.random() < 0.7:  # past the head, into the fields
             stage = draw.choice(list(Stage))
-            message |= {"protocol": b"anechoic.secure_sum.1", "round": b"r", "stage": int(stage)}
+            message |= {"protocol": b"anechoic.secure_sum.2", "round": b"r", "stage": int(stage)}
         for one in (message, draw.choice(ODD)):
             assert isinstance(server.receive("a", one), Refused)
             assert isinstance(client.answer(one), Refused)

@@ -10,12 +10,12 @@ from tests.federated.secure_sum.driver import (
     GRID_BITS,
     answer,
     carry,
+    new_client,
     new_round,
     vectors_for,
 )
 
-STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.SURVIVORS, Stage.UNMASKING]
-IDENTITIES = [bytes([one]) * 32 for one in range(1, 5)]
+STAGES = list(Stage)
 VECTORS = vectors_for(4, 5)
 
 
@@ -54,12 +54,12 @@ def proper(stage, message, changed):
     """Whether a client cannot tell what was changed from a good message: another round, fewer survivors."""
     if stage is Stage.KEYS:
         return type(changed["round"]) is bytes and changed["round"] not in (b"", message["round"])
-    return stage is Stage.SURVIVORS and str(changed["survivors"]) == "[1, 2, 3]"
+    return stage is Stage.UNMASKING and str(changed["survivors"]) == "[1, 2, 3]"
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_refuses_what_is_malformed_and_then_answers_what_is_not(stage):
-    server, clients = new_round(4, identities=IDENTITIES, threshold=3)
+    server, clients = new_round(4, threshold=3)
     carry(server, clients, VECTORS, until=stage)
     message, before = server.requests()[1], clients[1].memory()
     reasons = Counter()
@@ -77,7 +77,7 @@ def test_a_client_refuses_what_is_malformed_and_then_answers_what_is_not(stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_server_refuses_what_is_malformed_and_then_takes_what_is_not(stage):
-    server, clients = new_round(4, identities=IDENTITIES, threshold=3)
+    server, clients = new_round(4, threshold=3)
     carry(server, clients, VECTORS, until=stage)
     message = answer(clients[1], server.requests()[1], VECTORS[1])
     count = 0
@@ -126,7 +126,7 @@ def test_answers_of_other_rounds_stages_and_clients_are_refused():
     assert server.refused == {
         Reason.ROUND: 4,
         Reason.FOREIGN: 4,
-        Reason.STAGE: 16,
+        Reason.STAGE: 12,
         Reason.DUPLICATE: 12,
     }
 
@@ -159,11 +159,11 @@ def test_a_client_answers_each_stage_once_and_in_order():
     _, clients, sent = recorded()
     for stage in sent:
         assert clients[0].answer(sent[stage][0][0], VECTORS[0]).reason is Reason.DUPLICATE
-    fresh = SumClient(dimension=5, grid_bits=GRID_BITS)
+    fresh = new_client()
     for stage in (Stage.SHARES, Stage.MASKED, Stage.UNMASKING):
         assert fresh.answer(sent[stage][0][0], VECTORS[0]).reason is Reason.STAGE
     fresh.answer(sent[Stage.KEYS][0][0])
-    for stage in (Stage.MASKED, Stage.SURVIVORS, Stage.UNMASKING):
+    for stage in (Stage.MASKED, Stage.UNMASKING):
         assert fresh.answer({**sent[Stage.MASKED][0][0], "stage": int(stage)}).reason is Reason.STAGE
     assert fresh.answer(new_round(3)[0].requests()[0]).reason is Reason.ROUND
 
@@ -173,18 +173,13 @@ def test_a_client_answers_each_stage_once_and_in_order():
     [
         ({"dimension": 6}, "dimension is 5, but this client has 6"),
         ({"grid_bits": GRID_BITS + 1}, f"grid_bits is {GRID_BITS}"),
-        ({"at_least": 4}, "threshold is 3, below 4"),
+        ({"smallest_sum": 4}, "threshold is 3, below smallest_sum=4"),
         ({"context": b"another model"}, "context"),
-        ({"identity": IDENTITIES[0], "known": None}, None),
     ],
 )
 def test_terms_that_the_client_does_not_accept(arguments, why):
     server, _ = new_round(3)
-    if why is None:
-        with pytest.raises(ValueError, match="belong together"):
-            SumClient(dimension=5, grid_bits=GRID_BITS, **arguments)
-        return
-    client = SumClient(**{"dimension": 5, "grid_bits": GRID_BITS, **arguments})
+    client = new_client(**arguments)
     reply = client.answer(server.requests()[0])
     assert reply.reason is Reason.TERMS and why in reply.detail
     assert client.answered is None and client.memory() == {}
@@ -193,10 +188,10 @@ def test_terms_that_the_client_does_not_accept(arguments, why):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"clients": 6}, "threshold=3 must lie between 4"),
+        ({"clients": 6}, "threshold=3 must lie between 5"),
         ({"clients": 1, "threshold": 1}, "clients=1"),
         ({"threshold": 6}, "threshold=6"),
-        ({"signed": 1}, "no identity"),
+        ({"clients": 5}, "threshold=3 must lie between 4, more than two thirds"),
     ],
 )
 def test_a_server_cannot_offer_terms_that_break_the_rules(change, why):
@@ -242,3 +237,22 @@ def test_a_memory_of_something_else_is_refused():
 def test_servers_ask_whom_they_know():
     with pytest.raises(TypeError):
         SumServer([["a"], ["b"]], dimension=1, grid_bits=1)
+
+
+@pytest.mark.parametrize("count", range(2, 40))
+def test_clients_enforce_two_thirds_and_the_smallest_sum_whatever_a_server_offers(count):
+    """Half of the clients and one would let two who help the server open one vector of any number."""
+    server, _ = new_round(count)
+    offer = server.requests()[0]
+    for threshold in range(count + 1):
+        for smallest in (2, 10):
+            reply = new_client(smallest_sum=smallest).answer({**offer, "threshold": threshold})
+            fits = 3 * threshold > 2 * count and threshold >= smallest
+            assert isinstance(reply, Refused) != fits
+
+
+def test_ten_are_the_fewest_in_a_sum_unless_both_sides_say_otherwise():
+    with pytest.raises(ValueError, match="smallest_sum=10 of 9 clients"):
+        SumServer(range(9), dimension=5, grid_bits=GRID_BITS)
+    reply = SumClient(dimension=5, grid_bits=GRID_BITS).answer(new_round(9)[0].requests()[0])
+    assert reply.reason is Reason.TERMS and "threshold is 7, below smallest_sum=10" in reply.detail

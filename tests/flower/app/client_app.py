@@ -1,7 +1,9 @@
 """A client that adds one to each parameter; its node's configuration says how it misbehaves."""
 
+import random
 import time
 
+import evil
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +14,11 @@ app = ClientApp()
 
 
 def lying(message, context, call_next):
-    """Instead of the mod: where the node is told to, an update far beyond the clip norm, on the grid."""
+    """Instead of the mod: where the node is told to, rubbish, or an update far beyond the clip norm."""
+    if context.node_config["behaviour"] == "rubbish":
+        draw = random.Random(message.metadata.message_id)
+        content = evil.no_message() if draw.random() < 0.3 else evil.contents(draw)
+        return Message(content, reply_to=message)
     if message.content["anechoic"]["stage"] != "train" or context.node_config["behaviour"] != "large":
         return clipped_update_mod(message, context, call_next)
     large = ArrayRecord({"update": _array(np.full(4, 2**29, np.int32))})

@@ -18,16 +18,16 @@ def main(grid, context):
     config = context.run_config
     strategy = CorrelatedFedOpt(
         identity=PublicKeys() if config["identity"] == "public-key" else Partitions(),
-        discipline=CoolDown(3),
+        discipline=CoolDown(config["separation"]),
         rounds=config["rounds"],
         population=config["nodes"],
-        clients_per_round=2,
+        clients_per_round=config["per-round"],
         epsilon=50.0,
         delta=1e-3,
         clip_norm=1.0,
         masked=config["masked"],
         state=config["state"] or None,
-        patience=60.0,
+        patience=config["patience"],
         min_available=config["nodes"] - 2,
     )
 

@@ -1,18 +1,17 @@
 """Masked sums: a server learns the sum of clients' integer vectors, and of no vector anything else.
 
 Four stages in the manner of Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine
-Learning (CCS 2017): keys, shares, masked vectors, unmasking; where clients have identities, a fifth before
-the last, in which they sign the list of survivors. Pure protocol: `SumClient` and `SumServer` exchange plain
-mappings, and any transport may carry them.
+Learning (CCS 2017): keys, shares, masked vectors, unmasking. The server is trusted to follow the protocol.
+`SumClient` and `SumServer` exchange plain mappings, and any transport may carry them.
 """
 
 from anechoic.federated.secure_sum.client import SumClient
-from anechoic.federated.secure_sum.keys import identity_of
 from anechoic.federated.secure_sum.messages import Message, Reason, Refused, Stage
 from anechoic.federated.secure_sum.server import Aborted, SecureSum, SumServer
-from anechoic.federated.secure_sum.terms import default_threshold
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM, least_threshold
 
 __all__ = [
+    "SMALLEST_SUM",
     "Aborted",
     "SumClient",
     "Message",
@@ -21,6 +20,5 @@ __all__ = [
     "SecureSum",
     "SumServer",
     "Stage",
-    "default_threshold",
-    "identity_of",
+    "least_threshold",
 ]

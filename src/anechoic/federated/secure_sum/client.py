@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.federated.secure_sum import messages as wire
-from anechoic.federated.secure_sum.keys import (
-    SIGNATURE_BYTES,
-    KeyPair,
-    identity_of,
-    seal,
-    sign,
-    signed_by,
-    unseal,
-)
+from anechoic.federated.secure_sum.keys import KeyPair, seal, unseal
 from anechoic.federated.secure_sum.masks import add_masks
 from anechoic.federated.secure_sum.memory import Memory
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Refused, Stage
 from anechoic.federated.secure_sum.ring import checked_vector, encode
 from anechoic.federated.secure_sum.roster import MASK_KEY, SEALED_BYTES, SEED, Entry, Roster
 from anechoic.federated.secure_sum.shamir import SHARE_BYTES, split
-from anechoic.federated.secure_sum.terms import Terms
-from anechoic.keys import checked_key, new_key
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM, Terms
+from anechoic.keys import new_key
 from anechoic.noise.grid import checked_bits
 
 logger = logging.getLogger("anechoic")
@@ -45,23 +37,19 @@ class SumClient:
 
     - it answers one unmasking request, and only to a list of at least `threshold` survivors among those whose
       secrets were shared, itself included; of every client it gives either the share of the seed or that
-      of the mask key, never both. As the threshold exceeds half of the clients, no server gets both of one
-      client, unless 2 * threshold - clients of them are in league with it;
+      of the mask key, never both. Terms whose threshold is two thirds of the clients or fewer, or below
+      `smallest_sum`, are refused: whoever offers them;
     - keys, masks and shares are bound to the terms, to the context that this client saw and to the public
       keys of all clients: where clients were shown different ones, nothing decrypts and no mask cancels.
 
-    That hides the vector from a server that follows the protocol. One that makes up clients, or hands out
-    keys of its own, is withstood only with `identity` and `known`: keys and the list of survivors are
-    then signed by known clients, and all who unmask have seen the same list. That is within one round: a
-    vector given to two rounds may be learned from the difference of their sums (docs/secure-sums.md).
+    That hides the vector from a server that follows the protocol, and from whoever reads what it holds. One
+    that lies can make up clients, or hand out keys of its own (docs/secure-sums.md says what is for that).
 
     Args:
         dimension: entries of the vector, >= 0.
         grid_bits: the vector's 2-norm is at most 2**grid_bits.
-        at_least: the smallest threshold that is accepted, >= 2: the sum has at least that many vectors.
+        smallest_sum: the smallest threshold that is accepted, >= 2: a sum has at least that many vectors.
         context: bytes that all clients must have seen alike, such as a digest of the model they were sent.
-        identity: private Ed25519 key, 32 bytes; with `known` only.
-        known: public Ed25519 keys, 32 bytes each, of all clients that may take part, its own included.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -72,23 +60,15 @@ class SumClient:
         *,
         dimension: int,
         grid_bits: int,
-        at_least: int = 2,
+        smallest_sum: int = SMALLEST_SUM,
         context: bytes = b"",
-        identity: bytes | None = None,
-        known: Collection[bytes] | None = None,
     ) -> None:
         self._dimension = positive_int("dimension", dimension, minimum=0)
         self._grid_bits = checked_bits(grid_bits)
-        self._at_least = positive_int("at_least", at_least, minimum=2)
+        self._smallest_sum = positive_int("smallest_sum", smallest_sum, minimum=2)
         if not isinstance(context, bytes):
             raise ValueError(f"context is of type {type(context).__name__}, but must be bytes.")
         self._context = context
-        if (identity is None) != (known is None):
-            raise ValueError("identity and known belong together: give both, or neither.")
-        self._identity = None if identity is None else checked_key(identity, "identity")
-        self._known = frozenset() if known is None else frozenset(known)
-        if self._identity is not None and identity_of(self._identity) not in self._known:
-            raise ValueError("known lacks this client's own public key: list those of all clients.")
         self._memory = Memory()
 
     def memory(self) -> Message:
@@ -136,8 +116,6 @@ class SumClient:
                 reply = self._shares(message)
             elif stage is Stage.MASKED:
                 reply = self._masked(message, vector)
-            elif stage is Stage.SURVIVORS:
-                reply = self._survivors(message)
             else:
                 return self._unmasking(message)  # which ends the memory
         except Refusal as refusal:
@@ -156,8 +134,6 @@ class SumClient:
         if stage <= held.answered:
             raise Refusal(Reason.DUPLICATE, f"the stage {stage.name.lower()} is over")
         due = Stage(held.answered + 1)
-        if due is Stage.SURVIVORS and not held.offer["signed"]:
-            due = Stage.UNMASKING
         if stage is not due:
             raise Refusal(Reason.STAGE, f"{stage.name.lower()} was sent where {due.name.lower()} is due")
 
@@ -179,16 +155,12 @@ class SumClient:
         for name, own in (("dimension", self._dimension), ("grid_bits", self._grid_bits)):
             if getattr(terms, name) != own:
                 raise Refusal(Reason.TERMS, f"{name} is {getattr(terms, name)}, but this client has {own}")
-        if terms.threshold < self._at_least:
-            raise Refusal(Reason.TERMS, f"the threshold is {terms.threshold}, below {self._at_least}")
-        if terms.signed != (self._identity is not None):
-            rule = "signs" if self._identity is not None else "has no identity to sign with"
-            raise Refusal(Reason.TERMS, f"signed is {int(terms.signed)}, but this client {rule}")
+        if terms.threshold < self._smallest_sum:
+            raise Refusal(
+                Reason.TERMS, f"the threshold is {terms.threshold}, below smallest_sum={self._smallest_sum}"
+            )
         encryption, mask = KeyPair.fresh(), KeyPair.fresh()
         entry = Entry(encryption.public, mask.public)
-        if self._identity is not None:
-            signature = sign(self._identity, entry.statement(terms, seat))
-            entry = Entry(encryption.public, mask.public, identity_of(self._identity), signature)
         held = self._memory
         held.offer, held.entry = terms.message(seat), entry.fields()
         held.encryption_key, held.mask_key, held.seed = encryption.private, mask.private, new_key()
@@ -200,10 +172,6 @@ class SumClient:
         entry = roster.entries.get(seat)
         if entry is None or entry.fields() != held.entry:
             raise Refusal(Reason.KEYS, "this client's own keys are missing or changed")
-        if self._identity is not None:
-            for other, their in roster.entries.items():
-                if their.identity not in self._known or not their.is_signed(terms, other):
-                    raise Refusal(Reason.SIGNATURE, f"the keys of seat {other}")
         seats = list(roster.entries)
         seed_shares = dict(zip(seats, split(held.seed, terms.threshold, seats), strict=True))
         mask_key_shares = dict(zip(seats, split(held.mask_key, terms.threshold, seats), strict=True))
@@ -263,34 +231,18 @@ class SumClient:
         held.seed = held.mask_key = held.encryption_key = b""  # used for the last time
         return {**wire.head(terms.round_id, Stage.MASKED), "vector": words.tobytes()}
 
-    def _read_survivors(self, message: Mapping[str, Any], terms: Terms) -> tuple[int, ...]:
+    def _unmasking(self, message: Mapping[str, Any]) -> Message:
+        terms, held = self._terms, self._memory
         survivors = wire.seat_list(message, "survivors", terms.clients)
-        allowed = set(survivors) <= set(self._memory.senders)
-        if not (allowed and self._seat in survivors and len(survivors) >= terms.threshold):
+        survived = set(survivors)
+        if not (
+            survived <= set(held.senders) and self._seat in survived and len(survived) >= terms.threshold
+        ):
             raise Refusal(
                 Reason.CLIENTS,
                 f"survivors must be at least {terms.threshold} of the senders, this client included",
             )
-        return survivors
-
-    def _survivors(self, message: Mapping[str, Any]) -> Message:
-        roster, held = self._roster, self._memory
-        survivors = self._read_survivors(message, roster.terms)
-        held.survivors = list(survivors)
-        statement = roster.survivors_statement(tuple(held.senders), survivors)
-        signature = sign(self._identity or b"", statement)
-        return {**wire.head(roster.terms.round_id, Stage.SURVIVORS), "signature": signature}
-
-    def _unmasking(self, message: Mapping[str, Any]) -> Message:
-        roster, held = self._roster, self._memory
-        terms = roster.terms
-        survivors = self._read_survivors(message, terms)
-        if terms.signed:
-            if list(survivors) != held.survivors:
-                raise Refusal(Reason.CLIENTS, "the survivors are not those that this client signed")
-            self._check_signatures(message, roster, survivors)
         # one share of each client, never both: who is not among the survivors has dropped out
-        survived = set(survivors)
         shares = [
             seed_share if sender in survived else mask_key_share
             for sender, seed_share, mask_key_share in zip(
@@ -299,20 +251,6 @@ class SumClient:
         ]
         self._memory = Memory(answered=int(Stage.UNMASKING), offer=held.offer)
         return {**wire.head(terms.round_id, Stage.UNMASKING), "shares": shares}
-
-    def _check_signatures(
-        self, message: Mapping[str, Any], roster: Roster, survivors: tuple[int, ...]
-    ) -> None:
-        signers = wire.seat_list(message, "signers", roster.terms.clients)
-        signatures = wire.octet_list(message, "signatures", len(signers), SIGNATURE_BYTES)
-        statement = roster.survivors_statement(tuple(self._memory.senders), survivors)
-        if not set(signers) <= set(survivors) or len(signers) < roster.terms.threshold:
-            raise Refusal(
-                Reason.CLIENTS, f"at least {roster.terms.threshold} of the survivors must sign them"
-            )
-        for seat, signature in zip(signers, signatures, strict=True):
-            if not signed_by(roster.entries[seat].identity, signature, statement):
-                raise Refusal(Reason.SIGNATURE, f"the list of survivors by seat {seat}")
 
 
 def _agreed(pair: KeyPair, public: bytes, seat: int) -> bytes:

@@ -18,7 +18,11 @@ Answer = TypeVar("Answer")
 
 
 class Unrecoverable(Exception):
-    """The shares that came do not give a secret that the sum needs."""
+    """The shares that came do not give a secret that the sum needs; `seat` is whose."""
+
+    def __init__(self, seat: int, what: str) -> None:
+        super().__init__(what)
+        self.seat = seat
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Collecting(ABC, Generic[Answer]):
         if seat in self.answers:
             raise Refusal(Reason.DUPLICATE, f"the stage {self.stage.name.lower()}")
         self.answers[seat] = self.read(seat, message)
+
+    def enough(self, target: int | None) -> bool:
+        """Whether the stage can be closed: `target` have answered, or all."""
+        return len(self.answers) >= min(len(self.asked), target or len(self.asked))
 
     @property
     def answered(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Keys of one round: X25519 pairs, what is derived of them by HKDF-SHA256, AES-256-GCM and Ed25519.
+"""Keys of one round: X25519 pairs, what is derived of them by HKDF-SHA256, and AES-256-GCM.
 
 Every secret is used with all of its 32 bytes. What is derived depends on the round (the salt: the digest of
 its terms and of all public keys), on what it is for, and on whose it is.
@@ -10,17 +10,14 @@ import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 #: Bytes that sealing adds: the nonce and the tag.
 SEAL_BYTES = NONCE_BYTES + 16
@@ -92,37 +89,3 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated)
     except InvalidTag:
         return None
-
-
-def identity_of(private: bytes) -> bytes:
-    """The Ed25519 public key of a private one, 32 bytes each."""
-    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-
-
-def checked_identity(public: Any, name: str) -> bytes:
-    """A public Ed25519 key, 32 bytes.
-
-    Raises:
-        ValueError: for something else.
-    """
-    if not isinstance(public, bytes) or len(public) != KEY_BYTES:
-        raise ValueError(f"{name} must be a public Ed25519 key, {KEY_BYTES} bytes; identity_of() makes it.")
-    try:
-        Ed25519PublicKey.from_public_bytes(public)
-    except ValueError as error:
-        raise ValueError(f"{name} is no public Ed25519 key: {error}") from error
-    return public
-
-
-def sign(private: bytes, message: bytes) -> bytes:
-    """An Ed25519 signature, 64 bytes."""
-    return Ed25519PrivateKey.from_private_bytes(private).sign(message)
-
-
-def signed_by(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether `signature` is that of `message` by the owner of the Ed25519 key `public`."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True

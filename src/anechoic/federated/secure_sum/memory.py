@@ -22,7 +22,6 @@ class Memory:
         own_seed_share, own_mask_key_share: the shares of its own secrets that it keeps itself.
         senders: seats of the clients whose shares it was sent, ascending.
         seed_shares, mask_key_shares: theirs, in the same order, empty where a ciphertext did not open.
-        survivors: the list that it signed.
     """
 
     answered: int = 0
@@ -37,7 +36,6 @@ class Memory:
     senders: list[int] = field(default_factory=list)
     seed_shares: list[bytes] = field(default_factory=list)
     mask_key_shares: list[bytes] = field(default_factory=list)
-    survivors: list[int] = field(default_factory=list)
 
     def write(self) -> Message:
         """A flat mapping of text to bytes, integers and lists of them; what is empty is left out."""

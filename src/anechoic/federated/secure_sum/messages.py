@@ -12,19 +12,18 @@ from enum import IntEnum, StrEnum
 from itertools import pairwise
 from typing import Any
 
-PROTOCOL = b"anechoic.secure_sum.1"
+PROTOCOL = b"anechoic.secure_sum.2"
 
 Message = dict[str, bytes | int | list[bytes] | list[int]]
 
 
 class Stage(IntEnum):
-    """What a message asks for or answers, in order; the survivors' stage is in signed rounds only."""
+    """What a message asks for or answers, in order."""
 
     KEYS = 1
     SHARES = 2
     MASKED = 3
-    SURVIVORS = 4
-    UNMASKING = 5
+    UNMASKING = 4
 
 
 class Reason(StrEnum):
@@ -37,7 +36,6 @@ class Reason(StrEnum):
     DUPLICATE = "answered before"
     TERMS = "terms that this client does not accept"
     KEYS = "keys that may not be used"
-    SIGNATURE = "not signed by a known identity"
     CLIENTS = "a list of clients that does not follow from the stages before"
     SHARE = "a share that is not the one committed to"
 

@@ -10,12 +10,10 @@ from typing import Any
 from anechoic.federated.secure_sum.keys import (
     KEY_BYTES,
     SEAL_BYTES,
-    SIGNATURE_BYTES,
     commitment,
     digest,
     encoded,
     expand,
-    signed_by,
 )
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, octet_list, octets, seat_list
 from anechoic.federated.secure_sum.shamir import SHARE_BYTES
@@ -33,40 +31,19 @@ class Entry:
 
     Attributes:
         encryption_key, mask_key: X25519 public keys, 32 bytes each.
-        identity, signature: Ed25519, 32 and 64 bytes; empty in rounds that are not signed.
     """
 
     encryption_key: bytes
     mask_key: bytes
-    identity: bytes = b""
-    signature: bytes = b""
 
     @classmethod
-    def read(cls, message: Mapping[str, Any], terms: Terms) -> Entry:
-        """The entry in a client's answer to the stage of keys, its signature checked."""
-        signed = terms.signed
-        return cls(
-            octets(message, "encryption_key", KEY_BYTES),
-            octets(message, "mask_key", KEY_BYTES),
-            octets(message, "identity", KEY_BYTES) if signed else b"",
-            octets(message, "signature", SIGNATURE_BYTES) if signed else b"",
-        )
+    def read(cls, message: Mapping[str, Any]) -> Entry:
+        """The entry in a client's answer to the stage of keys."""
+        return cls(octets(message, "encryption_key", KEY_BYTES), octets(message, "mask_key", KEY_BYTES))
 
     def fields(self) -> Message:
         """The entry as the fields of a message."""
-        fields: Message = {"encryption_key": self.encryption_key, "mask_key": self.mask_key}
-        if self.identity:
-            fields |= {"identity": self.identity, "signature": self.signature}
-        return fields
-
-    def statement(self, terms: Terms, seat: int) -> bytes:
-        """What the client signs: its keys, in this seat of this round."""
-        place = seat.to_bytes(8, "big")
-        return encoded(b"keys", terms.digest(), place, self.encryption_key, self.mask_key)
-
-    def is_signed(self, terms: Terms, seat: int) -> bool:
-        """Whether its identity signed it."""
-        return signed_by(self.identity, self.signature, self.statement(terms, seat))
+        return {"encryption_key": self.encryption_key, "mask_key": self.mask_key}
 
 
 @dataclass(frozen=True)
@@ -81,21 +58,17 @@ class Roster:
         """32 bytes that differ for any two rosters: the salt of every key that is derived in the round."""
         parts = []
         for seat, entry in self.entries.items():
-            parts += [seat.to_bytes(8, "big"), entry.encryption_key, entry.mask_key, entry.identity]
+            parts += [seat.to_bytes(8, "big"), entry.encryption_key, entry.mask_key]
         return digest(b"roster", self.terms.digest(), *parts)
 
     def fields(self) -> Message:
         """The roster as the fields of a message."""
         entries = list(self.entries.values())
-        fields: Message = {
+        return {
             "seats": list(self.entries),
             "encryption_keys": [entry.encryption_key for entry in entries],
             "mask_keys": [entry.mask_key for entry in entries],
         }
-        if self.terms.signed:
-            fields["identities"] = [entry.identity for entry in entries]
-            fields["signatures"] = [entry.signature for entry in entries]
-        return fields
 
     @classmethod
     def read(cls, message: Mapping[str, Any], terms: Terms) -> Roster:
@@ -113,11 +86,6 @@ class Roster:
         columns = [octet_list(message, name, count, KEY_BYTES) for name in ("encryption_keys", "mask_keys")]
         if len({key for column in columns for key in column}) < 2 * count:
             raise Refusal(Reason.KEYS, "a key stands in the roster twice")
-        if terms.signed:
-            columns.append(octet_list(message, "identities", count, KEY_BYTES))
-            columns.append(octet_list(message, "signatures", count, SIGNATURE_BYTES))
-            if len(set(columns[2])) < count:
-                raise Refusal(Reason.KEYS, "an identity stands in the roster twice")
         entries = [Entry(*row) for row in zip(*columns, strict=True)]
         return cls(terms, dict(zip(seats, entries, strict=True)))
 
@@ -151,11 +119,6 @@ class Roster:
     def seed_commitment(self, owner: int, seed: bytes) -> bytes:
         """What `owner` publishes of its own mask's seed, 16 bytes."""
         return commitment(b"seed", self.digest, owner.to_bytes(8, "big"), seed)
-
-    def survivors_statement(self, senders: tuple[int, ...], survivors: tuple[int, ...]) -> bytes:
-        """What a client signs before it unmasks: who shared secrets and whose masked vectors are summed."""
-        lists = (b"".join(seat.to_bytes(8, "big") for seat in seats) for seats in (senders, survivors))
-        return encoded(b"survivors", self.digest, *lists)
 
     def _sealed_parties(self, sender: int, receiver: int) -> tuple[bytes, ...]:
         return self._parties(

@@ -5,24 +5,33 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic._validate import positive_int
 from anechoic.errors import AnechoicError
 from anechoic.federated.secure_sum.collecting import Collecting, Unrecoverable
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Refused, Stage
 from anechoic.federated.secure_sum.sharing import RoundKeys
-from anechoic.federated.secure_sum.terms import Terms, default_threshold
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM, Terms, least_threshold
 
 logger = logging.getLogger("anechoic")
 
 
 class Aborted(AnechoicError):
-    """A masked sum ended without a result; nothing was revealed but who took part."""
+    """A masked sum ended without a result; nothing was revealed but who took part.
+
+    Attributes:
+        client: whose secrets did not fit what it had sent before; None where too few answered.
+    """
+
+    def __init__(self, why: str, client: Hashable | None) -> None:
+        super().__init__(why)
+        self.client = client
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,10 @@ class SumServer:
         clients: ids of those asked, distinct and hashable, at least 2; their order gives the seats 1 … n.
         dimension: entries of a vector, >= 0.
         grid_bits: each vector's 2-norm is at most 2**grid_bits, on the clients' word.
-        threshold: how many clients have to answer every stage, more than half of them. None: floor(2n/3) + 1.
+        threshold: how many clients have to answer every stage, more than two thirds of them, and at least
+            `smallest_sum`. None: the least that is both.
+        smallest_sum: fewest vectors in a sum, >= 2; clients have a smallest one of their own.
         context: bytes that all clients must have seen alike, such as a digest of the model they were sent.
-        identities: client id → public Ed25519 key, 32 bytes, of every client asked: a signed round, with a
-            stage more. None: the clients trust the server to follow the protocol.
         round_id: 1 to 64 bytes that no other round has. None: 16 random ones.
 
     Raises:
@@ -77,8 +86,8 @@ class SumServer:
         dimension: int,
         grid_bits: int,
         threshold: int | None = None,
+        smallest_sum: int = SMALLEST_SUM,
         context: bytes = b"",
-        identities: Mapping[Any, bytes] | None = None,
         round_id: bytes | None = None,
     ) -> None:
         self._seats = {client: seat for seat, client in enumerate(clients, start=1)}
@@ -86,22 +95,25 @@ class SumServer:
             twice = next(client for client, times in Counter(clients).items() if times > 1)
             raise ValueError(f"client {twice!r} is asked twice: list every client once.")
         self._clients = {seat: client for client, seat in self._seats.items()}
+        least = max(least_threshold(len(clients)), positive_int("smallest_sum", smallest_sum, minimum=2))
+        if least > len(clients) or (threshold is not None and threshold < smallest_sum):
+            raise ValueError(
+                f"a sum of fewer than smallest_sum={smallest_sum} of {len(clients)} clients (threshold="
+                f"{threshold}) would say much of each of them: ask more clients, or give smallest_sum= here"
+                " and to the clients where you answer for it."
+            )
         self.terms = Terms(
             clients=len(clients),
             dimension=dimension,
             grid_bits=grid_bits,
-            threshold=default_threshold(len(clients)) if threshold is None else threshold,
-            signed=identities is not None,
+            threshold=least if threshold is None else threshold,
             context=context,
             round_id=os.urandom(16) if round_id is None else round_id,
         )
-        missing = [] if identities is None else [client for client in clients if client not in identities]
-        if missing:
-            raise ValueError(f"identities lacks the public key of client {missing[0]!r}.")
-        by_seat = {} if identities is None else {seat: identities[c] for c, seat in self._seats.items()}
         self.refused: Counter[Reason] = Counter()
         self.aborted: str | None = None
-        self._open: Collecting[Any] | None = RoundKeys(self.terms, by_seat)
+        self._blamed: Hashable | None = None
+        self._open: Collecting[Any] | None = RoundKeys(self.terms)
         self._result: SecureSum | None = None
 
     @property
@@ -142,6 +154,14 @@ class SumServer:
             return refusal.refused
         return None
 
+    def enough(self, target: int | None = None) -> bool:
+        """Whether nothing is gained by waiting for more answers of the open stage.
+
+        Args:
+            target: answers at which a stage before the last is closed; None for all that were asked.
+        """
+        return self._open is None or self._open.enough(target)
+
     def advance(self) -> bool:
         """Closes the open stage: who has not answered has dropped out. False if the round is aborted.
 
@@ -154,13 +174,14 @@ class SumServer:
         if count < needed:
             self.aborted = (
                 f"{count} of {self.terms.clients} clients answered the stage {name}, {needed} are needed:"
-                " ask more clients, wait longer, or let fewer be enough (threshold=, above half of them)."
+                " ask more clients, or wait longer."
             )
             return False
         try:
             self._open = closed.next()
         except Unrecoverable as error:
             self.aborted = f"the masks cannot be taken off: {error}."
+            self._blamed = self._clients[error.seat]
             return False
         if (outcome := closed.outcome) is not None:
             clients = tuple(self._clients[seat] for seat in outcome.survivors)
@@ -176,7 +197,7 @@ class SumServer:
             ValueError: if the round is not over.
         """
         if self.aborted is not None:
-            raise Aborted(self.aborted)
+            raise Aborted(self.aborted, self._blamed)
         if self._result is None:
             raise ValueError("the round is not over: receive answers and call advance() until stage is None.")
         return self._result

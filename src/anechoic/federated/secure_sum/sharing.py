@@ -14,7 +14,7 @@ from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Sta
 from anechoic.federated.secure_sum.ring import Words, word_type
 from anechoic.federated.secure_sum.roster import SEALED_BYTES, Entry, Roster
 from anechoic.federated.secure_sum.terms import Terms
-from anechoic.federated.secure_sum.unmasking import MaskedSum, Shared, Survivors, Unmasking
+from anechoic.federated.secure_sum.unmasking import MaskedSum, Shared, Unmasking
 
 
 class RoundKeys(Collecting[Entry]):
@@ -22,9 +22,8 @@ class RoundKeys(Collecting[Entry]):
 
     stage = Stage.KEYS
 
-    def __init__(self, terms: Terms, identities: Mapping[int, bytes]) -> None:
+    def __init__(self, terms: Terms) -> None:
         super().__init__(terms, tuple(range(1, terms.clients + 1)))
-        self._identities = identities
         self._probe = KeyPair.fresh()
         self._taken: set[bytes] = set()
 
@@ -32,17 +31,13 @@ class RoundKeys(Collecting[Entry]):
         return self.terms.message(seat)
 
     def read(self, seat: int, message: Mapping[str, Any]) -> Entry:
-        entry = Entry.read(message, self.terms)
+        entry = Entry.read(message)
         keys = {entry.encryption_key, entry.mask_key}
         # the other clients would not accept these, and the round would end for all
         if len(keys) < 2 or keys & self._taken:
             raise Refusal(Reason.KEYS, "a key is used twice")
         if any(self._probe.agree(key) is None for key in keys):
             raise Refusal(Reason.KEYS, "a key is a point of low order")
-        if self.terms.signed and not (
-            entry.identity == self._identities[seat] and entry.is_signed(self.terms, seat)
-        ):
-            raise Refusal(Reason.SIGNATURE, "the keys")
         self._taken |= keys
         return entry
 
@@ -98,6 +93,5 @@ class Masked(Collecting[None]):
         vector = np.frombuffer(wire.octets(message, "vector", self._total.nbytes), self._total.dtype)
         np.add(self._total, vector, out=self._total)
 
-    def next(self) -> Collecting[Any]:
-        masked = MaskedSum(self._roster, self._shared, self.answered, self._total)
-        return Survivors(masked) if self.terms.signed else Unmasking(masked, None)
+    def next(self) -> Unmasking:
+        return Unmasking(MaskedSum(self._roster, self._shared, self.answered, self._total))

@@ -21,6 +21,9 @@ from anechoic.federated.secure_sum.messages import (
 from anechoic.federated.secure_sum.ring import ring_bits
 from anechoic.noise.grid import checked_bits
 
+#: Fewest vectors in a sum, unless both sides say otherwise. The exact sum of two shows each of them to the
+#: other; of ten, with three of them in league with the server, seven are still hidden in one another.
+SMALLEST_SUM = 10
 MOST_CLIENTS = 2**16
 MOST_ENTRIES = 2**40
 _MOST_ROUND_BYTES = 64
@@ -35,9 +38,8 @@ class Terms:
         dimension: entries of a vector, >= 0.
         grid_bits: a vector's 2-norm is at most 2**grid_bits; see `noise.grid.checked_bits`.
         threshold: t, how many clients have to answer every stage, and how many shares give a secret;
-            n/2 < t <= n and t >= 2.
+            2n/3 < t <= n.
         round_id: 1 to 64 bytes that no other round has.
-        signed: whether keys and lists of survivors are signed by known identities.
         context: anything that all clients must have seen alike, such as the model they were sent. It is
             bound into every key and not sent.
 
@@ -53,7 +55,6 @@ class Terms:
     grid_bits: int
     threshold: int
     round_id: bytes
-    signed: bool = False
     context: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -66,11 +67,12 @@ class Terms:
                 f"{MOST_ENTRIES}."
             )
         ring_bits(n, self.grid_bits)
-        least = max(2, n // 2 + 1)
+        least = least_threshold(n)
         if not least <= positive_int("threshold", self.threshold) <= n:
             raise ValueError(
-                f"threshold={self.threshold} must lie between {least} and clients={n}: with half of the "
-                "clients or fewer, a server could unmask two lists of survivors, and so single vectors."
+                f"threshold={self.threshold} must lie between {least}, more than two thirds, and clients={n}:"
+                " with fewer a third of the clients could help to unmask two lists of survivors, and so"
+                " single vectors."
             )
         if not (isinstance(self.round_id, bytes) and 1 <= len(self.round_id) <= _MOST_ROUND_BYTES):
             raise ValueError(f"round_id={self.round_id!r} must be 1 to {_MOST_ROUND_BYTES} bytes.")
@@ -88,7 +90,7 @@ class Terms:
 
     def digest(self) -> bytes:
         """32 bytes that differ for any two terms."""
-        numbers = (self.clients, self.dimension, self.grid_bits, self.threshold, int(self.signed))
+        numbers = (self.clients, self.dimension, self.grid_bits, self.threshold)
         parts = (number.to_bytes(8, "big") for number in numbers)
         return digest(b"terms", self.round_id, self.context_digest, *parts)
 
@@ -101,7 +103,6 @@ class Terms:
             "dimension": self.dimension,
             "grid_bits": self.grid_bits,
             "threshold": self.threshold,
-            "signed": int(self.signed),
             "context": self.context_digest,
         }
 
@@ -120,7 +121,6 @@ class Terms:
                 dimension=number(message, "dimension", 0, MOST_ENTRIES),
                 grid_bits=number(message, "grid_bits", 0, 64),
                 threshold=number(message, "threshold", 0, MOST_CLIENTS),
-                signed=bool(number(message, "signed", 0, 1)),
                 context=context,
                 round_id=octets(message, "round"),
             )
@@ -128,6 +128,6 @@ class Terms:
             raise Refusal(Reason.TERMS, str(error)) from error
 
 
-def default_threshold(clients: int) -> int:
-    """floor(2n/3) + 1: a third of the clients may drop out, and a third may be the server's."""
+def least_threshold(clients: int) -> int:
+    """floor(2n/3) + 1: less than a third of the clients may drop out, and a third may be the server's."""
     return 2 * clients // 3 + 1

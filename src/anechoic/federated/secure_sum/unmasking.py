@@ -8,7 +8,7 @@ from typing import Any
 
 from anechoic.federated.secure_sum import messages as wire
 from anechoic.federated.secure_sum.collecting import Collecting, SumOutcome, Unrecoverable
-from anechoic.federated.secure_sum.keys import SIGNATURE_BYTES, KeyPair, signed_by
+from anechoic.federated.secure_sum.keys import KeyPair
 from anechoic.federated.secure_sum.masks import add_masks
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Stage
 from anechoic.federated.secure_sum.ring import Words, decode
@@ -54,52 +54,24 @@ class MaskedSum:
         return tuple(self.shared)
 
 
-class Survivors(Collecting[bytes]):
-    """Signed rounds: everybody whose masked vector came signs the list of them."""
-
-    stage = Stage.SURVIVORS
-
-    def __init__(self, masked: MaskedSum) -> None:
-        super().__init__(masked.roster.terms, masked.survivors)
-        self._masked = masked
-        self._statement = masked.roster.survivors_statement(masked.senders, masked.survivors)
-
-    def request(self, seat: int) -> Message:
-        return {**self.head(), "survivors": list(self.asked)}
-
-    def read(self, seat: int, message: Mapping[str, Any]) -> bytes:
-        signature = wire.octets(message, "signature", SIGNATURE_BYTES)
-        if not signed_by(self._masked.roster.entries[seat].identity, signature, self._statement):
-            raise Refusal(Reason.SIGNATURE, "the list of survivors")
-        return signature
-
-    def next(self) -> Unmasking:
-        return Unmasking(self._masked, self.answers)
-
-
 class Unmasking(Collecting[dict[int, bytes]]):
     """Everybody gives one share of each client: of its seed if it survived, of its mask key if it did not.
 
     Args:
         masked: the sum of the masked vectors.
-        signatures: of the list of survivors, by seat; None in rounds that are not signed.
     """
 
     stage = Stage.UNMASKING
 
-    def __init__(self, masked: MaskedSum, signatures: Mapping[int, bytes] | None) -> None:
-        survivors = masked.survivors
-        super().__init__(masked.roster.terms, survivors if signatures is None else tuple(sorted(signatures)))
-        self._masked, self._survivors = masked, survivors
-        self._dropped = tuple(seat for seat in masked.senders if seat not in survivors)
-        self._fields: Message = {"survivors": list(survivors)}
-        if signatures is not None:
-            self._fields |= {"signers": list(self.asked), "signatures": [signatures[s] for s in self.asked]}
+    def __init__(self, masked: MaskedSum) -> None:
+        super().__init__(masked.roster.terms, masked.survivors)
+        self._masked, self._survivors = masked, masked.survivors
+        self._dropped = tuple(seat for seat in masked.senders if seat not in self._survivors)
         self._kept: dict[int, dict[int, bytes]] = {owner: {} for owner in masked.senders}
         self._wrong: list[tuple[int, int]] = []
 
     def request(self, seat: int) -> Message:
-        return {**self.head(), **self._fields}
+        return {**self.head(), "survivors": list(self._survivors)}
 
     def read(self, seat: int, message: Mapping[str, Any]) -> dict[int, bytes]:
         owners = self._masked.senders
@@ -117,6 +89,10 @@ class Unmasking(Collecting[dict[int, bytes]]):
             self._kept[owner][seat] = share
         return good
 
+    def enough(self, target: int | None) -> bool:
+        """Whether every secret can be put together; more shares change nothing."""
+        return all(len(kept) >= self.terms.threshold for kept in self._kept.values())
+
     def _is_committed(self, owner: int, holder: int, share: bytes) -> bool:
         shared, dropped = self._masked.shared[owner], owner in self._dropped
         kind, commitments = (MASK_KEY, shared.mask_key_shares) if dropped else (SEED, shared.seed_shares)
@@ -131,7 +107,7 @@ class Unmasking(Collecting[dict[int, bytes]]):
             for other in self._survivors:
                 shared = pair.agree(roster.entries[other].mask_key)
                 if shared is None:  # such keys were refused when they were sent
-                    raise Unrecoverable(f"seat {other} has a key of low order")
+                    raise Unrecoverable(other, f"seat {other} has a key of low order")
                 # the survivor added it where its seat is the lower one
                 masks.append((roster.pair_mask_key(seat, other, shared), 1 if seat < other else -1))
         add_masks(total, masks)
@@ -140,20 +116,22 @@ class Unmasking(Collecting[dict[int, bytes]]):
     def _seed(self, owner: int) -> bytes:
         seed = self._secret(owner)
         if self._masked.roster.seed_commitment(owner, seed) != self._masked.shared[owner].seed_commitment:
-            raise Unrecoverable(f"seat {owner} shared another seed than the one committed to")
+            raise Unrecoverable(owner, f"seat {owner} shared another seed than the one committed to")
         return seed
 
     def _mask_pair(self, owner: int) -> KeyPair:
         pair = KeyPair.of(self._secret(owner))
         if pair.public != self._masked.roster.entries[owner].mask_key:
-            raise Unrecoverable(f"seat {owner} shared another mask key than its own")
+            raise Unrecoverable(owner, f"seat {owner} shared another mask key than its own")
         return pair
 
     def _secret(self, owner: int) -> bytes:
         kept, needed = self._kept[owner], self.terms.threshold
         if len(kept) < needed:
-            raise Unrecoverable(f"{len(kept)} good shares came of seat {owner}'s secret, {needed} are needed")
+            raise Unrecoverable(
+                owner, f"{len(kept)} good shares came of seat {owner}'s secret, {needed} are needed"
+            )
         secret = join({holder: kept[holder] for holder in sorted(kept)[:needed]})
         if secret is None:
-            raise Unrecoverable(f"seat {owner} shared no secret of 32 bytes")
+            raise Unrecoverable(owner, f"seat {owner} shared no secret of 32 bytes")
         return secret

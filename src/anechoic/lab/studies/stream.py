@@ -9,10 +9,10 @@ import numpy as np
 
 from anechoic.lab.data import flights
 from anechoic.streaming.clock import Clock, seconds_of, zone_of
-from anechoic.streaming.command import Columns, feed
 from anechoic.streaming.distribution import DistributionOf
 from anechoic.streaming.estimators import Dashboard
 from anechoic.streaming.page import write_page
+from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.sums import CountOf, HistogramOf
 from anechoic.streaming.tables import write_releases
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from anechoic.federated import CoolDown, plan_rounds
-from anechoic.federated.planning import Choice
+from anechoic.federated.planning import BYTES, DELTA_POWER, Choice
 from anechoic.lab.studies.federated.tasks import Rounds
 from anechoic.lab.studies.study import Arm, Kind, Scheme
 from anechoic.mechanism.mechanism import Mechanism
@@ -28,7 +28,7 @@ def discipline_of(rounds: Rounds) -> CoolDown:
 
 @lru_cache(maxsize=32)
 def mechanism(kind: Kind, rounds: Rounds, *, clients: int, dimension: int, epsilon: float) -> Mechanism:
-    """The mechanism of a private arm, with delta = 1 / N**1.1 as `plan_rounds` sets it.
+    """The mechanism of a private arm, with delta = 1 / N**1.1, however few clients a trial has.
 
     Raises:
         ValueError: if the population cannot fill the rounds, with the arithmetic.
@@ -39,11 +39,12 @@ def mechanism(kind: Kind, rounds: Rounds, *, clients: int, dimension: int, epsil
         clients_per_round=rounds.clients_per_round,
         discipline=discipline_of(rounds),
         epsilon=epsilon,
+        delta=clients**-DELTA_POWER,
         dimension=dimension,
         clip_norm=rounds.clip_norm,
         unit=UNIT,
         mechanism=NOISE[kind],
-        memory=rounds.separation,
+        memory_budget=BYTES * dimension * rounds.separation,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anechoic.federated import CoolDown, plan_rounds
+from anechoic.federated.planning import BYTES
 from anechoic.lab.studies.federated.arms import NOISE
 from anechoic.lab.studies.study import KINDS, Kind
 from anechoic.losses import LossKind, loss
@@ -110,7 +111,7 @@ def predicted(
                     dimension=1,
                     mechanism=NOISE[kind],
                     loss=which,
-                    memory=deployment.separation,
+                    memory_budget=BYTES * deployment.separation,
                 )
                 found = loss(prefix_sum(deployment.rounds), planned.strategy, discipline.participation, which)
                 printed = deployment.printed.get((kind, which))

@@ -1,0 +1,64 @@
+"""Statistics from what `Statistic.describe` says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anechoic.streaming.distribution import DistributionOf, QuantilesOf
+from anechoic.streaming.groups import GroupedOf
+from anechoic.streaming.kmeans import KMeansOf
+from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
+from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+
+_OVER: dict[str, type[Over]] = {one.__name__: one for one in (Running, SlidingWindow, Decayed)}
+
+
+def _k_means(bound: float, centre: list[float], initial: list[list[float]], column: str | None) -> KMeansOf:
+    """`initial` is described inside the unit ball."""
+    made = KMeansOf(len(initial), bound, len(centre), centre, column=column)
+    return made.beginning_at(initial)
+
+
+def _moments(bound: float, centre: list[float], column: str | None) -> MomentsOf:
+    return MomentsOf(bound, len(centre), centre, column)
+
+
+def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> GroupedOf:
+    return GroupedOf(statistic_of(of), column, groups)
+
+
+_KINDS: dict[str, Callable[..., Statistic]] = {
+    "count": CountOf,
+    "sum": SumOf,
+    "mean": MeanOf,
+    "histogram": HistogramOf,
+    "distribution": DistributionOf,
+    "quantiles": QuantilesOf,
+    "moments": _moments,
+    "linear regression": LinearRegressionOf,
+    "k-means": _k_means,
+    "by group": _grouped,
+}
+
+
+def statistic_of(described: Mapping[str, Any]) -> Statistic:
+    """The statistic that describes itself so, before it learned anything.
+
+    Raises:
+        KeyError, TypeError, ValueError: for a description that is none of this library's statistics.
+    """
+    arguments = dict(described)
+    return _KINDS[arguments.pop("kind")](**arguments)
+
+
+def over_of(described: tuple[str, Mapping[str, Any]]) -> Over:
+    """The sums over steps with a name and settings.
+
+    Raises:
+        KeyError, TypeError, ValueError: for others.
+    """
+    name, settings = described
+    return _OVER[name](**settings)

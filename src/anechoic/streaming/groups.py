@@ -1,0 +1,98 @@
+"""Any statistic for each of several groups, at the cost of one: a record is in one group at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import Array
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, column_of
+from anechoic.streaming.sums import HistogramOf
+
+
+class GroupedOf(Statistic):
+    """A statistic of the records of each group; the value has the groups as its first axis.
+
+    A record adds to the sums of its own group what it would add to the statistic alone, and nothing to the
+    others: its vector is as long, whatever the number of groups, and so is the noise in each of them.
+
+    Args:
+        statistic: of one group; not one that learns from what was released.
+        column: of the batch, that says which group a record is in.
+        groups: distinct values, given in advance, as the categories of a histogram. Records of others are
+            left out.
+    """
+
+    def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
+        if not isinstance(statistic, Statistic) or statistic.adaptive or isinstance(statistic, GroupedOf):
+            raise ValueError(
+                f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that learns"
+                " nothing, and one column of groups."
+            )
+        if not isinstance(column, str):
+            raise ValueError(f"column={column!r:.60} must name the column of groups.")
+        self._one, self._by = statistic, HistogramOf(groups, column)
+        self.quantum, self.spread = statistic.quantum, statistic.spread
+        zero = statistic.decode(np.zeros(statistic.dimension), 1.0, 1.0).value
+        self._inner = statistic.labels or (("",) if zero.size == 1 else tuple(map(str, range(zero.size))))
+
+    @property
+    def dimension(self) -> int:
+        return self._by.dimension * self._one.dimension
+
+    @property
+    def contrasts(self) -> int:
+        return self._by.dimension * self._one.contrasts
+
+    @property
+    def bound(self) -> float:
+        return self._one.bound
+
+    @property
+    def reads(self) -> Mapping[str, bool | None]:
+        return {**self._one.reads, str(self._by.column): False}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Groups, each with the labels of the statistic."""
+        return tuple(
+            f"{group}: {label}" if label else group for group in self._by.labels for label in self._inner
+        )
+
+    def read(self, batch: Any) -> Records:
+        groups = self._by.read(column_of(batch, "groups", self._by.column))
+        records = self._one.read(column_of(batch, "groups", self._one.column))
+        if groups.count != records.count:
+            raise ValueError(f"{groups.count} groups for {records.count} records: give one a record.")
+        unknown = {"unknown group": groups.remarks["unknown category"]}
+        return Records(records.count, (records, groups.values), groups.usable, {**records.remarks, **unknown})
+
+    def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
+        own, places = records.values
+        return np.concatenate(
+            [self._one.total(own, both(kept, places == g), unit) for g in range(self._by.dimension)]
+        )
+
+    def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
+        parts = np.split(totals, self._by.dimension)
+        found = [self._one.decode(part, deviation, z) for part in parts]
+        return Estimate(
+            np.stack([one.value for one in found]),
+            np.stack([one.standard_error for one in found]),
+            np.stack([one.low for one in found]),
+            np.stack([one.high for one in found]),
+            np.concatenate([one.raw for one in found]),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        by = self._by.describe()
+        return {
+            "kind": "by group",
+            "groups": by["categories"],
+            "column": by["column"],
+            "of": self._one.describe(),
+        }

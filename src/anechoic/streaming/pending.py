@@ -1,0 +1,185 @@
+"""Records of steps that are not over: added up as they come where each is a unit, else kept as they are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.streaming.clock import Clock
+from anechoic.streaming.estimator import Estimator
+from anechoic.streaming.intake import Partial
+
+#: Steps that are kept in one commit.
+GROUP = 64
+#: Steps without records that a record may end at once, where the records say how many steps there are.
+GAP = 1000
+
+
+@dataclass
+class Columns:
+    """Records as columns: times in seconds, units, and what the statistics read."""
+
+    seconds: NDArray[np.float64]
+    units: NDArray[Any] | None
+    values: Mapping[str, NDArray[Any]]
+
+
+@dataclass
+class Tally:
+    """What a run did: steps released, and records that are in none of them."""
+
+    released: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class PendingSteps:
+    """Records on their way into a stream.
+
+    A record belongs to the step of its own time, whatever the order in which records come, so that no record
+    moves another.
+
+    Args:
+        stream: it goes on with its open step.
+        clock: of its steps.
+    """
+
+    def __init__(self, stream: Estimator, clock: Clock) -> None:
+        self._stream, self._clock = stream, clock
+        self._sums: dict[int, Partial] = {}
+        self._kept: dict[int, list[Columns]] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def add(self, columns: Columns, now: float = math.inf) -> None:
+        """Take records. Those of steps that were released are left out, and those ahead of the clock.
+
+        Args:
+            columns: of records of any steps. Where units are told by ids, those without are left out.
+            now: seconds since 1970 by the clock of this machine.
+        """
+        steps = self._clock.step_of(columns.seconds)
+        nameless = np.zeros(len(steps), bool)
+        if columns.units is not None:
+            nameless[[not str(unit).strip() for unit in columns.units]] = True
+        reasons = {
+            "no id": nameless,
+            "no time": ~nameless & (steps == -(2**62)),
+            "before the start": ~nameless & (steps < 0) & (steps > -(2**62)),
+            "of steps that were released before": ~nameless & (steps >= 0) & (steps < self._stream.step),
+            "of steps that are ahead of the clock": ~nameless & (steps > self._clock.at(now) + 1),
+        }
+        out = np.zeros(len(steps), bool)
+        for reason, mask in reasons.items():
+            self._left_out[reason] += int(np.count_nonzero(mask))
+            out |= mask
+        order = np.argsort(steps, kind="stable")
+        order = order[~out[order]]
+        begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
+        for places in np.split(order, begins)[1:]:
+            self._take(int(steps[places[0]]), columns, places)
+
+    def _take(self, step: int, columns: Columns, places: NDArray[np.int64]) -> None:
+        values = {name: column[places] for name, column in columns.values.items()}
+        if columns.units is not None:
+            some = Columns(columns.seconds[places], columns.units[places], values)
+            self._kept.setdefault(step, []).append(some)
+            return
+        made = self._stream.partial(values)
+        self._sums[step] = self._sums[step] + made if step in self._sums else made
+
+    def last(self) -> int:
+        """The last step that has a record, but for records beyond a gap that is longer than all before it."""
+        last = self._stream.step
+        for step in sorted(self._sums.keys() | self._kept.keys()):
+            if step - last > max(GAP, last - self._stream.step):
+                break
+            last = step
+        return last
+
+    def release(self, last: int, *, tell: Callable[[int, int], None] = lambda done, all: None) -> Tally:
+        """Release all steps below `last`, from the stream's own on.
+
+        Args:
+            last: the step that stays open.
+            tell: called with steps done, and steps to do.
+
+        Raises:
+            ValueError: if the open step does not end after the one before it, by a clock that is another.
+        """
+        first, made = self._stream.step, self._stream.get()
+        end = self._clock.end_of(first)
+        if made is not None and made.time is not None and not end > str(made.time):
+            raise ValueError(
+                f"step {first} would end at {end}, and step {made.step} ended at {made.time}: records would"
+                " count in both. Give the start and the length of steps that the stream has."
+            )
+        for begin in range(first, last, GROUP):
+            group = range(begin, min(begin + GROUP, last))
+            batches = [self._batch(step) for step in group]
+            self._stream.steps(
+                [batch for batch, _ in batches],
+                unit_ids=[units for _, units in batches] if self._stream.by_unit else None,
+                times=[self._clock.end_of(step) for step in group],
+            )
+            for step in group:
+                self._sums.pop(step, None)
+                self._kept.pop(step, None)
+            tell(group.stop - first, last - first)
+        return Tally(max(0, last - first), self.left_out())
+
+    def _batch(self, step: int) -> tuple[Any, Any]:
+        if not self._stream.by_unit:
+            return self._sums.get(step) or self._stream.partial(None), None
+        some = self._kept.get(step, [])
+        names = some[0].values if some else self._stream.shared.columns
+        values = {name: _joined([one.values[name] for one in some]) for name in names}
+        return values, _joined([one.units for one in some])
+
+    def left_out(self) -> dict[str, int]:
+        """Records that are in no release so far, by reason. Private."""
+        waiting = sum(made.count for made in self._sums.values())
+        waiting += sum(len(one.seconds) for some in self._kept.values() for one in some)
+        found = {**self._left_out, "of steps that are not over": waiting}
+        return {reason: count for reason, count in found.items() if count}
+
+
+def _joined(parts: list[Any]) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, object)
+
+
+def feed(
+    stream: Estimator,
+    columns: Columns,
+    clock: Clock,
+    *,
+    now: float = math.inf,
+    until: float | None = None,
+    tell: Callable[[int, int], None] = lambda done, all: None,
+) -> Tally:
+    """Release all steps that are over: up to `until`; without it, up to the last step that has a record."""
+    pending = PendingSteps(stream, clock)
+    pending.add(columns, now)
+    return pending.release(last_step(pending, stream, clock, until, now), tell=tell)
+
+
+def last_step(pending: PendingSteps, stream: Estimator, clock: Clock, until: float | None, now: float) -> int:
+    """The step that stays open: none that ends after `now`.
+
+    Raises:
+        ValueError: if `until` lies beyond the horizon of the stream.
+    """
+    planned = stream.mechanism.steps
+    if until is None:
+        return int(min(pending.last(), clock.at(now), planned))
+    last = clock.at(until)
+    if planned < last:
+        raise ValueError(
+            f"--until asks for {last:.0f} steps and the stream is planned for {planned}: give an earlier"
+            " time, or begin with a longer horizon or none."
+        )
+    return int(min(last, clock.at(now)))

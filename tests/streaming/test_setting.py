@@ -1,0 +1,99 @@
+"""A state file belongs to a clock and columns: a record is in one step, whatever a later run is told."""
+
+import re
+
+import pytest
+
+from anechoic import cli, streaming
+from anechoic.errors import MismatchError
+
+RECORDS = "when,who,x\n" + "".join(f"2024-01-01T{h:02}:30,p{h},1\n" for h in range(6))
+COMMAND = {
+    "--time": "when",
+    "--every": "1h",
+    "--start": "2024-01-01",
+    "--until": "2024-01-01T06:00",
+    "--mean": "x:0:1",
+    "--epsilon": "1",
+}
+
+
+def run(tmp_path, capsys, *flags, **changed):
+    (tmp_path / "in.csv").write_text(RECORDS)
+    options = {**COMMAND, "--input": tmp_path / "in.csv", "--state": tmp_path / "s.db"}
+    options |= {f"--{name.replace('_', '-')}": value for name, value in changed.items()}
+    words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+    code = cli.main(["stream", *words, *flags])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"timezone": "America/New_York"}, "setting.start .*, setting.timezone differ"),
+        ({"start": "2023-12-31T23:00"}, "setting.start .* differs"),
+        ({"every": "2h"}, "setting.every .*was 3600.* differs"),
+        ({"time": "x"}, "setting.time differs"),
+        ({"mean": "who:0:1"}, "order, statistics"),
+        ({"unit": "who"}, "setting.unit"),
+    ],
+)
+def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, capsys, changed, words):
+    assert run(tmp_path, capsys, until="2024-01-01T03:00")[0] == 0
+    code, error = run(tmp_path, capsys, **changed)
+    assert code == 2
+    assert re.search(words, error), error
+    assert len(streaming.read_releases(tmp_path / "s.db")) == 3
+    assert run(tmp_path, capsys)[0] == 0 and len(streaming.read_releases(tmp_path / "s.db")) == 6
+
+
+def test_a_key_without_a_state_is_refused_by_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SECRET", "ab" * 32)
+    code, error = run(tmp_path, capsys, state=None, key_env="SECRET")
+    assert code == 2 and "--key-env needs --state" in error
+
+
+@pytest.mark.parametrize("option", ["out", "report"])
+def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, option):
+    for bad in (tmp_path / "missing" / "x.csv", tmp_path / "folder.csv"):
+        (tmp_path / "folder.csv").mkdir(exist_ok=True)
+        code, error = run(tmp_path, capsys, **{option: bad})
+        assert code == 2 and "cannot be written" in error and not (tmp_path / "s.db").exists()
+
+
+def test_a_table_is_there_as_a_whole_or_as_it_was(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "o.csv"
+    assert run(tmp_path, capsys, out=out, until="2024-01-01T03:00")[0] == 0
+    before, mode = out.read_text(), out.stat().st_mode
+
+    def interrupted(path, releases):
+        path.write_text("half of i")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("anechoic.streaming.command.write_releases", interrupted)
+        run(tmp_path, capsys, out=out)
+    assert out.read_text() == before
+    assert run(tmp_path, capsys, out=out)[0] == 0
+    assert out.read_text().startswith(before) and out.stat().st_mode == mode
+    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "o.csv", "s.db"}
+
+
+def test_what_the_caller_says_belongs_to_a_state_too(tmp_path):
+    options = {"epsilon": 1.0, "horizon": 4, "state": tmp_path / "s"}
+    streaming.Count(**options, setting={"source": "visits", "day starts": 4}).close()
+    with pytest.raises(MismatchError, match=r"setting.day starts \(was 4, is 5\) differs"):
+        streaming.Count(**options, setting={"source": "visits", "day starts": 5})
+    with pytest.raises(MismatchError, match="setting"):
+        streaming.Count(**options)
+    with pytest.raises(ValueError, match="must be plain data"):
+        streaming.Count(**options, setting={"zone": object()})
+    streaming.Count(**options, setting={"source": "visits", "day starts": 4}).close()
+
+
+def test_the_order_of_statistics_belongs_to_it(tmp_path):
+    """Sums of the open step lie side by side: in another order they would be taken for each other."""
+    a, b = streaming.CountOf("x"), streaming.CountOf("x")
+    streaming.Dashboard({"a": a, "b": b}, epsilon=1.0, horizon=4, state=tmp_path / "s").close()
+    with pytest.raises(MismatchError, match="order differs"):
+        streaming.Dashboard({"b": b, "a": a}, epsilon=1.0, horizon=4, state=tmp_path / "s")
