@@ -95,7 +95,9 @@ def run(capsys, path, *arguments):
     return code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("odd", ["9999-12-31T00:00", iso(time.time() + 9e6), "2e17"])
+@pytest.mark.parametrize(
+    "odd", ["9999-12-31T00:00", iso(time.time() + 9e6), "2e17"], ids=["year 9999", "in months", "seconds"]
+)
 def test_a_time_ahead_of_the_clock_ends_no_step(tmp_path, capsys, odd):
     path, state = tmp_path / "a.csv", ["--state", tmp_path / "s", "--start", DAY + "00:00"]
     path.write_text(f"t\n{DAY}00:30\n{odd}\n{DAY}02:30\n")
