@@ -154,8 +154,8 @@ def test_a_line_that_is_no_json_is_left_out_by_itself(tmp_path, reader, odd):
     ("name", "content", "words"),
     [
         ("a.csv", b"\xff\xfet\0,\0v\0\n\0", "UTF-16"),
-        ("a.csv", gzip.compress(b"t,v\n"), "proper ending"),
-        ("a.csv.gz", gzip.compress(b"t,v\n1,2\n" * 9)[:-12], "cut short"),
+        ("a.csv", gzip.compress(b"t,v\n", mtime=0), "proper ending"),
+        ("a.csv.gz", gzip.compress(b"t,v\n1,2\n" * 9, mtime=0)[:-12], "cut short"),
         ("a.csv.gz", b"t,v\n1,2\n", "damaged"),
         ("a.csv", b"t,w\n1,2\n", "no column 'v'; it has t, w"),
         ("a.csv", b"t,v\xff\n1,2\n", "no head of CSV"),
