@@ -91,5 +91,6 @@ def test_errors_are_the_standard_errors(case):
         expected, stated = getattr(true["0"], part), true["0"].standard_error
         scores.append([(getattr(one[run], part) - expected) / stated for run in copies])
     squares = np.square(scores)
-    assert abs(np.sqrt(squares.mean()) - 1) < 0.02
-    assert np.abs(np.sqrt(squares.mean(axis=(0, 1))) - 1).max() < 0.05  # each entry of the value
+    # about four standard deviations of these means: the steps of a run share most of their noise
+    assert abs(np.sqrt(squares.mean()) - 1) < 0.04
+    assert np.abs(np.sqrt(squares.mean(axis=(0, 1))) - 1).max() < 0.08  # each entry of the value
