@@ -176,9 +176,7 @@ class NanoGPT(nn.Module):
         logits = self.lm_head(x)
         if targets is None:
             return logits, None
-        return logits, F.cross_entropy(
-            logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1
-        )
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
 
 
 class Routed(nn.Module):
@@ -300,5 +298,3 @@ def shapes() -> dict[str, Shape]:
     found["checkpointed"] = (Checkpointed, numbers(), classified)
     found["checkpointed, reentrant"] = (lambda: Checkpointed(True), numbers(), classified)
     return found
-
-
