@@ -1,4 +1,4 @@
-"""Models that people train, by default: the sum is that of a loop over single rows, and no row moves it more."""
+"""Models that people train, by default: the sum is that of a loop over single rows."""
 
 import importlib.util
 
@@ -22,7 +22,7 @@ LOOPS = {
     "checkpointed": "saved tensor hooks",
     "checkpointed, reentrant": "setup_context",
 }
-NEEDS = {name: "transformers" for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral")}
+NEEDS = ("BERT", "GPT-2", "T5", "Llama", "Mixtral")
 
 
 class Rows(Dataset):

@@ -107,10 +107,10 @@ MIXING = {
         within(torch.zeros(4, ROWS, 4), lambda t: t[0].copy_(x))[:, :, 0].T @ x.T
     ),
     "rows written one place on": lambda x: within(torch.zeros(ROWS + 1, 4), lambda t: t[1:].copy_(x))[:ROWS],
-    "a column written as the next row": lambda x: within(
-        torch.zeros(ROWS + 1, 4), lambda t: t.flatten()[3:27].view(ROWS, 4)[:, 2].copy_(x[:, 0])
-    )[:ROWS],
-    "written by a mask of rows, each its own": lambda x: x.clone().index_put_(
+    "a column written as that of the next row": lambda x: within(
+        torch.zeros(ROWS + 1, 4)[:ROWS], lambda t: t.as_strided((ROWS,), (4,), 5).copy_(x[:, 0])
+    ),
+    "written to rows in another order": lambda x: x.clone().index_put_(
         (torch.randperm(ROWS), x.argmax(1)), torch.tensor(1.0)
     ),
     "a queue": lambda x: torch.cat([x[1:], x[:1]]),

@@ -289,7 +289,7 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
 
 
 def _frame(tensor: Tensor, writer: Tensor, label: Label) -> RowAxis | None:
-    """The axis of a tensor's rows, each of which holds in memory what was written for that row and no other."""
+    """The axis of a tensor's rows, where each holds in memory what was written for that row and no other."""
     if not isinstance(label, RowAxis) or label.inner != 1 or tensor.layout is not torch.strided:
         return None
     apart, rows = writer.stride(label.axis), writer.shape[label.axis]

@@ -110,9 +110,10 @@ def put(call: Call) -> Label:
         known = {label for label in (own, labels[0]) if label is not None}
         if len(known) == 1 and isinstance(label := known.pop(), RowAxis) and label.axis < first.dim():
             return label
-    if own in (None, RowAxis(0)) and [axis for axis, _ in given] == list(range(len(given))):
-        if len(call["self"]) == call.rows and _one_a_row(call, given):
-            return RowAxis(0)
+    leading = [axis for axis, _ in given] == list(range(len(given)))
+    same = own in (None, RowAxis(0)) and len(call["self"]) == call.rows
+    if leading and same and _one_a_row(call, given):
+        return RowAxis(0)
     if isinstance(own, RowAxis) and not any(labels) and own.axis not in [axis for axis, _ in given]:
         return own
     raise NotApart(f"{call} writes to places that the data, or the script, decide")

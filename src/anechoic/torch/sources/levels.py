@@ -99,8 +99,8 @@ _PLACES = frozenset({Tensor.nonzero, torch.nonzero, torch.argwhere, Tensor.argwh
 class Decisions(TorchFunctionMode):
     """What a model decides by tensors is what one row decides; rows that decide otherwise are left out.
 
-    So a model that decides something by its data (`if mask.all():`, `x[mask]`) runs on many rows at once, each
-    of which gets what it would have got alone: those with other decisions are run once more.
+    So a model that decides something by its data (`if mask.all():`, `x[mask]`) runs on many rows at once,
+    each of which gets what it would have got alone: those with other decisions are run once more.
 
     Args:
         level: of the rows.
