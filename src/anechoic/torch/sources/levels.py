@@ -121,7 +121,7 @@ class Decisions(TorchFunctionMode):
             if found.numel() != 1:
                 raise UnsupportedError("a decision by several numbers of each row.")
             return found.item() if kind is None else kind(found.item())
-        if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._own(args[0]):
+        if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):
             return func(self._decided(args[0]), *args[1:], **kwargs)
         if func is F.one_hot and self._own(args[0]) and (count := _classes(*args[1:], **kwargs)) > 0:
             # torch's looks at the data, and so at all rows, whether they are classes
@@ -138,6 +138,10 @@ class Decisions(TorchFunctionMode):
             and self._level.plain(value) is not None
         )
 
+    def _picks(self, value: Any) -> bool:
+        """The same, on the CPU: an index that is out of range for rows left out ends a process on a GPU."""
+        return self._own(value) and value.device.type == "cpu"
+
     def _decided(self, tensor: Tensor) -> Tensor:
         """What the first row has; rows that have something else are kept no longer."""
         every: Any = self._level.plain(tensor)
@@ -151,7 +155,7 @@ class Decisions(TorchFunctionMode):
         """An index, in which masks are those of the first row."""
         if isinstance(index, tuple):
             return tuple(self._masks(part) for part in index)
-        return self._decided(index) if self._own(index) and index.dtype == torch.bool else index
+        return self._decided(index) if self._picks(index) and index.dtype == torch.bool else index
 
 
 def _classes(num_classes: int = -1) -> int:
