@@ -16,6 +16,7 @@ from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
+from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.release import Releaser
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.setup.units import OrderWatch
@@ -196,7 +197,8 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients: p.grad, and those of single examples."""
         self.source.zero_grad()
-        self.original_optimizer.zero_grad(set_to_none)
+        with paused():  # of which each look at p.grad costs
+            self.original_optimizer.zero_grad(set_to_none)
 
     def abandon_batch(self) -> None:
         """Give up the batch in hand, of which nothing was released. Iterate again to get it back."""

@@ -32,6 +32,11 @@ def label(function, *shapes, rows=ROWS, integers=()):
         secret_draws.stop()
 
 
+def within(tensor, write):
+    write(tensor)
+    return tensor
+
+
 X = (4,)
 APART = {
     "elementwise": lambda x: (x.tanh() * 2 + 1).relu(),
@@ -57,6 +62,14 @@ APART = {
     "bilinear, which has no rule": lambda x: F.bilinear(x, x, torch.ones(3, 4, 4)),
     "cosine": lambda x: F.cosine_similarity(x, torch.ones(1, 4)),
     "distances to constants": lambda x: torch.cdist(x, torch.eye(4)),
+    "numbers written by a mask": lambda x: x.clone().index_put_((x > 0,), torch.tensor(2.0)),
+    "one hot by hand": lambda x: torch.zeros(ROWS, 4).index_put_(
+        (torch.arange(ROWS), x.argmax(1)), torch.tensor(1.0)
+    ),
+    "a column written": lambda x: within(torch.zeros(ROWS, 4), lambda t: t[:, 0].copy_(x[:, 1])),
+    "columns written, one seen before": lambda x: within(
+        torch.zeros(ROWS, 4), lambda t: t[:, 1:].copy_(x[:, 1:])
+    )[:, :2],
     "batch norm by kept statistics": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)),
 }
 
@@ -90,6 +103,16 @@ MIXING = {
     "log of a sum of all": lambda x: x.logsumexp((0, 1)),
     "mean of those above 0": lambda x: x[x > 0].mean(),
     "written through a view": lambda x: F.pad(torch.zeros(ROWS + 1, 4)[:ROWS].copy_(x)[1:], (0, 0, 0, 1)),
+    "a column written as a row": lambda x: (
+        within(torch.zeros(4, ROWS, 4), lambda t: t[0].copy_(x))[:, :, 0].T @ x.T
+    ),
+    "rows written one place on": lambda x: within(torch.zeros(ROWS + 1, 4), lambda t: t[1:].copy_(x))[:ROWS],
+    "a column written as that of the next row": lambda x: within(
+        torch.zeros(ROWS + 1, 4)[:ROWS], lambda t: t.as_strided((ROWS,), (4,), 5).copy_(x[:, 0])
+    ),
+    "written to rows in another order": lambda x: x.clone().index_put_(
+        (torch.randperm(ROWS), x.argmax(1)), torch.tensor(1.0)
+    ),
     "a queue": lambda x: torch.cat([x[1:], x[:1]]),
 }
 
@@ -136,8 +159,16 @@ LOSSES = {
     ),
     "huber, summed": (lambda o, y: F.huber_loss(o[:, 0], y.float(), reduction="sum"), True),
     "logits": (lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], (y > 1).float()), True),
-    "several margins, which has no rule": (
-        lambda o, y: F.multi_margin_loss(o, y, reduction="none").mean(),
+    "several margins": (lambda o, y: F.multi_margin_loss(o, y, weight=torch.rand(4)), True),
+    "several margins, of each": (lambda o, y: F.multi_margin_loss(o, y, reduction="none").mean(), True),
+    "margins of several labels": (
+        lambda o, y: F.multilabel_margin_loss(o, F.pad(y[:, None], (0, 3), value=-1)),
+        True,
+    ),
+    "dice of all": (lambda o, y: 1 - 2 * (o.sigmoid() * o).sum() / (o.sigmoid().sum() + y.sum()), False),
+    "dice of each": (lambda o, y: (1 - 2 * (o.sigmoid() * o).sum(1) / (o.sigmoid().sum(1) + y)).mean(), True),
+    "focal": (
+        lambda o, y: (lambda e: ((1 - (-e).exp()) ** 2 * e).mean())(F.cross_entropy(o, y, reduction="none")),
         True,
     ),
     "contrastive": (lambda o, y: F.cross_entropy(o @ o.T, torch.arange(ROWS)), False),

@@ -307,3 +307,59 @@ def test_the_module_clears_gradients_as_trainers_do(mode):
         run.criterion(run.forward(x), y).backward()
         run.optimizer.step()
     assert run.engine.releases == 5
+
+
+class Picking(nn.Module):
+    """Takes values by a mask of the data, at places that the other way through it does not have."""
+
+    def __init__(self, take):
+        super().__init__()
+        self.layer, self.take = nn.Linear(6, 6), take
+
+    def forward(self, x):
+        return self.take(self.layer(x), x)[:, :2]
+
+
+def written(h, x):
+    h = h.clone()
+    h[x.sum(1) > 0] = 1.0
+    return h + x
+
+
+def clusters(h, x):
+    """As an adaptive softmax has them: places count within the cluster of the row."""
+    out = torch.zeros_like(h)
+    for low in (0, 1):
+        at = ((x[:, 0] > 0).long() == low).nonzero().squeeze(1)
+        if at.numel():
+            place = (x[at, 0] > 0).long() - low
+            out[at] = h[at, :3].gather(1, place[:, None]) * h[at]
+    return out
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda h, x: h * (1 + h[x > 5].sum()),
+        lambda h, x: h * (2 if torch.where(x[:, 0] > 0)[0].numel() else 1),
+        lambda h, x: h * h.masked_select(x.sum(1, keepdim=True) > 0).sum(),
+        lambda h, x: h * F.one_hot(x.argmax(1), 6),
+        written,
+        clusters,
+    ],
+    ids=["by a mask", "by places", "by masked_select", "by one_hot", "written by a mask", "clusters"],
+)
+def test_masks_of_a_row_are_its_own(take, caplog):
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y)
+
+    tensors = [normal(16, 6), torch.arange(16) % 2]
+    found = released(lambda: Picking(take), tensors, loss)
+    assert "one after another" not in caplog.text
+    torch.manual_seed(0)
+    model, total = Picking(take), torch.zeros_like(found)
+    for i in range(16):
+        alone = loss(model, *(t[i : i + 1] for t in tensors))
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(alone, list(model.parameters()))])
+        total += gradient.double() / max(1.0, float(gradient.norm()))
+    assert (found - total).norm() <= 2e-3

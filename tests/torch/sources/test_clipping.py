@@ -103,3 +103,13 @@ def test_products_keep_full_precision_where_training_does_not():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_small_parameters_side_by_side_are_clipped_as_each_by_itself():
+    draw = torch.Generator().manual_seed(0)
+    samples = [torch.randn(5, *shape, generator=draw) for shape in ((3, 2), (5000,), (), (4,))]
+    whole = torch.cat([sample.reshape(5, -1) for sample in samples], 1)
+    clipped = whole / whole.norm(dim=1, keepdim=True).clamp(min=1)
+    found = clipped_sums(samples, 1.0)
+    assert [part.shape for part in found] == [sample.shape[1:] for sample in samples]
+    assert torch.allclose(torch.cat([part.flatten() for part in found]), clipped.sum(0), atol=1e-5)

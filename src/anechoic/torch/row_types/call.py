@@ -74,6 +74,13 @@ class NotApart(Exception):
     """Rows are not kept apart, and why."""
 
 
+#: What to do about a mean over tokens of all rows.
+EACH_ROW = (
+    "give each row its own mean: with losses of reduction='none' and a mask, of shape (rows, tokens), take"
+    " ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()"
+)
+
+
 def flat(value: Any) -> list[Any]:
     """The leaves of lists, tuples and dicts."""
     if isinstance(value, (list, tuple)):

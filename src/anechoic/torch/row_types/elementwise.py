@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart, flat, packets
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, flat, packets
 from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
 
 
@@ -46,7 +46,7 @@ def _of_totals(call: Call, found: list[Label]) -> Label:
         if packet in _DIVIDING and alone and call.label(call["self"]) == TOTAL:
             return TOTAL
         if packet in _DIVIDING:
-            raise NotApart("the loss is divided by a number that the rows of the batch decide")
+            raise NotApart(f"the loss is divided by a number that the rows of the batch decide; {EACH_ROW}")
         raise NotApart(f"{call} of a total over rows is no sum over rows")
     if found == [PICKED]:
         return PICKED

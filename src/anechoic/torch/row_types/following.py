@@ -110,7 +110,15 @@ class RowTypes:
             same = tensor.shape == writer.shape and tensor.stride() == writer.stride()
             if tensor is writer or (same and tensor.storage_offset() == writer.storage_offset()):
                 return label
-            return self._since.get(tensor, _IN_PLACE)
+            if tensor in self._since:
+                return self._since[tensor]
+            before = self._labels.get(tensor) or self._guessed.get(tensor)
+            over = _frame(tensor, writer, label)
+            return (
+                over
+                if before in (None, over) and over is not None and tensor not in self._earlier
+                else _IN_PLACE
+            )
         found: Label | None = self._labels.get(tensor) or self._guessed.get(tensor)
         if found is not None or tensor in self._public:
             return found
@@ -278,6 +286,28 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
         for types, labels in before:
             types.see(func, args, kwargs, out, labels)
     return out
+
+
+def _frame(tensor: Tensor, writer: Tensor, label: Label) -> RowAxis | None:
+    """The axis of a tensor's rows, where each holds in memory what was written for that row and no other."""
+    if not isinstance(label, RowAxis) or label.inner != 1 or tensor.layout is not torch.strided:
+        return None
+    apart, rows = writer.stride(label.axis), writer.shape[label.axis]
+    for axis in range(tensor.dim()):
+        if tensor.stride(axis) != apart or tensor.shape[axis] != rows:
+            continue
+        starts = tensor.storage_offset(), writer.storage_offset()
+        lengths = _extent(tensor, axis), _extent(writer, label.axis)
+        ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+        if max(ends) - min(starts) < apart:
+            return RowAxis(axis)
+    return None
+
+
+def _extent(tensor: Tensor, left_out: int) -> int:
+    """From the first entry of a row in memory to its last one."""
+    axes = (axis for axis in range(tensor.dim()) if axis != left_out)
+    return sum((tensor.shape[axis] - 1) * tensor.stride(axis) for axis in axes)
 
 
 _PAUSED: list[bool] = []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart
 from anechoic.torch.row_types.elementwise import met
 from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, Mixed, RowAxis
 from anechoic.torch.row_types.shapes import no_rule_for
@@ -47,8 +47,10 @@ def indexed(call: Call) -> Label:
     labels: list[Any] = [call.label(t) for _, t in given]
     if any(t.dtype == torch.bool for _, t in given):
         known = {label for label in (own, labels[0]) if label is not None}
-        if len(given) == 1 and given[0][0] == 0 and known == {RowAxis(0)}:
-            return PICKED
+        if len(given) == 1 and given[0][0] == 0 and len(known) == 1:
+            label = known.pop()
+            if isinstance(label, RowAxis) and label.axis < given[0][1].dim():
+                return PICKED
         raise NotApart("values are taken by a mask in several axes")
     if own is None and len(given) == 1 and isinstance(labels[0], RowAxis):
         return RowAxis(labels[0].axis + given[0][0], labels[0].inner)
@@ -61,11 +63,8 @@ def indexed(call: Call) -> Label:
             return own
         raise NotApart("values are taken in several axes")
     # x[arange(rows), target]: the same row everywhere
-    if own == RowAxis(0) and axes == list(range(len(axes))) and labels[0] is None:
-        first = given[0][1]
-        same = set(labels) <= {None, RowAxis(0)} and all(t.shape == first.shape for _, t in given)
-        if same and first.dim() == 1 and torch.equal(first, torch.arange(call.rows, device=first.device)):
-            return RowAxis(0)
+    if own == RowAxis(0) and axes == list(range(len(axes))) and _one_a_row(call, given):
+        return RowAxis(0)
     raise NotApart("rows are taken from places that the data, or the script, decide")
 
 
@@ -77,10 +76,11 @@ def masked(call: Call) -> Label:
 
 
 _MEAN = 1  # of torch's enum of reductions
-_DIVISOR = (
-    "the divisor of the mean depends on the targets of other rows ({}); take reduction='none', a mean of each"
-    " row, and then mean(), or sum() / a public number"
+_WEIGHTS = (
+    "the divisor of the mean depends on the targets of other rows (class weights); take"
+    " F.cross_entropy(outputs, targets, weight=weights, reduction='none').mean()"
 )
+_IGNORED = f"the divisor of the mean depends on the targets of other rows (ignore_index); {EACH_ROW}"
 
 
 def elementwise_loss(call: Call) -> Label:
@@ -89,13 +89,54 @@ def elementwise_loss(call: Call) -> Label:
     return TOTAL if call["reduction"] else label
 
 
+def margin_loss(call: Call) -> Any:
+    """Losses of classes: a sum or mean over rows, class weights or not."""
+    label = call.only("self", "target")
+    if label.axis != 0 or call["self"].dim() < 2:
+        raise NotApart(f"{call} goes along the rows")
+    found = TOTAL if call["reduction"] else label
+    return [found, label] if isinstance(call.out, tuple) else found
+
+
+def put(call: Call) -> Label:
+    """x[mask] = number, x[arange(rows), places] = number, x[:, places] = number."""
+    own: Any = call.label(call["self"])
+    given = [(axis, t) for axis, t in enumerate(call["indices"]) if isinstance(t, Tensor)]
+    value, labels = call["values"], [call.label(t) for _, t in given]
+    if value.numel() != 1 or call.label(value) is not None:
+        raise NotApart(f"{call} of more than one number")
+    first = given[0][1]
+    if first.dtype == torch.bool and len(given) == 1 and given[0][0] == 0:
+        known = {label for label in (own, labels[0]) if label is not None}
+        if len(known) == 1 and isinstance(label := known.pop(), RowAxis) and label.axis < first.dim():
+            return label
+    leading = [axis for axis, _ in given] == list(range(len(given)))
+    same = own in (None, RowAxis(0)) and len(call["self"]) == call.rows
+    if leading and same and _one_a_row(call, given):
+        return RowAxis(0)
+    if isinstance(own, RowAxis) and not any(labels) and own.axis not in [axis for axis, _ in given]:
+        return own
+    raise NotApart(f"{call} writes to places that the data, or the script, decide")
+
+
+def _one_a_row(call: Call, given: list[tuple[int, Tensor]]) -> bool:
+    """Whether places are arange(rows), and then some of each row's own."""
+    first = given[0][1]
+    same = all(
+        call.label(t) in (None, RowAxis(0)) and t.dtype != torch.bool and t.shape == first.shape
+        for _, t in given
+    )
+    own = same and first.dim() == 1 and call.label(first) is None
+    return own and torch.equal(first, torch.arange(call.rows, device=first.device))
+
+
 def nll(call: Call) -> Any:
     label = call.only("self", "target")
     if label.axis != 0:
         raise NotApart(f"{call} goes along the rows")
     if call["reduction"] == _MEAN:
         if call["weight"] is not None:
-            raise NotApart(_DIVISOR.format("class weights"))
+            raise NotApart(_WEIGHTS)
         if bool((call["target"] == call["ignore_index"]).any()):
-            raise NotApart(_DIVISOR.format("ignore_index"))
+            raise NotApart(_IGNORED)
     return [TOTAL if call["reduction"] else label, Mixed("the weights of all targets")]

@@ -20,8 +20,10 @@ from anechoic.torch.row_types.places import (
     embedded,
     gathered,
     indexed,
+    margin_loss,
     masked,
     nll,
+    put,
     selected,
 )
 from anechoic.torch.row_types.shapes import (
@@ -222,6 +224,8 @@ def _rules() -> dict[Any, Rule]:
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"),
         *("binary_cross_entropy_with_logits",),
     )
+    enter(margin_loss, "multi_margin_loss", "multilabel_margin_loss_forward")
+    enter(put, "index_put", "index_put_", "_index_put_impl_")
     enter(nll, "nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d")
     return made
 

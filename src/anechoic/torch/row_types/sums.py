@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart, Rule, flat, packets, words
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, Rule, flat, packets, words
 from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
 from anechoic.torch.row_types.shapes import alone, no_rule_for
 
@@ -22,7 +22,9 @@ def reduced(call: Call) -> Any:
     if label == PICKED:
         if packet is _aten.sum:
             return TOTAL
-        raise NotApart("the divisor of a mean is a number of values that the rows of the batch decide")
+        raise NotApart(
+            f"the divisor of a mean is a number of values that the rows of the batch decide; {EACH_ROW}"
+        )
     axes = call.dims(tensor)
     rows: RowAxis = label  # type: ignore[assignment]
     if axes is None or rows.axis in axes:

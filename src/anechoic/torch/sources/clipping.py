@@ -6,7 +6,8 @@ can have lost. Where float32 could over- or underflow, all is float64. Factors a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 #: Entries whose squares are summed in the precision of the samples.
 _PART = 256
+#: Entries of a parameter up to which a copy is cheaper than operations of its own.
+_SMALL = 2**12
 #: float32 norms are not used where the clip norm is outside this range: squares of entries would vanish.
 _ORDINARY = (1e-12, 1e15)
 #: Entries that are widened to float64 at a time.
@@ -69,6 +72,9 @@ class Clipping:
         Returns:
             One tensor a parameter, without the first axis. A contribution that is not finite counts as zero.
         """
+        return side_by_side(samples, lambda few: self._sums(few, limits))
+
+    def _sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None) -> list[Tensor]:
         flat = [sample.reshape(len(sample), -1) for sample in samples]
         norms = self.norms(flat)
         factors = self.factors(norms, limits)
@@ -103,6 +109,25 @@ class Clipping:
             total += _wide_squares(part, unit)
         norms = total.sqrt() * unit * (1 + 2.0**-30)
         return torch.where(torch.isfinite(peak), norms, peak)
+
+
+def side_by_side(samples: list[Tensor], sums: Callable[[list[Tensor]], list[Tensor]]) -> list[Tensor]:
+    """sums(samples), where those of small parameters are put into one tensor: each costs several operations.
+
+    Args:
+        samples: one tensor a parameter, shape (contributions, *parameter).
+        sums: of such tensors over contributions, whatever the parameters are.
+    """
+    sizes = [math.prod(sample.shape[1:]) for sample in samples]
+    small = [size <= _SMALL for size in sizes]
+    if sum(small) < 2 or len({(sample.dtype, sample.device) for sample in samples}) > 1:
+        return sums(samples)
+    every = list(zip(samples, sizes, small, strict=True))
+    joint = torch.cat([sample.reshape(len(sample), size) for sample, size, few in every if few], 1)
+    first, *others = sums([joint, *(sample for sample, _, few in every if not few)])
+    parts = iter(first.split([size for size, few in zip(sizes, small, strict=True) if few]))
+    rest = iter(others)
+    return [next(parts).reshape(sample.shape[1:]) if few else next(rest) for sample, _, few in every]
 
 
 def clipped_sums(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anechoic.noise.grid import Integers, largest_square, spacing, to_grid
-from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.clipping import Clipping, side_by_side
 
 #: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
 DOT = 2**9
@@ -60,7 +60,7 @@ class GridClipping(Clipping):
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
 
     def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
-        return grid_sums(samples, self.clip_norm, self.bits, limits)
+        return side_by_side(samples, lambda few: grid_sums(few, self.clip_norm, self.bits, limits))
 
 
 def grid_sums(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch import vmap as _vmap
 from torch.overrides import TorchFunctionMode
@@ -61,25 +62,22 @@ class RowLevel:
         """All rows, shape (rows, …), of what the model made of one."""
         return _torch._remove_batch_dim(tensor, self.number, self.rows, 0)  # type: ignore[no-any-return]
 
-    def numbers(self, tensor: Tensor) -> list[Any] | None:
-        """One number a row, where `tensor` is one number of each row; None where all rows share it."""
-        own = False
+    def plain(self, tensor: Tensor) -> Tensor | None:
+        """What each row has, shape (rows, …), below every transform; None where all rows share it.
+
+        Raises:
+            UnsupportedError: if the model's own vmap is in between.
+        """
+        place = None
         while _torch.is_functorch_wrapped_tensor(tensor):
             if _torch.is_batchedtensor(tensor):
                 if _torch.maybe_get_level(tensor) != self.number:
                     raise UnsupportedError(
                         "a decision by a number of each row, inside of the model's own vmap."
                     )
-                own = True
+                place = _torch.maybe_get_bdim(tensor)
             tensor = _torch.get_unwrapped(tensor)
-        if not own:
-            return None
-        if tensor.numel() != self.rows:
-            raise UnsupportedError("a decision by several numbers of each row.")
-        found: Any = tensor.tolist()
-        while found and isinstance(found[0], list):
-            found = [value for part in found for value in part]
-        return list(found)
+        return None if place is None else tensor.detach().movedim(place, 0)
 
 
 #: How a model takes a number out of a tensor, to decide something.
@@ -94,11 +92,15 @@ _READS: dict[Any, Any] = {
 }
 
 
-class Decisions(TorchFunctionMode):
-    """Numbers that a model takes out of tensors are those of one row; rows that have others are left out.
+#: What takes as many values as the data say, by places where a tensor is not zero.
+_PLACES = frozenset({Tensor.nonzero, torch.nonzero, torch.argwhere, Tensor.argwhere})
 
-    So a model that decides something by its data (`if mask.all():`) runs on many rows at once, each of which
-    gets what it would have got alone: those with other decisions are run once more.
+
+class Decisions(TorchFunctionMode):
+    """What a model decides by tensors is what one row decides; rows that decide otherwise are left out.
+
+    So a model that decides something by its data (`if mask.all():`, `x[mask]`) runs on many rows at once,
+    each of which gets what it would have got alone: those with other decisions are run once more.
 
     Args:
         level: of the rows.
@@ -113,12 +115,52 @@ class Decisions(TorchFunctionMode):
         self._level, self._leader, self.kept = level, left.index(True), list(left)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READS and args and _torch.is_functorch_wrapped_tensor(args[0]):
-            numbers = self._level.numbers(args[0])
-            if numbers is not None:
-                value = numbers[self._leader]
-                same = (n == value or (n != n and value != value) for n in numbers)
-                self.kept = [kept and alike for kept, alike in zip(self.kept, same, strict=True)]
-                kind = _READS[func]
-                return value if kind is None else kind(value)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _READS and args and self._own(args[0]):
+            kind, found = _READS[func], self._decided(args[0])
+            if found.numel() != 1:
+                raise UnsupportedError("a decision by several numbers of each row.")
+            return found.item() if kind is None else kind(found.item())
+        if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):
+            return func(self._decided(args[0]), *args[1:], **kwargs)
+        if func is F.one_hot and self._own(args[0]) and (count := _classes(*args[1:], **kwargs)) > 0:
+            # torch's looks at the data, and so at all rows, whether they are classes
+            return (args[0][..., None] == torch.arange(count, device=args[0].device)).long()
+        if func in _MASKED and len(args) > 1:
+            return func(args[0], self._masks(args[1]), *args[2:], **kwargs)
+        return func(*args, **kwargs)
+
+    def _own(self, value: Any) -> bool:
+        """Whether each row has its own."""
+        return (
+            isinstance(value, Tensor)
+            and _torch.is_functorch_wrapped_tensor(value)
+            and self._level.plain(value) is not None
+        )
+
+    def _picks(self, value: Any) -> bool:
+        """The same, on the CPU: an index that is out of range for rows left out ends a process on a GPU."""
+        return self._own(value) and value.device.type == "cpu"
+
+    def _decided(self, tensor: Tensor) -> Tensor:
+        """What the first row has; rows that have something else are kept no longer."""
+        every: Any = self._level.plain(tensor)
+        flat = every.reshape(len(every), -1)
+        first = flat[self._leader]
+        same = ((flat == first) | ((flat != flat) & (first != first))).all(1).tolist()
+        self.kept = [kept and alike for kept, alike in zip(self.kept, same, strict=True)]
+        return every[self._leader]  # type: ignore[no-any-return]
+
+    def _masks(self, index: Any) -> Any:
+        """An index, in which masks are those of the first row."""
+        if isinstance(index, tuple):
+            return tuple(self._masks(part) for part in index)
+        return self._decided(index) if self._picks(index) and index.dtype == torch.bool else index
+
+
+def _classes(num_classes: int = -1) -> int:
+    return num_classes
+
+
+#: What takes values by a mask, its second argument.
+_MASKED = frozenset({Tensor.__getitem__, Tensor.__setitem__, Tensor.masked_select, torch.masked_select})

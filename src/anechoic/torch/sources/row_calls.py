@@ -93,6 +93,7 @@ class RowCall:
         self._context = _Context(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
+        self._decisions: Decisions | None = None
         self._template: Any = None
         self._paths: list[list[_Path]] = []
         self.axes: list[int | None] = []
@@ -239,25 +240,31 @@ class RowCall:
     def _path(self, inputs: list[Tensor], rows: Tensor, left: Tensor) -> tuple[list[Tensor], _Path]:
         """One pass over all slots; what the model does not say before it is seen is tried once more."""
         model = self._model
-        for _ in range(3):
+        kept: list[bool] | None = None
+        for _ in range(PATHS):
             try:
                 return self._pass(inputs, rows, left)
-            except RuntimeError as error:
+            except _CANNOT as error:
                 if "randomness" in str(error) and not model.draws:
                     model.draws = True
                 elif any(words in str(error) for words in _DECIDING) and not model.decides:
                     model.decides = True
+                elif self._decisions is not None and self._decisions.kept != kept:
+                    # rows that decide otherwise may fail on this way: the first one's data take their slots
+                    kept = self._decisions.kept
+                    left = torch.tensor(kept)
+                    inputs = [_like_first(t, left) if t.dim() else t for t in inputs]
                 else:
                     raise
             self._start.restore()
-        raise UnsupportedError("it cannot be run row by row.")  # pragma: no cover - each turn changes a flag
+        raise UnsupportedError("it cannot be run row by row.")
 
     def _pass(self, inputs: list[Tensor], rows: Tensor, left: Tensor) -> tuple[list[Tensor], _Path]:
         model = self._model
         if model.decides:
             self._start.restore()
         level = RowLevel(self._slots, draws=model.draws)
-        decisions = Decisions(level, left.tolist()) if model.decides else None
+        decisions = self._decisions = Decisions(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -352,7 +359,10 @@ class RowCall:
 #: Stands for a tensor in the structure of an output.
 _PLACE = torch.empty(0)
 #: What torch says where a model decides by the data of rows that it runs on side by side.
-_DECIDING = ("data-dependent control flow", ".item() on a Tensor")
+_DECIDING = (
+    *("data-dependent control flow", ".item() on a Tensor"),
+    *("dynamic shape", "differently shaped"),
+)
 #: What torch.func raises where it cannot run a model.
 _CANNOT = (RuntimeError, NotImplementedError, UnsupportedError, ValueError, TypeError, IndexError)
 
@@ -403,6 +413,12 @@ def _merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tens
         torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
         for b, m in zip(before, made, strict=True)
     ]
+
+
+def _like_first(tensor: Tensor, kept: Tensor) -> Tensor:
+    """A tensor of rows, of which the first one that is kept stands for those that are not."""
+    there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
+    return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
 
 
 def _continuous(tensor: Tensor) -> bool:

@@ -1,0 +1,300 @@
+"""Models that people train, small and random, each with a batch of rows of unequal lengths and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+ROWS, LENGTH, WORDS = 10, 7, 20
+
+#: Name: (make the model, tensors of the rows by name, loss of (model, tensors) that is a mean over rows).
+Shape = tuple[Callable[[], nn.Module], dict[str, Tensor], Callable[[Any, dict[str, Tensor]], Tensor]]
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(rows: int = ROWS, length: int = LENGTH, seed: int = 0) -> Tensor:
+    return torch.randint(1, WORDS, (rows, length), generator=drawn(seed))
+
+
+def padded() -> dict[str, Tensor]:
+    """Sentences of unequal lengths: masks end early, and labels there are -100; the first are whole."""
+    lengths = torch.tensor([LENGTH, LENGTH, *(2 + i % (LENGTH - 2) for i in range(ROWS - 2))])
+    mask = (torch.arange(LENGTH) < lengths[:, None]).long()
+    words = tokens() * mask
+    return {"input_ids": words, "attention_mask": mask, "labels": words.masked_fill(mask == 0, -100)}
+
+
+def inside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    return model(**batch).loss  # type: ignore[no-any-return]
+
+
+def by_row(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean of each row's tokens, then the mean of rows."""
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    return (losses.sum(1) / (labels != -100).sum(1)).mean()
+
+
+def outside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    labels = batch["labels"]
+    rest = {name: value for name, value in batch.items() if name != "labels"}
+    return by_row(model(**rest).logits, labels)
+
+
+def outside_t5(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    labels = batch["labels"]
+    rest = {name: value for name, value in batch.items() if name != "labels"}
+    before = F.pad(labels.clamp(min=0)[:, :-1], (1, 0))
+    return by_row(model(**rest, decoder_input_ids=before).logits, labels)
+
+
+# -- transformers --------------------------------------------------------------------------------------
+
+
+def hugging(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import transformers
+
+        config, model = {
+            "BERT": ("BertConfig", "BertForMaskedLM"),
+            "GPT-2": ("GPT2Config", "GPT2LMHeadModel"),
+            "T5": ("T5Config", "T5ForConditionalGeneration"),
+            "Llama": ("LlamaConfig", "LlamaForCausalLM"),
+            "Mixtral": ("MixtralConfig", "MixtralForCausalLM"),
+        }[name]
+        sizes: dict[str, Any] = {
+            "BERT": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+            "GPT-2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 12},
+            "T5": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2},
+            "Llama": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+            "Mixtral": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+        }[name]
+        own: dict[str, Any] = {
+            "BERT": {"intermediate_size": 16, "max_position_embeddings": 12, "type_vocab_size": 1,
+                     "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+            "GPT-2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+            "T5": {"dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0},
+            "Llama": {"num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 12},
+            "Mixtral": {"num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 12,
+                        "num_local_experts": 4, "num_experts_per_tok": 2},
+        }[name]  # fmt: skip
+        given = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        made = getattr(transformers, config)(**{**given, **sizes, **own, **options})
+        return getattr(transformers, model)(made)  # type: ignore[no-any-return]
+
+    return make
+
+
+def lora(name: str, targets: list[str]) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(r=2, target_modules=targets, init_lora_weights="gaussian", lora_dropout=0.0)
+        model = get_peft_model(hugging(name)(), config)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if "lora_B" in key:
+                    p.normal_(generator=drawn(5))
+        return model  # type: ignore[no-any-return]
+
+    return make
+
+
+# -- by hand -------------------------------------------------------------------------------------------
+
+
+class Residual(nn.Module):
+    """A ResNet's block, with rectifiers in place."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(2, channels) for _ in range(2))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.norms[0](self.first(x)))
+        out = self.norms[1](self.second(out))
+        out += x
+        return self.relu(out)  # type: ignore[no-any-return]
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), Residual(4), Residual(4),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+class ViT(nn.Module):
+    """Patches, a class token, positions, torch's own attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.places = nn.Parameter(torch.randn(1, 5, 8))
+        self.encoder = nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.places
+        return self.head(self.encoder(h)[:, 0])  # type: ignore[no-any-return]
+
+
+def encoder_layer() -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+
+class NanoGPT(nn.Module):
+    """nanoGPT's forward: positions that all rows share, tied weights, the loss inside where targets are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(WORDS, 8), nn.Embedding(LENGTH, 8)
+        self.norm, self.attn, self.proj = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+        self.lm_head = nn.Linear(8, WORDS, bias=False)
+        self.wte.weight = self.lm_head.weight
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        b, t = idx.size()
+        pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
+        x = self.wte(idx) + self.wpe(pos)
+        q, k, v = self.attn(self.norm(x)).split(8, dim=2)
+        q, k, v = (z.view(b, t, 2, 4).transpose(1, 2) for z in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).contiguous().view(b, t, 8))
+        logits = self.lm_head(x)
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+
+
+class Routed(nn.Module):
+    """Each token goes to the expert that its router names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.router = nn.Embedding(WORDS, 8), nn.Linear(8, 3)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        flat = h.reshape(-1, 8)
+        weight, chosen = self.router(flat).softmax(-1).max(-1)
+        out = torch.zeros_like(flat)
+        for k, expert in enumerate(self.experts):
+            at = (chosen == k).nonzero().flatten()
+            if at.numel() == 0:
+                continue
+            out[at] = expert(flat[at]) * weight[at, None]
+        return self.head((flat + out).view_as(h).mean(1))  # type: ignore[no-any-return]
+
+
+class Adaptive(nn.Module):
+    """An adaptive softmax with its loss inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 16)
+        self.loss = nn.AdaptiveLogSoftmaxWithLoss(16, WORDS, cutoffs=[5, 10], div_value=2.0)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self.body(x), y).loss  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(WORDS, 6), nn.LSTM(6, 8, num_layers=2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.words(x))[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, with its mask of what is padding."""
+
+    def __init__(self, nested: bool = True) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.encoder = nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=nested)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = self.encoder(self.words(x), src_key_padding_mask=mask == 0)
+        kept = mask[..., None].float()
+        return self.head((h * kept).sum(1) / kept.sum(1))  # type: ignore[no-any-return]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 3), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).tanh()
+        return checkpoint(lambda v: self.second(v).sin(), h, use_reentrant=self.reentrant)  # type: ignore[no-any-return]
+
+
+def classes() -> Tensor:
+    return torch.arange(ROWS) % 3
+
+
+def classified(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    *inputs, target = batch.values()
+    return F.cross_entropy(model(*inputs), target)
+
+
+def images() -> dict[str, Tensor]:
+    return {"x": torch.randn(ROWS, 3, 8, 8, generator=drawn()), "y": classes()}
+
+
+def numbers() -> dict[str, Tensor]:
+    return {"x": torch.randn(ROWS, 6, generator=drawn()), "y": classes()}
+
+
+def nano_outside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    logits, _ = model(batch["x"])
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["y"].view(-1))
+
+
+def shapes() -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
+    for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
+        found[f"{name}, loss inside"] = (hugging(name), padded(), inside)
+        found[f"{name}, loss outside"] = (hugging(name), padded(), outside_t5 if name == "T5" else outside)
+    found["BERT with eager attention"] = (hugging("BERT", attn_implementation="eager"), padded(), inside)
+    found["Mixtral, eager experts"] = (hugging("Mixtral", experts_implementation="eager"), padded(), inside)
+    for name, targets in {
+        "BERT": ["query", "value"], "GPT-2": ["c_attn"], "Llama": ["q_proj", "v_proj"], "T5": ["q", "v"],
+    }.items():  # fmt: skip
+        found[f"LoRA on {name}"] = (lora(name, targets), padded(), inside)
+    words = {"x": tokens(), "y": tokens(seed=1)}
+    found["ResNet, rectifiers in place"] = (resnet, images(), classified)
+    found["ViT"] = (ViT, images(), classified)
+    found["nanoGPT, loss inside"] = (NanoGPT, words, lambda m, b: m(*b.values())[1])
+    found["nanoGPT, loss outside"] = (NanoGPT, words, nano_outside)
+    found["tokens routed to experts"] = (Routed, {"x": tokens(), "y": classes()}, classified)
+    found["adaptive softmax"] = (
+        Adaptive, {"x": numbers()["x"], "y": (torch.arange(ROWS) * 7) % WORDS}, lambda m, b: m(*b.values()),
+    )  # fmt: skip
+    found["LSTM"] = (Recurrent, {"x": tokens(), "y": classes()}, classified)
+    mask = padded()["attention_mask"]
+    found["TransformerEncoder with padding"] = (
+        Encoder, {"x": tokens(), "mask": mask, "y": classes()}, classified,
+    )  # fmt: skip
+    found["checkpointed"] = (Checkpointed, numbers(), classified)
+    found["checkpointed, reentrant"] = (lambda: Checkpointed(True), numbers(), classified)
+    return found
