@@ -51,11 +51,11 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
     then they go on where they were. From the first checkpoint on every release is in a journal, and a resumed
     run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the proof says
     in spite of floating point; without, the statement bounds what rounding adds to a sum.
-    A loss that mixes examples is refused, as far as torch's operations show it. Not covered: numbers that a
-    script takes out of tensors (`.item()`, NumPy) and puts into the loss (impossible in "vmap_loss" mode),
-    padding to the longest of a batch where gradients depend on it, which floats can be released without exact
-    sums, side channels, copies of a run that go on apart, training losses in a log, and choices made by
-    looking at private data (learning rates, a validation set).
+    A loss that mixes examples is refused, as far as torch's operations show it. Not covered: decisions by the
+    batch, numbers that reach the loss by float(), int() or NumPy (in "vmap_loss" mode a loss is given one row
+    at a time), padding to the longest of a batch where gradients depend on it, which floats can be released
+    without exact sums, side channels, copies of a run that go on apart, training losses in a log, and choices
+    made by looking at private data (learning rates, a validation set).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the

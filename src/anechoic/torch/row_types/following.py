@@ -25,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, RowAxis
+from anechoic.torch.row_types.numbers import RowNumber, taken
 from anechoic.torch.row_types.rules import flat, labels_of
 from anechoic.torch.structure import tensors_in
 
@@ -62,9 +63,9 @@ class RowTypes:
     # -- a batch -------------------------------------------------------------------------------
 
     def begin(self, delivery: Delivery) -> None:
-        """A batch was delivered: follow what becomes of it, where it has several rows."""
+        """A batch was delivered: follow what becomes of it."""
         self.end()
-        if delivery.size < 2:
+        if not delivery.size:
             return
         self.rows = delivery.size
         _ACTIVE.append(self)
@@ -78,21 +79,29 @@ class RowTypes:
             self._earlier[tensor] = True
         self._labels = WeakIdKeyDictionary()
         self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        # the same by place in memory, for what reaches the same numbers by another tensor
+        self._places: dict[Any, tuple[Any, Label]] = {}
         # storages whose label changed in place, and what was labelled since
         self._written: dict[int, tuple[Any, Tensor, Label]] = {}
         self._since: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self.rows, self.decided, self._checked = 0, False, False
+        self.rows, self.decided = 0, False
         if self in _ACTIVE:
             _ACTIVE.remove(self)
 
     @property
     def active(self) -> bool:
-        """Whether a batch of several rows is followed."""
-        return self.rows > 1
+        """Whether a batch is followed."""
+        return self.rows > 0
 
     def mark(self, tensor: Tensor, label: Label) -> None:
         """Give a tensor a label."""
         self._labels[tensor] = label
+        self._public.pop(tensor, None)
+        if (place := _place(tensor)) is not None:
+            self._places[place] = (
+                tensor.untyped_storage(),
+                label,
+            )  # which keeps the place from being used again
 
     def share(self, tensors: Iterable[Tensor]) -> None:
         """Take tensors for public ones, whatever their shapes."""
@@ -120,11 +129,13 @@ class RowTypes:
                 else _IN_PLACE
             )
         found: Label | None = self._labels.get(tensor) or self._guessed.get(tensor)
-        if found is not None or tensor in self._public:
+        if found is not None:
             return found
+        if self._places and (known := self._places.get(_place(tensor))) is not None:
+            return known[1]
         if tensor in self._earlier:
             return _EARLIER
-        return self._unseen(tensor)
+        return None if tensor in self._public else self._unseen(tensor)
 
     def _unseen(self, tensor: Tensor) -> Label | None:
         """A tensor that no operation made: of the script, or of the data on a way past torch (NumPy).
@@ -155,19 +166,27 @@ class RowTypes:
         made = [t for t in flat(out) if isinstance(t, Tensor)]
         if not before:
             for tensor in made:
-                self._public[tensor] = True
+                self._made_public(tensor)
             return
         if not made and func.overloadpacket in _NUMBERS:
             self.decided = True
         for tensor, label in zip(made, labels_of(self.rows, func, args, kwargs, out, before), strict=True):
             if label is None:
-                self._public[tensor] = True
+                self._made_public(tensor)
                 continue
-            if func._schema.is_mutable and before.get(id(tensor)) != label:
+            changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
+            if func._schema.is_mutable and changed:
+                earlier = self._written.get(_storage(tensor))
+                label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
                 self._written[_storage(tensor)] = (tensor.untyped_storage(), tensor, label)
                 self._since = WeakIdKeyDictionary()
             self.mark(tensor, label)
             self._since[tensor] = label
+
+    def _made_public(self, tensor: Tensor) -> None:
+        """An operation made it of public tensors alone."""
+        if tensor not in self._labels:
+            self._public[tensor] = True
 
     def labels(self, args: Any, kwargs: dict[str, Any]) -> dict[int, Label]:
         """Labels of the tensors among arguments, by identity."""
@@ -189,7 +208,7 @@ class RowTypes:
             return
         for tensor in tensors:
             label = self.of(tensor)
-            if label is None or isinstance(label, RowAxis):
+            if label is None or isinstance(label, RowAxis) or self._alone(label):
                 continue
             why = label.why if isinstance(label, Mixed) else "it is made of several rows"
             raise DesynchronizedError(
@@ -202,7 +221,7 @@ class RowTypes:
 
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
-        if not self.active or (label := self.of(tensor)) == RowAxis(axis):
+        if self.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
             return ""
         if label is None and tensor.shape[axis] == self.rows:
             return (
@@ -228,12 +247,13 @@ class RowTypes:
         Raises:
             GuaranteeError: naming what mixes them.
         """
-        if not self.active or self._checked:
+        if not self.active:
             return
         label = self.of(loss)
         self.check_reduction(loss)
-        self._checked = label == TOTAL or (isinstance(label, RowAxis) and loss.numel() == 1)
-        if self._checked:
+        if label is not None and self._alone(label):
+            return
+        if label == TOTAL or (isinstance(label, RowAxis) and loss.numel() == 1):
             return
         if isinstance(label, RowAxis):
             why = f"it has shape {tuple(loss.shape)}, and is no number"
@@ -243,11 +263,36 @@ class RowTypes:
             why = label.why if isinstance(label, Mixed) else "it is no sum over all rows"
         raise GuaranteeError(f"the loss mixes the rows of the batch: {why}.{_REMEDY}")
 
-    def check_backward(self) -> None:
-        """The same, from inside of a backward pass that nobody saw begin (torch.autograd.backward)."""
-        if self.active and not self._checked:
-            for root in running_roots():
+    def check_backward(self, gradients: Iterable[Tensor], axes: Iterable[int | None]) -> None:
+        """The same, from inside of the backward pass, where it has reached the model's outputs.
+
+        Args:
+            gradients: with respect to the outputs.
+            axes: of the rows in each output; None for one without a dimension.
+
+        Raises:
+            GuaranteeError: if what it was called on, or what came of it on the way (hooks on tensors,
+                functions with a backward() of their own), mixes rows.
+        """
+        if not self.active:
+            return
+        for root in running_roots():
+            if root.grad_fn is not None and _reached(root)[0]:
                 self.check_loss(root)
+        for gradient, axis in zip(gradients, axes, strict=True):
+            label = self.of(gradient)
+            if label is None or axis is None or label == RowAxis(axis) or self._alone(label):
+                continue
+            why = label.why if isinstance(label, Mixed) else "rows reached it in other places"
+            raise GuaranteeError(
+                "the gradient of the loss with respect to the model's outputs mixes the rows of the batch:"
+                f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
+                f"{_REMEDY}"
+            )
+
+    def _alone(self, label: Label) -> bool:
+        """Whether there is but one row, which nothing but an earlier batch can meet."""
+        return self.rows == 1 and not isinstance(label, Mixed)
 
     def check_reduction(self, loss: Tensor) -> None:
         """Say once where the loss is a sum and the run takes it for a mean."""
@@ -262,10 +307,31 @@ class RowTypes:
 
 _SUM = 2  # of torch's enum of reductions
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
+_NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
+#: How values leave a tensor past torch.
+_TAKING = frozenset(
+    {
+        Tensor.item,
+        Tensor.tolist,
+        Tensor.numpy,
+        Tensor.__array__,
+        Tensor.__deepcopy__,
+    }  # NumPy's are marked only
+)
 _EARLIER = Mixed("it was made from an earlier batch")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
 _ACTIVE: list[RowTypes] = []
+
+
+def _place(tensor: Tensor) -> Any:
+    """Where its numbers are in memory; None for what has none of its own."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    except RuntimeError:  # a tensor without storage, as inside of torch.func
+        return None
 
 
 def _storage(tensor: Tensor) -> int:
@@ -334,9 +400,53 @@ class Starting(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not Tensor.backward or self.idle or not _ACTIVE:
+        if self.idle or not _ACTIVE or _PAUSED:
             return func(*args, **kwargs)
-        return _begun(func, args, kwargs)
+        if func is Tensor.backward:
+            return _begun(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if func in _TAKING:
+            return _taken(func, args[0], out)
+        if any(isinstance(value, RowNumber) for value in flat((args, kwargs))):
+            for tensor in flat(out):
+                for types in _ACTIVE if isinstance(tensor, Tensor) else ():
+                    types.mark(tensor, _NUMBER)
+        return out
+
+
+def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
+    """What left a tensor past torch: a copy has its label, numbers remember where they come from."""
+    for types in _ACTIVE:
+        if (label := types.of(tensor)) is None:
+            continue
+        if isinstance(out, Tensor):
+            types.mark(out, label)
+        else:
+            types.decided, out = True, taken(out)
+    return out
+
+
+class Strangers(TorchFunctionMode):
+    """Refuses tensors of the batch that reach a model or criterion by another way than its inputs.
+
+    Args:
+        types: of the run.
+    """
+
+    def __init__(self, types: RowTypes) -> None:
+        super().__init__()
+        self._types = types
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for value in flat((args, kwargs)):
+            if isinstance(value, Tensor) and self._types.follows(value):
+                raise DesynchronizedError(
+                    f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
+                    " from the batch (an attribute, a hook, a closure), so each row sees the others there."
+                    " Nothing was released. Hand it over as an input, one row an example."
+                )
+        return func(*args, **kwargs)
 
 
 def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -344,15 +454,19 @@ def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     runs, others = _reached(loss)
     for run in runs:
         run.check_loss(loss)
+    given = kwargs.get("gradient", args[1] if len(args) > 1 else None)
+    for run in runs:
+        if isinstance(given, Tensor) and run.active and run.of(given) is not None:
+            raise GuaranteeError(
+                f"backward(gradient=…) was given what depends on the rows of the batch.{_REMEDY}"
+            )
     if len(runs) != 1 or others or len(args) > 1 or loss.numel() != 1 or not runs[0].means:
-        with unseen():
-            return func(*args, **kwargs)
-    run, given = runs[0], kwargs.pop("gradient", None)
+        return func(*args, **kwargs)
+    run, kwargs = runs[0], {key: value for key, value in kwargs.items() if key != "gradient"}
     start = torch.full_like(loss, run.rows) if given is None else given * run.rows
     run.started = True
     try:
-        with unseen():
-            return func(loss, gradient=start, **kwargs)
+        return func(loss, gradient=start, **kwargs)
     finally:
         run.started = False
 

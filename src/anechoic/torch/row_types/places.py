@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart
 from anechoic.torch.row_types.elementwise import met
-from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, Mixed, RowAxis
+from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
 from anechoic.torch.row_types.shapes import no_rule_for
 
 
@@ -139,4 +139,9 @@ def nll(call: Call) -> Any:
             raise NotApart(_WEIGHTS)
         if bool((call["target"] == call["ignore_index"]).any()):
             raise NotApart(_IGNORED)
-    return [TOTAL if call["reduction"] else label, Mixed("the weights of all targets")]
+    return [TOTAL if call["reduction"] else label, None]
+
+
+def nll_pulled(call: Call) -> Any:
+    """Gradients of `nll`: those of each row, once its own divisor was looked at on the way there."""
+    return call.only("self", "target", "grad_output")

@@ -23,6 +23,7 @@ from anechoic.torch.row_types.places import (
     margin_loss,
     masked,
     nll,
+    nll_pulled,
     put,
     selected,
 )
@@ -73,6 +74,8 @@ def labels_of(
     mixed = next((found for found in labels.values() if isinstance(found, Mixed)), None)
     if mixed is not None:
         return [mixed] * len(made)
+    if rows == 1:
+        return [RowAxis(0)] * len(made)  # a row alone meets nobody
     rule = _RULES.get(packet) or (pointwise if torch.Tag.pointwise in func.tags else _tried)
     try:
         found = rule(call)
@@ -129,6 +132,8 @@ def _changed(call: Call, out: Tensor, again: Tensor, half: int) -> Label:
             same = torch.isclose(one, two, rtol=1e-5, atol=1e-30, equal_nan=True).all(1)
             if bool(same[half:].all()) and not bool(same[:half].all()):
                 return RowAxis(axis, size // call.rows)
+            if bool(same.all()) and RowAxis(axis, size // call.rows) in {label for _, label in call.labelled}:
+                return RowAxis(axis, size // call.rows)  # these data show nothing either way
     return Mixed(f"{call} has no rule, and other rows change its result")
 
 
@@ -226,6 +231,7 @@ def _rules() -> dict[Any, Rule]:
     )
     enter(margin_loss, "multi_margin_loss", "multilabel_margin_loss_forward")
     enter(put, "index_put", "index_put_", "_index_put_impl_")
+    enter(nll_pulled, "nll_loss_backward", "nll_loss2d_backward")
     enter(nll, "nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d")
     return made
 

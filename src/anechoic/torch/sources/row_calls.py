@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.utils.rnn import PackedSequence
 
-from anechoic.errors import UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.local.stateless import called, without_our_hooks
 from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
+from anechoic.torch.row_types.following import RowTypes, Strangers
 from anechoic.torch.sources.layers import check_statistics, quiet, runnable
 from anechoic.torch.sources.levels import Decisions, RowLevel
 from anechoic.torch.sources.pulling import pulled
@@ -52,6 +53,7 @@ class RowCall:
         seed: of the random numbers that rows draw, in [0, 2**64): a function of no data.
         slots: rows of one chunk; a public number.
         order: the rows in the order of their slots, shape (rows,); None for their own.
+        watch: refuses tensors of the batch that the model holds; None to do without.
 
     Attributes:
         rows: how many there are.
@@ -71,6 +73,7 @@ class RowCall:
         *,
         slots: int,
         order: Tensor | None = None,
+        watch: RowTypes | None = None,
     ) -> None:
         self._model = model
         self._given = (arguments, keywords)
@@ -87,6 +90,7 @@ class RowCall:
             )
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
+        self._watch = nullcontext() if watch is None else Strangers(watch)
         self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
@@ -145,6 +149,11 @@ class RowCall:
             return [torch.stack(parts) for parts in zip(*found, strict=True)]
         given = [self._slotted(c.to(o.dtype), rows) for c, o in self._continuous(cotangents)]
         paths, self._paths[chunk] = self._paths[chunk], []
+        if not paths:
+            raise DesynchronizedError(
+                "backward() was called twice on one call of the model (retain_graph=True): call the model"
+                " anew for each backward()."
+            )
         totals: list[Tensor] = []
         for path in paths:
             with quiet(), path.level.entered():
@@ -196,7 +205,7 @@ class RowCall:
         if not model.loops:
             try:
                 return self._side_by_side()
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, GuaranteeError):
                 raise
             except _CANNOT as error:
                 self._start.restore()
@@ -332,7 +341,7 @@ class RowCall:
         batch = [t.unsqueeze(_axis_of_row(t, self._model.dimension)) for t in inputs]
         originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
-        with self._context.active(), self._randomness or nullcontext():
+        with self._context.active(), self._randomness or nullcontext(), self._watch:
             output = run(arguments, keywords)
         tensors = tensors_in(output)
         if not tensors:

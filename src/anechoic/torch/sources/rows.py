@@ -19,7 +19,7 @@ from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.local.stateless import undisturbed
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.row_types.labels import TOTAL, RowAxis
+from anechoic.torch.row_types.labels import TOTAL, Mixed, RowAxis
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
@@ -104,7 +104,7 @@ class Boundary(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         call: Pending = ctx.call
         source = call.source
-        source.types.check_backward()
+        source.types.check_backward(gradients, call.rows.axes)
         reduction = source.setup.loss_reduction
         own = call.rows.apart(list(gradients), reduction)
         # a mean that was pulled back from the number of rows, not from 1, knows nothing of that number
@@ -168,7 +168,11 @@ class RowsSource(GradientSource):
         return call.rows.filled([self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)])
 
     def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
-        self.types.mark(output, TOTAL if axis is None else RowAxis(axis))
+        size = None if axis is None else output.shape[axis]
+        if size is None or size == self.types.rows:
+            self.types.mark(output, TOTAL if axis is None else RowAxis(axis))
+        else:
+            self.types.mark(output, Mixed(f"the model was called with {size} rows of its own"))
         return output
 
     def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
@@ -189,6 +193,7 @@ class RowsSource(GradientSource):
                 int.from_bytes(seed),
                 slots=self.slots(delivery),
                 order=None if delivery.units is None else _by_items(delivery),
+                watch=self.types if self.single.rows(delivery) else None,
             )
         return Pending(self, rows, delivery, self.marks())
 

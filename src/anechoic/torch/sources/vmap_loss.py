@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.func import grad_and_value, vmap
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.randomness.rows import Generators, rewound
 from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.row_types.following import Strangers
 from anechoic.torch.row_types.labels import TOTAL
 from anechoic.torch.sources.base import SourceSetup, register
 from anechoic.torch.sources.rows import Pending, RowsSource
@@ -88,6 +90,7 @@ class RowCriterion:
             return found
         given = (arguments, keywords)
         tensors = tensors_in(given)
+        self._source.types.check_inputs(tensors)
         known = [self._source.handed.get(id(tensor)) for tensor in tensors]
         calls = list({id(entry[1]): entry[1] for entry in known if entry is not None}.values())
         if not calls:
@@ -143,7 +146,8 @@ class RowCriterion:
             row = [next(first) if is_own else next(second) for is_own in own]
             batch = [t if axis is None else t.unsqueeze(axis) for t, axis in zip(row, axes, strict=True)]
             arguments, keywords = filled(given, batch)
-            found: Tensor = self._criterion(*arguments, **keywords)
+            with Strangers(self._source.types) if due else nullcontext():
+                found: Tensor = self._criterion(*arguments, **keywords)
             if found.numel() != 1:
                 raise UnsupportedError(
                     f"the criterion gave a tensor of shape {tuple(found.shape)} for one row: it must give one"

@@ -1,0 +1,192 @@
+"""Ways by which other rows reached a row's gradient past the loss's own operations; each is refused."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from tests.torch.setting import FEATURES, backward, mechanism, start, step
+
+
+def weighed(out, weight=1.0):
+    return (out * weight).sum(1).mean()
+
+
+class OwnBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0].sum()
+
+
+def a_hook_on_outputs(run, x, y):
+    out = run.module(x)
+    out.register_hook(lambda gradient: x.sum(0)[:2].expand_as(gradient))
+    weighed(out).backward()
+
+
+def a_backward_of_ones_own(run, x, y):
+    weighed(OwnBackward.apply(run.module(x))).backward()
+
+
+def a_good_loss_before(run, x, y):
+    backward(run, (x, y))
+    run.optimizer.zero_grad()
+    out = run.module(x)
+    weighed(out, out.detach().sum(0)).backward()
+
+
+def a_good_loss_beside(run, x, y):
+    out = run.module(x)
+    torch.autograd.backward([weighed(out), weighed(out, out.detach().sum(0))])
+
+
+def a_gradient_given(run, x, y):
+    out = run.module(x)
+    weighed(out).backward(gradient=out.detach().sum())
+
+
+def a_slice_written(run, x, y):
+    out = run.module(x)
+    weight = torch.zeros_like(out.detach())
+    weight.copy_(out.detach())
+    weight[1:] = out.detach()[0]
+    weighed(out, weight).backward()
+
+
+def the_gradient_of_a_leaf(run, x, y):
+    out, leaf = run.module(x), torch.ones(2, requires_grad=True)
+    (out.detach() * leaf).sum().backward()
+    weighed(out, leaf.grad).backward()
+
+
+def a_parameter_of_a_total(run, x, y):
+    out = run.module(x)
+    weighed(out, nn.Parameter(out.detach().sum(0))).backward()
+
+
+def a_copy_of_a_total(run, x, y):
+    out = run.module(x)
+    weighed(out, copy.deepcopy(out.detach().sum(0))).backward()
+
+
+def data_put_elsewhere(run, x, y):
+    out, weight = run.module(x), torch.zeros(2)
+    weight.data = out.detach().sum(0)
+    weighed(out, weight).backward()
+
+
+def a_number_taken_out(run, x, y):
+    loss = F.cross_entropy(run.module(x), y, reduction="none")
+    (loss.sum() / (y > 0).sum().item()).backward()
+
+
+def a_list_taken_out(run, x, y):
+    loss = weighed(run.module(x))
+    (loss * (1 + sum(y.tolist()))).backward()
+
+
+WAYS = (
+    *(a_hook_on_outputs, a_backward_of_ones_own, a_good_loss_before, a_good_loss_beside, a_gradient_given),
+    *(a_slice_written, the_gradient_of_a_leaf, a_parameter_of_a_total, a_copy_of_a_total, data_put_elsewhere),
+    *(a_number_taken_out, a_list_taken_out),
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loss_that_other_rows_reach_by_another_way_is_refused(way):
+    run = start(mech=mechanism(steps=5), keys=False)
+    batch = next(iter(run.loader))
+    with pytest.raises(GuaranteeError, match=r"mixes the rows of the batch|depends on the rows of the batch"):
+        way(run, *batch)
+    assert run.engine.releases == 0
+    run.optimizer.zero_grad()
+    step(run, batch)
+    assert run.engine.releases == 1
+
+
+class Holding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.held = nn.Linear(FEATURES, 2), 1.0
+
+    def forward(self, x):
+        return self.layer(x) * self.held
+
+
+def test_a_model_that_holds_something_of_the_batch_is_refused():
+    run = start(model=Holding(), keys=False)
+    x, _ = next(iter(run.loader))
+    run.model.held = x.mean()
+    with pytest.raises(DesynchronizedError, match="was made from the batch"):
+        run.module(x)
+    run.model.held = 2.0
+    run.module(x)
+
+
+@pytest.mark.parametrize("given", [lambda x: x.sum(), lambda x: x.flip(0)[:, :2]])
+def test_a_criterion_by_rows_is_given_rows_alone(given):
+    class Weighted(nn.Module):
+        reduction = "mean"
+
+        def forward(self, out, y, weight=1.0):
+            return (out * weight).sum(-1).mean()
+
+    run = start("vmap_loss", keys=False)
+    run.criterion._criterion = Weighted()
+    x, y = next(iter(run.loader))
+    with pytest.raises(DesynchronizedError, match="not one row an example"):
+        run.criterion(run.module(x), y, given(x))
+    other = start("vmap_loss", keys=False)
+    x, y = next(iter(other.loader))
+    other.criterion._criterion = lambda out, y: out.sum() * x.sum()  # in a closure
+    with pytest.raises(DesynchronizedError, match="was made from the batch"):
+        other.criterion(other.module(x), y)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize(
+    "keep", [lambda bank, out: bank + out.sum(0), lambda bank, out: bank.add_(out.sum(0))]
+)
+def test_a_bank_that_is_kept_from_batch_to_batch_is_refused(keep, size):
+    run, bank = start(mech=mechanism(batch_size=size, steps=5), keys=False), torch.zeros(2)
+    batches = iter(run.loader)
+    x, _ = next(batches)
+    out = run.module(x)
+    bank = keep(bank, out.detach().sum(0))
+    weighed(out).backward()
+    run.optimizer.step()
+    x, _ = next(batches)
+    run.optimizer.zero_grad()
+    with pytest.raises(GuaranteeError, match="an earlier batch"):
+        weighed(run.module(x), bank).backward()
+
+
+def test_numbers_for_the_log_are_floats():
+    run = start(mech=mechanism(steps=5), keys=False)
+    total = 0.0
+    for x, y in run.loader:
+        loss = F.cross_entropy(run.module(x), y)
+        total += loss.item()
+        run.optimizer.zero_grad()
+        loss.backward()
+        run.optimizer.step()
+    assert isinstance(total, float) and f"{total:.2f}" and run.engine.releases == 5
+
+
+def test_a_call_of_the_model_is_pulled_back_once():
+    run = start(keys=False)
+    x, y = next(iter(run.loader))
+    loss = F.cross_entropy(run.module(x), y)
+    loss.backward(retain_graph=True)
+    run.module.zero_grad()
+    loss.backward()
+    with pytest.raises(DesynchronizedError, match="backward\\(\\) was called twice on one call"):
+        run.optimizer.step()
