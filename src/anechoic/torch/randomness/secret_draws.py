@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from anechoic.noise.keystream import AesCounter, keystream
 from anechoic.torch.randomness.drawings import Drawing, arguments, drawing, no_dropout
 from anechoic.torch.randomness.generators import WORDS, cpu_state, is_secret, marked
-from anechoic.torch.row_types import following
-from anechoic.torch.row_types.following import seen
+from anechoic.torch.row_types import modes
+from anechoic.torch.row_types.modes import seen
 
 #: Random bits that a uniform number of a type holds: those of its significand.
 _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -106,13 +106,13 @@ _SHARED = SecretDraws()
 def start() -> None:
     """Draw in secret in this thread from now on, as long as the generator's state is a run's."""
     _SHARED.start()
-    following.start()
+    modes.start()
 
 
 def stop() -> None:
     """No longer."""
     _SHARED.stop()
-    following.stop()
+    modes.stop()
 
 
 @contextmanager
@@ -120,12 +120,12 @@ def paused() -> Iterator[None]:
     """Nothing that a run keeps secret is drawn inside: do without the cost, which every call has."""
     stack = _get_current_dispatch_mode_stack()
     if not stack or stack[-1] is not _SHARED:
-        with following.unseen():
+        with modes.unseen():
             yield
         return
     _SHARED.__exit__(None, None, None)
     try:
-        with following.unwatched():
+        with modes.unwatched():
             yield
     finally:
         _SHARED.__enter__()

@@ -11,28 +11,25 @@ depend on other rows, and clipping would not bound what one of them changes.
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.weak import WeakIdKeyDictionary
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
+from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, RowAxis
-from anechoic.torch.row_types.numbers import RowNumber, taken
+from anechoic.torch.row_types.memory import frame, place, storage
 from anechoic.torch.row_types.rules import flat, labels_of
 from anechoic.torch.structure import tensors_in
 
 logger = logging.getLogger("anechoic")
 
 
-_REMEDY = (
+REMEDY = (
     " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
     " then take its mean() or sum(); call optimizer.abandon_batch() to go on."
 )
@@ -68,7 +65,7 @@ class RowTypes:
         if not delivery.size:
             return
         self.rows = delivery.size
-        _ACTIVE.append(self)
+        ACTIVE.append(self)
         for tensor in tensors_in(delivery.content):
             if (label := self._of_data(tensor)) is not None:
                 self.mark(tensor, label)
@@ -85,8 +82,8 @@ class RowTypes:
         self._written: dict[int, tuple[Any, Tensor, Label]] = {}
         self._since: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.rows, self.decided = 0, False
-        if self in _ACTIVE:
-            _ACTIVE.remove(self)
+        if self in ACTIVE:
+            ACTIVE.remove(self)
 
     @property
     def active(self) -> bool:
@@ -97,8 +94,8 @@ class RowTypes:
         """Give a tensor a label."""
         self._labels[tensor] = label
         self._public.pop(tensor, None)
-        if (place := _place(tensor)) is not None:
-            self._places[place] = (
+        if (at := place(tensor)) is not None:
+            self._places[at] = (
                 tensor.untyped_storage(),
                 label,
             )  # which keeps the place from being used again
@@ -114,7 +111,7 @@ class RowTypes:
 
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
-        if self._written and (written := self._written.get(_storage(tensor))) is not None:
+        if self._written and (written := self._written.get(storage(tensor))) is not None:
             _, writer, label = written
             same = tensor.shape == writer.shape and tensor.stride() == writer.stride()
             if tensor is writer or (same and tensor.storage_offset() == writer.storage_offset()):
@@ -122,7 +119,7 @@ class RowTypes:
             if tensor in self._since:
                 return self._since[tensor]
             before = self._labels.get(tensor) or self._guessed.get(tensor)
-            over = _frame(tensor, writer, label)
+            over = frame(tensor, writer, label)
             return (
                 over
                 if before in (None, over) and over is not None and tensor not in self._earlier
@@ -131,7 +128,7 @@ class RowTypes:
         found: Label | None = self._labels.get(tensor) or self._guessed.get(tensor)
         if found is not None:
             return found
-        if self._places and (known := self._places.get(_place(tensor))) is not None:
+        if self._places and (known := self._places.get(place(tensor))) is not None:
             return known[1]
         if tensor in self._earlier:
             return _EARLIER
@@ -176,9 +173,9 @@ class RowTypes:
                 continue
             changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
             if func._schema.is_mutable and changed:
-                earlier = self._written.get(_storage(tensor))
+                earlier = self._written.get(storage(tensor))
                 label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
-                self._written[_storage(tensor)] = (tensor.untyped_storage(), tensor, label)
+                self._written[storage(tensor)] = (tensor.untyped_storage(), tensor, label)
                 self._since = WeakIdKeyDictionary()
             self.mark(tensor, label)
             self._since[tensor] = label
@@ -239,7 +236,7 @@ class RowTypes:
         if isinstance(label, RowAxis):
             return  # how many there are is looked at by whoever pulls them back
         why = label.why if isinstance(label, Mixed) else "it is none of a single row"
-        raise GuaranteeError(f"the loss of an example depends on other rows of the batch: {why}.{_REMEDY}")
+        raise GuaranteeError(f"the loss of an example depends on other rows of the batch: {why}.{REMEDY}")
 
     def check_loss(self, loss: Tensor) -> None:
         """Refuse a loss that is no total over rows.
@@ -261,7 +258,7 @@ class RowTypes:
             why = "it reaches the model's outputs in a way that was not seen"
         else:
             why = label.why if isinstance(label, Mixed) else "it is no sum over all rows"
-        raise GuaranteeError(f"the loss mixes the rows of the batch: {why}.{_REMEDY}")
+        raise GuaranteeError(f"the loss mixes the rows of the batch: {why}.{REMEDY}")
 
     def check_backward(self, gradients: Iterable[Tensor], axes: Iterable[int | None]) -> None:
         """The same, from inside of the backward pass, where it has reached the model's outputs.
@@ -277,7 +274,7 @@ class RowTypes:
         if not self.active:
             return
         for root in running_roots():
-            if root.grad_fn is not None and _reached(root)[0]:
+            if root.grad_fn is not None and reached(root)[0]:
                 self.check_loss(root)
         for gradient, axis in zip(gradients, axes, strict=True):
             label = self.of(gradient)
@@ -287,7 +284,7 @@ class RowTypes:
             raise GuaranteeError(
                 "the gradient of the loss with respect to the model's outputs mixes the rows of the batch:"
                 f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
-                f"{_REMEDY}"
+                f"{REMEDY}"
             )
 
     def _alone(self, label: Label) -> bool:
@@ -307,233 +304,7 @@ class RowTypes:
 
 _SUM = 2  # of torch's enum of reductions
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
-_NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
-#: How values leave a tensor past torch.
-_TAKING = frozenset(
-    {
-        Tensor.item,
-        Tensor.tolist,
-        Tensor.numpy,
-        Tensor.__array__,
-        Tensor.__deepcopy__,
-    }  # NumPy's are marked only
-)
 _EARLIER = Mixed("it was made from an earlier batch")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
-_ACTIVE: list[RowTypes] = []
-
-
-def _place(tensor: Tensor) -> Any:
-    """Where its numbers are in memory; None for what has none of its own."""
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return None
-    try:
-        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-    except RuntimeError:  # a tensor without storage, as inside of torch.func
-        return None
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
-    """The result of an operation, which every run with a batch in hand looks at.
-
-    Args:
-        run: makes the result.
-    """
-    if not _ACTIVE or _PAUSED:
-        return run()
-    before = [(types, types.labels(args, kwargs)) for types in _ACTIVE]
-    out = run()
-    with unseen():
-        for types, labels in before:
-            types.see(func, args, kwargs, out, labels)
-    return out
-
-
-def _frame(tensor: Tensor, writer: Tensor, label: Label) -> RowAxis | None:
-    """The axis of a tensor's rows, where each holds in memory what was written for that row and no other."""
-    if not isinstance(label, RowAxis) or label.inner != 1 or tensor.layout is not torch.strided:
-        return None
-    apart, rows = writer.stride(label.axis), writer.shape[label.axis]
-    for axis in range(tensor.dim()):
-        if tensor.stride(axis) != apart or tensor.shape[axis] != rows:
-            continue
-        starts = tensor.storage_offset(), writer.storage_offset()
-        lengths = _extent(tensor, axis), _extent(writer, label.axis)
-        ends = [start + length for start, length in zip(starts, lengths, strict=True)]
-        if max(ends) - min(starts) < apart:
-            return RowAxis(axis)
-    return None
-
-
-def _extent(tensor: Tensor, left_out: int) -> int:
-    """From the first entry of a row in memory to its last one."""
-    axes = (axis for axis in range(tensor.dim()) if axis != left_out)
-    return sum((tensor.shape[axis] - 1) * tensor.stride(axis) for axis in axes)
-
-
-_PAUSED: list[bool] = []
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """What is done inside is of no interest."""
-    _PAUSED.append(True)
-    try:
-        yield
-    finally:
-        _PAUSED.pop()
-
-
-class Starting(TorchFunctionMode):
-    """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
-
-    A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
-    batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
-    """
-
-    idle = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self.idle or not _ACTIVE or _PAUSED:
-            return func(*args, **kwargs)
-        if func is Tensor.backward:
-            return _begun(func, args, kwargs)
-        out = func(*args, **kwargs)
-        if func in _TAKING:
-            return _taken(func, args[0], out)
-        if any(isinstance(value, RowNumber) for value in flat((args, kwargs))):
-            for tensor in flat(out):
-                for types in _ACTIVE if isinstance(tensor, Tensor) else ():
-                    types.mark(tensor, _NUMBER)
-        return out
-
-
-def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
-    """What left a tensor past torch: a copy has its label, numbers remember where they come from."""
-    for types in _ACTIVE:
-        if (label := types.of(tensor)) is None:
-            continue
-        if isinstance(out, Tensor):
-            types.mark(out, label)
-        else:
-            types.decided, out = True, taken(out)
-    return out
-
-
-class Strangers(TorchFunctionMode):
-    """Refuses tensors of the batch that reach a model or criterion by another way than its inputs.
-
-    Args:
-        types: of the run.
-    """
-
-    def __init__(self, types: RowTypes) -> None:
-        super().__init__()
-        self._types = types
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for value in flat((args, kwargs)):
-            if isinstance(value, Tensor) and self._types.follows(value):
-                raise DesynchronizedError(
-                    f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
-                    " from the batch (an attribute, a hook, a closure), so each row sees the others there."
-                    " Nothing was released. Hand it over as an input, one row an example."
-                )
-        return func(*args, **kwargs)
-
-
-def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    loss = args[0]
-    runs, others = _reached(loss)
-    for run in runs:
-        run.check_loss(loss)
-    given = kwargs.get("gradient", args[1] if len(args) > 1 else None)
-    for run in runs:
-        if isinstance(given, Tensor) and run.active and run.of(given) is not None:
-            raise GuaranteeError(
-                f"backward(gradient=…) was given what depends on the rows of the batch.{_REMEDY}"
-            )
-    if len(runs) != 1 or others or len(args) > 1 or loss.numel() != 1 or not runs[0].means:
-        return func(*args, **kwargs)
-    run, kwargs = runs[0], {key: value for key, value in kwargs.items() if key != "gradient"}
-    start = torch.full_like(loss, run.rows) if given is None else given * run.rows
-    run.started = True
-    try:
-        return func(loss, gradient=start, **kwargs)
-    finally:
-        run.started = False
-
-
-def _reached(loss: Tensor) -> tuple[list[RowTypes], bool]:
-    """The runs whose models a loss was computed with; whether it reaches anything else with a gradient."""
-    found: list[RowTypes] = []
-    others, seen_nodes, todo = False, set(), [loss.grad_fn]
-    while todo:
-        node: Any = todo.pop()
-        if node is None or node in seen_nodes:
-            continue
-        seen_nodes.add(node)
-        types = getattr(node, "types", None)
-        if isinstance(types, RowTypes):
-            if types.active and types not in found:
-                found.append(types)
-            continue
-        others = others or hasattr(node, "variable")
-        todo.extend(before for before, _ in node.next_functions)
-    return found, others
-
-
-def running_roots() -> tuple[Tensor, ...]:
-    """What the backward() that runs was called on; empty where none is found."""
-    run = getattr(torch.autograd.graph, "_engine_run_backward", None)  # private: another torch may lack it
-    if run is None:
-        return ()
-    # on a GPU this is another thread than the one that called backward(), and waits
-    frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
-    for frame in frames:
-        while frame is not None:
-            if frame.f_code is run.__code__:
-                roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
-                return roots
-            frame = frame.f_back
-    return ()
-
-
-_SHARED = Starting()
-
-
-def start() -> None:
-    """Look at what is done in this thread from now on."""
-    _SHARED.idle = False
-    if not any(mode is _SHARED for mode in _get_current_function_mode_stack()):
-        _SHARED.__enter__()
-
-
-def stop() -> None:
-    """No longer. Under a mode that somebody has entered since, it stays and does nothing."""
-    _SHARED.idle = True
-    stack = _get_current_function_mode_stack()
-    if stack and stack[-1] is _SHARED:
-        _SHARED.__exit__(None, None, None)
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Work inside without the cost of looking."""
-    stack = _get_current_function_mode_stack()
-    if not stack or stack[-1] is not _SHARED:
-        with unseen():
-            yield
-        return
-    _SHARED.__exit__(None, None, None)
-    try:
-        yield
-    finally:
-        _SHARED.__enter__()
+ACTIVE: list[RowTypes] = []

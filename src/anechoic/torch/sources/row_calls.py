@@ -17,16 +17,27 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vjp
-from torch.nn.utils.rnn import PackedSequence
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.local.stateless import called, without_our_hooks
 from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
-from anechoic.torch.row_types.following import RowTypes, Strangers
+from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.modes import Strangers
 from anechoic.torch.sources.layers import check_statistics, quiet, runnable
 from anechoic.torch.sources.levels import Decisions, RowLevel
 from anechoic.torch.sources.pulling import pulled
 from anechoic.torch.sources.row_model import RowModel
+from anechoic.torch.sources.row_shapes import (
+    Autocast,
+    axis_of,
+    axis_of_row,
+    check_detached,
+    check_not_packed,
+    is_continuous,
+    like_first,
+    merged,
+    output_axis,
+)
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
@@ -77,10 +88,10 @@ class RowCall:
     ) -> None:
         self._model = model
         self._given = (arguments, keywords)
-        _check_not_packed(self._given)
+        check_not_packed(self._given)
         tensors = tensors_in(self._given)
-        _check_detached(tensors)
-        self.inputs = [t.movedim(_axis(t, model.dimension), 0) if t.dim() else t for t in tensors]
+        check_detached(tensors)
+        self.inputs = [t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t for t in tensors]
         lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
             raise UnsupportedError(
@@ -94,7 +105,7 @@ class RowCall:
         self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
-        self._context = _Context(self.inputs[0].device.type)
+        self._context = Autocast(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
         self._decisions: Decisions | None = None
@@ -147,7 +158,7 @@ class RowCall:
         if not self._paths:
             found = [self.alone(cotangents, int(row)) for row in rows]
             return [torch.stack(parts) for parts in zip(*found, strict=True)]
-        given = [self._slotted(c.to(o.dtype), rows) for c, o in self._continuous(cotangents)]
+        given = [self._slotted(c.to(o.dtype), rows) for c, o in self._with_gradients(cotangents)]
         paths, self._paths[chunk] = self._paths[chunk], []
         if not paths:
             raise DesynchronizedError(
@@ -159,11 +170,11 @@ class RowCall:
             with quiet(), path.level.entered():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
                 made = [path.level.taken(g)[: len(rows)] for g in self._model.gradients(pulled_back)]
-            totals = _merged(totals, made, path.kept[: len(rows)])
+            totals = merged(totals, made, path.kept[: len(rows)])
         return totals
 
-    def _continuous(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(c, o) for c, o in zip(cotangents, self.outputs, strict=True) if _continuous(o)]
+    def _with_gradients(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [(c, o) for c, o in zip(cotangents, self.outputs, strict=True) if is_continuous(o)]
 
     def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """`rows` of a tensor in their slots, shape (slots, …)."""
@@ -240,7 +251,7 @@ class RowCall:
             if len(paths) == PATHS:
                 raise UnsupportedError(f"its rows take more than {PATHS} ways through it.")
             outputs, path = self._path(inputs, rows, left)
-            totals = _merged(totals, [o[: len(rows)] for o in outputs], path.kept[: len(rows)])
+            totals = merged(totals, [o[: len(rows)] for o in outputs], path.kept[: len(rows)])
             left = left & ~path.kept
             paths.append(path)
         self._paths.append(paths)
@@ -262,7 +273,7 @@ class RowCall:
                     # rows that decide otherwise may fail on this way: the first one's data take their slots
                     kept = self._decisions.kept
                     left = torch.tensor(kept)
-                    inputs = [_like_first(t, left) if t.dim() else t for t in inputs]
+                    inputs = [like_first(t, left) if t.dim() else t for t in inputs]
                 else:
                     raise
             self._start.restore()
@@ -278,8 +289,8 @@ class RowCall:
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             made = self._of_one(own, lambda a, k: called(model.module, place, a, k))
-            kinds[:] = map(_continuous, made)
-            return [o for o in made if _continuous(o)], [o for o in made if not _continuous(o)]
+            kinds[:] = map(is_continuous, made)
+            return [o for o in made if is_continuous(o)], [o for o in made if not is_continuous(o)]
 
         if model.draws:
             seeds = self._seeds()
@@ -338,7 +349,7 @@ class RowCall:
 
     def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
         """Outputs of one row, without the axis of the batch."""
-        batch = [t.unsqueeze(_axis_of_row(t, self._model.dimension)) for t in inputs]
+        batch = [t.unsqueeze(axis_of_row(t, self._model.dimension)) for t in inputs]
         originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
         with self._context.active(), self._randomness or nullcontext(), self._watch:
@@ -347,7 +358,7 @@ class RowCall:
         if not tensors:
             raise TypeError(f"the model returned a {type(output).__name__} without a tensor.")
         self._template = mapped(output, lambda _: _PLACE)
-        self.axes = [_output_axis(t, self._model.dimension) for t in tensors]
+        self.axes = [output_axis(t, self._model.dimension) for t in tensors]
         return [t if axis is None else t.squeeze(axis) for t, axis in zip(tensors, self.axes, strict=True)]
 
     @contextmanager
@@ -374,80 +385,3 @@ _DECIDING = (
 )
 #: What torch.func raises where it cannot run a model.
 _CANNOT = (RuntimeError, NotImplementedError, UnsupportedError, ValueError, TypeError, IndexError)
-
-
-class _Context:
-    """Autocast, as it was at the call."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self.enabled = torch.is_autocast_enabled(device)
-        self._dtype = torch.get_autocast_dtype(device)
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        # a cache would keep tensors of one transform for the next
-        with torch.autocast(self._device, dtype=self._dtype, enabled=self.enabled, cache_enabled=False):
-            yield
-
-
-def _axis(tensor: Tensor, dimension: int) -> int:
-    return dimension if tensor.dim() > dimension else 0
-
-
-def _axis_of_row(row: Tensor, dimension: int) -> int:
-    """Where the axis of the batch belongs in a tensor that has lost it."""
-    return dimension if row.dim() >= dimension else 0
-
-
-def _output_axis(tensor: Tensor, dimension: int) -> int | None:
-    """The axis of length 1 that stands for the batch in an output of one row; None if it has no dimension."""
-    if not tensor.dim():
-        return None
-    order = [0] if dimension == 0 else [1, 0] if tensor.dim() > 2 else [0, 1]
-    for axis in order:
-        if axis < tensor.dim() and tensor.shape[axis] == 1:
-            return axis
-    raise UnsupportedError(
-        f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for the"
-        " batch: every output must have one row an example, or no dimension at all (a loss)."
-    )
-
-
-def _merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
-    """`before`, with the rows that are `kept` from `made`; all of them where there is nothing before."""
-    if not before:
-        return made
-    return [
-        torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
-        for b, m in zip(before, made, strict=True)
-    ]
-
-
-def _like_first(tensor: Tensor, kept: Tensor) -> Tensor:
-    """A tensor of rows, of which the first one that is kept stands for those that are not."""
-    there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
-    return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
-
-
-def _continuous(tensor: Tensor) -> bool:
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
-
-
-def _check_not_packed(value: Any) -> None:
-    if isinstance(value, PackedSequence):
-        raise UnsupportedError(
-            "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
-            " what lies beyond each length."
-        )
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    for part in parts:
-        _check_not_packed(part)
-
-
-def _check_detached(tensors: list[Tensor]) -> None:
-    if any(t.requires_grad for t in tensors):
-        raise UnsupportedError(
-            "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
-            " detach() it, put the module that made it into the model, or compute it under torch.no_grad()."
-        )

@@ -12,8 +12,8 @@ from torch.func import grad_and_value, vmap
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.randomness.rows import Generators, rewound
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.row_types.following import Strangers
 from anechoic.torch.row_types.labels import TOTAL
+from anechoic.torch.row_types.modes import Strangers
 from anechoic.torch.sources.base import SourceSetup, register
 from anechoic.torch.sources.rows import Pending, RowsSource
 from anechoic.torch.structure import filled, tensors_in

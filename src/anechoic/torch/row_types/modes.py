@@ -1,0 +1,174 @@
+"""What sees the operations between the delivery of a batch and its release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.row_types.following import ACTIVE, REMEDY, RowTypes
+from anechoic.torch.row_types.graph import reached
+from anechoic.torch.row_types.labels import Mixed
+from anechoic.torch.row_types.numbers import RowNumber, taken
+from anechoic.torch.row_types.rules import flat
+
+_NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
+#: How values leave a tensor past torch.
+_TAKING = frozenset(
+    {
+        Tensor.item,
+        Tensor.tolist,
+        Tensor.numpy,
+        Tensor.__array__,
+        Tensor.__deepcopy__,
+    }  # NumPy's are marked only
+)
+
+
+def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
+    """The result of an operation, which every run with a batch in hand looks at.
+
+    Args:
+        run: makes the result.
+    """
+    if not ACTIVE or _PAUSED:
+        return run()
+    before = [(types, types.labels(args, kwargs)) for types in ACTIVE]
+    out = run()
+    with unseen():
+        for types, labels in before:
+            types.see(func, args, kwargs, out, labels)
+    return out
+
+
+_PAUSED: list[bool] = []
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What is done inside is of no interest."""
+    _PAUSED.append(True)
+    try:
+        yield
+    finally:
+        _PAUSED.pop()
+
+
+class Starting(TorchFunctionMode):
+    """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
+
+    A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
+    batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
+    """
+
+    idle = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.idle or not ACTIVE or _PAUSED:
+            return func(*args, **kwargs)
+        if func is Tensor.backward:
+            return _begun(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if func in _TAKING:
+            return _taken(func, args[0], out)
+        if any(isinstance(value, RowNumber) for value in flat((args, kwargs))):
+            for tensor in flat(out):
+                for types in ACTIVE if isinstance(tensor, Tensor) else ():
+                    types.mark(tensor, _NUMBER)
+        return out
+
+
+def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
+    """What left a tensor past torch: a copy has its label, numbers remember where they come from."""
+    for types in ACTIVE:
+        if (label := types.of(tensor)) is None:
+            continue
+        if isinstance(out, Tensor):
+            types.mark(out, label)
+        else:
+            types.decided, out = True, taken(out)
+    return out
+
+
+class Strangers(TorchFunctionMode):
+    """Refuses tensors of the batch that reach a model or criterion by another way than its inputs.
+
+    Args:
+        types: of the run.
+    """
+
+    def __init__(self, types: RowTypes) -> None:
+        super().__init__()
+        self._types = types
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for value in flat((args, kwargs)):
+            if isinstance(value, Tensor) and self._types.follows(value):
+                raise DesynchronizedError(
+                    f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
+                    " from the batch (an attribute, a hook, a closure), so each row sees the others there."
+                    " Nothing was released. Hand it over as an input, one row an example."
+                )
+        return func(*args, **kwargs)
+
+
+def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    loss = args[0]
+    runs, others = reached(loss)
+    for run in runs:
+        run.check_loss(loss)
+    given = kwargs.get("gradient", args[1] if len(args) > 1 else None)
+    for run in runs:
+        if isinstance(given, Tensor) and run.active and run.of(given) is not None:
+            raise GuaranteeError(
+                f"backward(gradient=…) was given what depends on the rows of the batch.{REMEDY}"
+            )
+    if len(runs) != 1 or others or len(args) > 1 or loss.numel() != 1 or not runs[0].means:
+        return func(*args, **kwargs)
+    run, kwargs = runs[0], {key: value for key, value in kwargs.items() if key != "gradient"}
+    start = torch.full_like(loss, run.rows) if given is None else given * run.rows
+    run.started = True
+    try:
+        return func(loss, gradient=start, **kwargs)
+    finally:
+        run.started = False
+
+
+_SHARED = Starting()
+
+
+def start() -> None:
+    """Look at what is done in this thread from now on."""
+    _SHARED.idle = False
+    if not any(mode is _SHARED for mode in _get_current_function_mode_stack()):
+        _SHARED.__enter__()
+
+
+def stop() -> None:
+    """No longer. Under a mode that somebody has entered since, it stays and does nothing."""
+    _SHARED.idle = True
+    stack = _get_current_function_mode_stack()
+    if stack and stack[-1] is _SHARED:
+        _SHARED.__exit__(None, None, None)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Work inside without the cost of looking."""
+    stack = _get_current_function_mode_stack()
+    if not stack or stack[-1] is not _SHARED:
+        with unseen():
+            yield
+        return
+    _SHARED.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        _SHARED.__enter__()
