@@ -19,6 +19,7 @@ import anechoic as an
 from anechoic import federated, streaming
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
+from anechoic.runs import openings
 from anechoic.sampling import External, Poisson
 from tests.federated.small import KEY, run_round, small_model
 from tests.zoo import STRATEGIES
@@ -148,4 +149,5 @@ def digests():
 
 
 if __name__ == "__main__":
+    openings.new_salt = bytes  # streams and servers draw their noise anew for every object
     print(json.dumps({"uses": uses(), "digests": digests()}))

@@ -171,6 +171,8 @@ class RowTypes:
             if label is None:
                 self._made_public(tensor)
                 continue
+            if isinstance(label, Mixed) and set(before) == {id(tensor)} and _each_by_itself(func):
+                continue  # public numbers, written to a part of the rows, leave the rest as it was
             changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
             if func._schema.is_mutable and changed:
                 earlier = self._written.get(storage(tensor))
@@ -308,3 +310,11 @@ _EARLIER = Mixed("it was made from an earlier batch")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
 ACTIVE: list[RowTypes] = []
+
+
+def _each_by_itself(func: Any) -> bool:
+    """Whether an operation in place changes each entry by itself."""
+    return torch.Tag.pointwise in func.tags or func.overloadpacket in _WRITES
+
+
+_WRITES = frozenset({torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_})

@@ -36,10 +36,14 @@ def running_roots() -> tuple[Tensor, ...]:
         return ()
     # on a GPU this is another thread than the one that called backward(), and waits
     frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
-    for frame in frames:
-        while frame is not None:
-            if frame.f_code is run.__code__:
-                roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
-                return roots
-            frame = frame.f_back
-    return ()
+    try:
+        for frame in frames:
+            while frame is not None:
+                if frame.f_code is run.__code__:
+                    roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
+                    return roots
+                frame = frame.f_back
+        return ()
+    finally:
+        frames.clear()  # a frame that is kept keeps the graph of the loss, and with it the run
+        frame = None
