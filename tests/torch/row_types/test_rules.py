@@ -97,6 +97,7 @@ MIXING = {
     "one behind the other": lambda x: torch.cat([x, x]),
     "a norm of all": lambda x: x / x.norm(),
     "a root of the mean": lambda x: x.square().mean().sqrt(),
+    "a root of the mean, in place": lambda x: x.square().mean().sqrt_(),
     "a product of means": lambda x: x.mean() * x.exp().mean(),
     "a quotient of sums": lambda x: x.sum() / (x > 0).sum(),
     "the largest": lambda x: x.max(),

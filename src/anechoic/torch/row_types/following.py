@@ -95,10 +95,8 @@ class RowTypes:
         self._labels[tensor] = label
         self._public.pop(tensor, None)
         if (at := place(tensor)) is not None:
-            self._places[at] = (
-                tensor.untyped_storage(),
-                label,
-            )  # which keeps the place from being used again
+            # the storage is kept, so that nothing else gets the place
+            self._places[at] = tensor.untyped_storage(), label
 
     def share(self, tensors: Iterable[Tensor]) -> None:
         """Take tensors for public ones, whatever their shapes."""
@@ -120,11 +118,8 @@ class RowTypes:
                 return self._since[tensor]
             before = self._labels.get(tensor) or self._guessed.get(tensor)
             over = frame(tensor, writer, label)
-            return (
-                over
-                if before in (None, over) and over is not None and tensor not in self._earlier
-                else _IN_PLACE
-            )
+            as_written = over is not None and before in (None, over) and tensor not in self._earlier
+            return over if as_written else _IN_PLACE
         found: Label | None = self._labels.get(tensor) or self._guessed.get(tensor)
         if found is not None:
             return found
@@ -171,7 +166,8 @@ class RowTypes:
             if label is None:
                 self._made_public(tensor)
                 continue
-            if isinstance(label, Mixed) and set(before) == {id(tensor)} and _each_by_itself(func):
+            part = isinstance(before.get(id(tensor)), Mixed) and len(before) == 1
+            if part and _each_by_itself(func):
                 continue  # public numbers, written to a part of the rows, leave the rest as it was
             changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
             if func._schema.is_mutable and changed:
@@ -223,9 +219,8 @@ class RowTypes:
         if self.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
             return ""
         if label is None and tensor.shape[axis] == self.rows:
-            return (
-                ""  # a state of each row, say: its output counts as rows, and must meet rows in their places
-            )
+            # a state of each row, say: what comes out counts as rows, and must meet rows in their places
+            return ""
         if label is None:
             return "what does not come from the examples (positions, say), which all of them share"
         if isinstance(label, RowAxis):

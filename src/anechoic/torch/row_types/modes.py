@@ -19,15 +19,7 @@ from anechoic.torch.row_types.rules import flat
 
 _NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 #: How values leave a tensor past torch.
-_TAKING = frozenset(
-    {
-        Tensor.item,
-        Tensor.tolist,
-        Tensor.numpy,
-        Tensor.__array__,
-        Tensor.__deepcopy__,
-    }  # NumPy's are marked only
-)
+_TAKING = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__deepcopy__})
 
 
 def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
