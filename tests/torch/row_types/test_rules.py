@@ -70,6 +70,8 @@ APART = {
     "columns written, one seen before": lambda x: within(
         torch.zeros(ROWS, 4), lambda t: t[:, 1:].copy_(x[:, 1:])
     )[:, :2],
+    "log softmax pulled back": lambda x: torch.ops.aten._log_softmax_backward_data(x, x, -1, x.dtype),
+    "a loss pulled back": lambda x: torch.ops.aten.mse_loss_backward(torch.ones(()), x, x.exp(), 1),
     "batch norm by kept statistics": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)),
 }
 
@@ -113,6 +115,9 @@ MIXING = {
     ),
     "written to rows in another order": lambda x: x.clone().index_put_(
         (torch.randperm(ROWS), x.argmax(1)), torch.tensor(1.0)
+    ),
+    "log softmax over rows, pulled back": lambda x: torch.ops.aten._log_softmax_backward_data(
+        x, x, 0, x.dtype
     ),
     "a queue": lambda x: torch.cat([x[1:], x[:1]]),
 }
@@ -213,7 +218,7 @@ def test_what_is_called_apart_does_not_move_with_other_rows(seed):
 
     def chain(x):
         for each in chosen:
-            x = each(x)
+            x = each(x.float())
             if x.shape != (ROWS, 4):
                 x = x.float().reshape(-1)[: ROWS * 4] if x.numel() >= ROWS * 4 else x.float()
                 if x.numel() != ROWS * 4:

@@ -38,11 +38,16 @@ class Call:
     def label(self, value: Any) -> Label | None:
         return self._labels.get(id(value)) if isinstance(value, Tensor) else None
 
-    @property
+    @functools.cached_property
     def tensors(self) -> list[Tensor]:
-        return [t for t in flat((self.args, self.kwargs)) if isinstance(t, Tensor)]
+        return tensors_among((self.args, self.kwargs))
 
-    @property
+    @functools.cached_property
+    def made(self) -> list[Tensor]:
+        """The tensors among the results."""
+        return tensors_among(self.out)
+
+    @functools.cached_property
     def labelled(self) -> list[tuple[Tensor, Label]]:
         return [(t, found) for t in self.tensors if (found := self.label(t)) is not None]
 
@@ -83,11 +88,22 @@ EACH_ROW = (
 
 def flat(value: Any) -> list[Any]:
     """The leaves of lists, tuples and dicts."""
-    if isinstance(value, (list, tuple)):
-        return [leaf for part in value for leaf in flat(part)]
-    if isinstance(value, dict):
-        return [leaf for part in value.values() for leaf in flat(part)]
-    return [value]
+    found: list[Any] = []
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, (list, tuple)):
+            todo.extend(reversed(part))
+        elif isinstance(part, dict):
+            todo.extend(reversed(part.values()))
+        else:
+            found.append(part)
+    return found
+
+
+def tensors_among(value: Any) -> list[Tensor]:
+    """The tensors among them."""
+    return [leaf for leaf in flat(value) if isinstance(leaf, Tensor)]
 
 
 @functools.cache

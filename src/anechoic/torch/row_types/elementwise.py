@@ -37,6 +37,14 @@ def met(call: Call, out: Tensor | torch.Size) -> Label:
     return places.pop()
 
 
+def met_along(call: Call) -> Label:
+    """The same, but for one axis that is named, along which entries meet each other."""
+    label = pointwise(call)
+    if isinstance(label, RowAxis) and label.axis not in (call.dims(flat(call.out)[0]) or [label.axis]):
+        return label
+    raise NotApart(f"{call} goes along the rows")
+
+
 def _of_totals(call: Call, found: list[Label]) -> Label:
     packet = call.func.overloadpacket
     if set(found) == {TOTAL}:

@@ -20,10 +20,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
+from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, RowAxis
 from anechoic.torch.row_types.memory import frame, place, storage
-from anechoic.torch.row_types.rules import flat, labels_of
+from anechoic.torch.row_types.rules import labels_of
 from anechoic.torch.structure import tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -84,6 +85,12 @@ class RowTypes:
         self.rows, self.decided = 0, False
         if self in ACTIVE:
             ACTIVE.remove(self)
+
+    def let_go(self) -> None:
+        """backward() is over: keep the memory of no tensor that the script has dropped."""
+        self._places = {}
+        for tensor, label in list(self._labels.items()):
+            self.mark(tensor, label)
 
     @property
     def active(self) -> bool:
@@ -155,7 +162,7 @@ class RowTypes:
         Args:
             before: labels of the tensors among its arguments, by identity.
         """
-        made = [t for t in flat(out) if isinstance(t, Tensor)]
+        made = tensors_among(out)
         if not before:
             for tensor in made:
                 self._made_public(tensor)
@@ -186,8 +193,8 @@ class RowTypes:
     def labels(self, args: Any, kwargs: dict[str, Any]) -> dict[int, Label]:
         """Labels of the tensors among arguments, by identity."""
         found = {}
-        for value in flat((args, kwargs)):
-            if isinstance(value, Tensor) and (label := self.of(value)) is not None:
+        for value in tensors_among((args, kwargs)):
+            if (label := self.of(value)) is not None:
                 found[id(value)] = label
         return found
 

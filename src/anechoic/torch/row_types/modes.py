@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.following import ACTIVE, REMEDY, RowTypes
 from anechoic.torch.row_types.graph import reached
 from anechoic.torch.row_types.labels import Mixed
-from anechoic.torch.row_types.numbers import RowNumber, taken
-from anechoic.torch.row_types.rules import flat
+from anechoic.torch.row_types.numbers import among, taken
 
 _NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 #: How values leave a tensor past torch.
@@ -32,9 +32,12 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
         return run()
     before = [(types, types.labels(args, kwargs)) for types in ACTIVE]
     out = run()
-    with unseen():
+    _PAUSED.append(True)
+    try:
         for types, labels in before:
             types.see(func, args, kwargs, out, labels)
+    finally:
+        _PAUSED.pop()
     return out
 
 
@@ -69,9 +72,9 @@ class Starting(TorchFunctionMode):
         out = func(*args, **kwargs)
         if func in _TAKING:
             return _taken(func, args[0], out)
-        if any(isinstance(value, RowNumber) for value in flat((args, kwargs))):
-            for tensor in flat(out):
-                for types in ACTIVE if isinstance(tensor, Tensor) else ():
+        if among(args) or among(kwargs):
+            for tensor in tensors_among(out):
+                for types in ACTIVE:
                     types.mark(tensor, _NUMBER)
         return out
 
@@ -101,8 +104,8 @@ class Strangers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for value in flat((args, kwargs)):
-            if isinstance(value, Tensor) and self._types.follows(value):
+        for value in tensors_among((args, kwargs)):
+            if self._types.follows(value):
                 raise DesynchronizedError(
                     f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
                     " from the batch (an attribute, a hook, a closure), so each row sees the others there."
@@ -131,6 +134,8 @@ def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(loss, gradient=start, **kwargs)
     finally:
         run.started = False
+        for types in ACTIVE:  # another run may have followed it too
+            types.let_go()
 
 
 _SHARED = Starting()

@@ -28,6 +28,15 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
     setattr(RowNumber, f"__r{_name}__", _passed_on(getattr(operator, _name), reflected=True))
 
 
+def among(value: Any) -> bool:
+    """Whether an argument is one, or holds one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(among, value))
+    if isinstance(value, dict):
+        return any(map(among, value.values()))
+    return isinstance(value, RowNumber)
+
+
 def taken(value: Any) -> Any:
     """What was read from a tensor of the batch: a number that remembers it, or a list of such."""
     if isinstance(value, list):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anechoic.torch.row_types.call import Call, NotApart, Rule, flat, packets, words
-from anechoic.torch.row_types.elementwise import pointwise
+from anechoic.torch.row_types.elementwise import met_along, pointwise
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis
 from anechoic.torch.row_types.places import (
     elementwise_loss,
@@ -67,7 +67,7 @@ def labels_of(
         labels: of the tensors among the arguments, by identity; at least one.
     """
     call = Call(rows, func, args, kwargs, out, labels)
-    made = [t for t in flat(out) if isinstance(t, Tensor)]
+    made = call.made
     packet = func.overloadpacket
     if packet in _PUBLIC or not made:
         return [None] * len(made)
@@ -160,6 +160,13 @@ def _rules() -> dict[Any, Rule]:
             "addcdiv",
             "threshold",
         ),
+        *(
+            "mse_loss_backward",
+            "smooth_l1_loss_backward",
+            "huber_loss_backward",
+            "binary_cross_entropy_backward",
+        ),
+        *("soft_margin_loss_backward", "log_sigmoid_forward", "log_sigmoid_backward"),
     )
     enter(reshaped, "view", "_unsafe_view", "reshape", "squeeze", "flatten", "unflatten", "_reshape_alias")
     enter(expanded, "expand", "broadcast_to")
@@ -173,6 +180,7 @@ def _rules() -> dict[Any, Rule]:
         *("logcumsumexp", "cummax", "cummin", "sort", "topk", "kthvalue", "glu", "argsort", "diff"),
     )
     enter(untouched("dims"), "flip", "roll")
+    enter(met_along, "_softmax_backward_data", "_log_softmax_backward_data")
     enter(padded, "constant_pad_nd")
     enter(repeated, "repeat")
     enter(triangle, "tril", "triu")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, Rule, flat, packets, words
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, Rule, packets, words
 from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
 from anechoic.torch.row_types.shapes import alone, no_rule_for
 
@@ -16,7 +16,7 @@ _aten: Any = torch.ops.aten
 
 def reduced(call: Call) -> Any:
     tensor, label = alone(call)
-    packet, made = call.func.overloadpacket, len([t for t in flat(call.out) if isinstance(t, Tensor)])
+    packet, made = call.func.overloadpacket, len(call.made)
     if label == TOTAL:
         return TOTAL if packet in _TOTALS else no_rule_for(call, label)
     if label == PICKED:
@@ -45,7 +45,7 @@ def normalised(call: Call) -> Any:
     last = call["input"].dim() - len(call["normalized_shape"])
     if label.axis >= last:
         raise NotApart(f"{call} is taken over the rows of the batch")
-    return [label if t.dim() > label.axis else None for t in flat(call.out) if isinstance(t, Tensor)]
+    return [label if t.dim() > label.axis else None for t in call.made]
 
 
 def batch_normalised(call: Call) -> Any:
@@ -53,7 +53,7 @@ def batch_normalised(call: Call) -> Any:
     of_batch = call["training"] or call["use_input_stats"]
     if label.axis > 1 or (of_batch and label.axis == 0):  # channels of rows, as instance norm has, are apart
         raise NotApart(f"{call} is taken over the rows of the batch")
-    others = [t for t in flat(call.out) if isinstance(t, Tensor)][1:]
+    others = call.made[1:]
     return [label, *[RowAxis(0, label.inner) if label.axis and t.dim() == 1 else None for t in others]]
 
 
@@ -106,11 +106,7 @@ def attended(call: Call) -> Any:
     size = call["query"].shape[0]
     if any(call.label(call[name]) is None for name in ("query", "key", "value")):
         raise NotApart(f"{call} of rows with what all rows share")
-    return [
-        label if t.dim() >= 3 and t.shape[0] == size else None
-        for t in flat(call.out)
-        if isinstance(t, Tensor)
-    ]
+    return [label if t.dim() >= 3 and t.shape[0] == size else None for t in call.made]
 
 
 def by_first(call: Call) -> Any:
@@ -128,8 +124,4 @@ def by_first(call: Call) -> Any:
         or call.label(weight) is not None
     ):
         raise NotApart(f"{call} goes along the rows")
-    return [
-        label if t.dim() and t.shape[0] == given.shape[0] else None
-        for t in flat(call.out)
-        if isinstance(t, Tensor)
-    ]
+    return [label if t.dim() and t.shape[0] == given.shape[0] else None for t in call.made]
