@@ -18,6 +18,7 @@ from anechoic.torch.checkpoints.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.release import Releaser
+from anechoic.torch.row_types.numbers import among
 from anechoic.torch.setup.modules import MIXING, check_not_mixing
 from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
@@ -254,6 +255,14 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                     f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
                     f" {tuple(shape)} on {device}: move and cast the model before make_private."
                 )
+        for group in self.param_groups:
+            for name, value in group.items():
+                if name != "params" and among(value):
+                    raise GuaranteeError(
+                        f"param_groups: {name}={value} was computed from a number that was taken out of a"
+                        " batch (.item()), so the update tells what the release does not. Nothing was"
+                        " released. Set it by the number of the step, or by what was released."
+                    )
         check_not_mixing(self._mixing)  # first: in train() mode its statistics change, too
         self._unchanged.check()
         if self._step_skip_queue:

@@ -42,14 +42,18 @@ def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of `value`, in the order of `mapped`."""
     if isinstance(value, Tensor):
         return [value]
-    parts: Any = ()
+    return [tensor for part in parts_of(value) for tensor in tensors_in(part)]
+
+
+def parts_of(value: Any) -> list[Any]:
+    """What a container of `mapped` holds; nothing for what is none."""
     if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, (list, tuple)):
-        parts = value
-    elif is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name) for field in fields(value)]
-    return [tensor for part in parts for tensor in tensors_in(part)]
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return []
 
 
 def filled(value: Any, tensors: list[Any]) -> Any:

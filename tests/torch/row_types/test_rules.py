@@ -7,8 +7,9 @@ from torch import nn
 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness import secret_draws
+from anechoic.torch.row_types.batch import delivered
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.labels import PICKED, TOTAL, Mixed, RowAxis
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total
 
 ROWS = 6
 
@@ -72,6 +73,14 @@ APART = {
     )[:, :2],
     "log softmax pulled back": lambda x: torch.ops.aten._log_softmax_backward_data(x, x, -1, x.dtype),
     "a loss pulled back": lambda x: torch.ops.aten.mse_loss_backward(torch.ones(()), x, x.exp(), 1),
+    "ctc": lambda x: F.ctc_loss(
+        x[:, None].expand(-1, 5, -1).log_softmax(2).transpose(0, 1),
+        x.argmax(1, keepdim=True).clamp(1),
+        torch.full((ROWS,), 5),
+        torch.ones(ROWS, dtype=torch.int64),
+        reduction="none",
+    ),
+    "drawn": lambda x: x.softmax(1).multinomial(1),
     "batch norm by kept statistics": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)),
 }
 
@@ -119,6 +128,16 @@ MIXING = {
     "log softmax over rows, pulled back": lambda x: torch.ops.aten._log_softmax_backward_data(
         x, x, 0, x.dtype
     ),
+    "a mean and a sum": lambda x: x.mean() + x.sum(),
+    "one row with another": lambda x: x[0] * x[1],
+    "a row in all places": lambda x: x + x[2].expand(ROWS, 4),
+    "rows in another order": lambda x: torch.stack([x[row] for row in reversed(range(ROWS))]),
+    "the row that is largest": lambda x: x.sum(1)[int(x.sum(1).argmax())].expand(1),
+    "a table of rows, looked up": lambda x: F.embedding(torch.zeros(ROWS, dtype=torch.int64), x),
+    "weights of rows": lambda x: F.layer_norm(x[:, :1].expand(ROWS, ROWS), (ROWS,), weight=x[:, 0]),
+    "put where the data say": lambda x: torch.zeros(ROWS).scatter(0, x.argmax(1), x[:, 0]),
+    "numbers put where the data say": lambda x: torch.zeros(ROWS).scatter(0, x.argmax(1), 1.0),
+    "pixels of channels that are rows": lambda x: F.pixel_unshuffle(x.reshape(ROWS, 2, 2), 2),
     "a queue": lambda x: torch.cat([x[1:], x[:1]]),
 }
 
@@ -129,14 +148,23 @@ def test_rows_that_meet_are_told(name):
 
 
 TOTALS = {
-    "mean": lambda x: x.mean(),
     "sum over a number": lambda x: x.sum() / 7,
-    "mean of sums": lambda x: x.square().sum(1).mean(),
-    "two terms": lambda x: x.mean() + 0.1 * x.exp().sum() - 3,
+    "sums of both": lambda x: 0.1 * x.exp().sum() - x.sum() - 3,
     "sum of those above 0": lambda x: x[x > 0].sum(),
     "a product along rows": lambda x: torch.dot(x.sum(1), x.prod(1)),
-    "divided by how many rows count, as all do": lambda x: x.sum() / torch.isfinite(x).sum(),
     "weighted by place": lambda x: (x.sum(1) * torch.arange(6.0)).sum(),
+    "a mean times the rows": lambda x: x.mean() * ROWS,
+    "row by row": lambda x: sum(x[row].exp().sum() for row in range(ROWS)),
+}
+MEANS = {
+    "mean": lambda x: x.mean(),
+    "mean of sums": lambda x: x.square().sum(1).mean(),
+    "sum over the rows": lambda x: x.sum() / len(x),
+    "sum over all entries": lambda x: x.sum() / x.numel(),
+    "sum times the inverse": lambda x: (1 / len(x)) * x.sum(),
+    "means of both, halved": lambda x: (x.mean() + x.exp().mean()) / 2,
+    "divided by how many rows count, as all do": lambda x: x.sum() / torch.isfinite(x).sum(),
+    "of a list": lambda x: torch.stack([row.norm() for row in x]).mean(),
 }
 
 
@@ -145,8 +173,27 @@ def test_totals_are_told(name):
     assert label(TOTALS[name], X) == TOTAL
 
 
+@pytest.mark.parametrize("name", MEANS)
+def test_means_are_told_from_sums(name):
+    assert label(MEANS[name], X) == MEAN
+
+
+def test_a_number_that_was_the_same_for_another_size_is_no_number_of_rows():
+    types = RowTypes(batch_first=True, means=True)
+    found = []
+    try:
+        for rows in (5, 10):
+            x = torch.randn(rows, 3)
+            begun(types, x)
+            found.append((types.of(x.sum() / 20), types.of(x.sum() / rows)))
+    finally:
+        types.end()
+        secret_draws.stop()
+    assert found == [(MEAN, MEAN), (TOTAL, MEAN)]
+
+
 def test_values_of_some_rows():
-    assert label(lambda x: x[x > 0] * 2, X) == PICKED
+    assert isinstance(label(lambda x: x[x > 0] * 2, X), Picked)
 
 
 LOSSES = {
@@ -180,6 +227,11 @@ LOSSES = {
     "contrastive": (lambda o, y: F.cross_entropy(o @ o.T, torch.arange(ROWS)), False),
     "mixup": (lambda o, y: F.cross_entropy(0.5 * o + 0.5 * o.roll(1, 0), y), False),
     "by each row's own class": (lambda o, y: -o.log_softmax(1)[torch.arange(ROWS), y].mean(), True),
+    "row by row": (
+        lambda o, y: sum(F.cross_entropy(a[None], b[None]) for a, b in zip(o, y, strict=True)) / len(y),
+        True,
+    ),
+    "weights that are rows": (lambda o, y: F.nll_loss(F.pad(o, (0, 2)), y, weight=o[:, 0]), False),
 }
 
 
@@ -187,7 +239,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name):
     loss, apart = LOSSES[name]
-    assert (label(loss, X, (), integers=(1,)) == TOTAL) is apart
+    assert isinstance(label(loss, X, (), integers=(1,)), Total) is apart
 
 
 def test_attention_and_images_keep_examples_apart():
@@ -239,6 +291,62 @@ def test_what_is_called_apart_does_not_move_with_other_rows(seed):
     assert torch.allclose(*apart, equal_nan=True)
 
 
+def test_what_is_put_elsewhere_takes_its_label_along():
+    types, x, table = RowTypes(batch_first=True, means=True), torch.randn(5, 3), torch.zeros(3)
+    try:
+        begun(types, x)
+        x.data = x.data - x.data.mean(0)
+        assert isinstance(types.of(x), Mixed)
+        torch._foreach_add_([table], [x.sum(0)])
+        assert isinstance(types.of(table), Mixed)
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+def test_another_runs_batch_is_not_public():
+    one, other = (RowTypes(batch_first=True, means=True) for _ in range(2))
+    x = torch.randn(5, 3)
+    try:
+        begun(one, x)
+        mean = x.mean(0)
+        begun(other, torch.randn(4, 3))
+        assert isinstance(other.of(mean), Mixed) and isinstance(other.of(mean * 2), Mixed)
+    finally:
+        one.end()
+        other.end()
+        secret_draws.stop()
+
+
+def test_complex_numbers_stay_with_their_rows():
+    def parts(x):
+        return torch.view_as_real(torch.complex(x, x.exp()))
+
+    assert label(parts, (ROWS,)) == RowAxis(0)
+    assert label(lambda x: torch.view_as_complex(parts(x)), (ROWS,)) == RowAxis(0)
+
+
+# -- what is delivered ---------------------------------------------------------------------------------
+
+
+def labels_of_batch(*batch, rows=5):
+    return [found for _, found in delivered(list(batch), rows, 0)]
+
+
+def test_whatever_is_delivered_depends_on_the_data():
+    times, total, lengths = torch.randn(7, 5), torch.tensor(3.0), torch.ones(3)
+    assert labels_of_batch(times) == [RowAxis(1)]
+    assert all(isinstance(found, Mixed) for found in labels_of_batch(total, lengths))
+
+
+def test_a_list_of_as_many_tensors_as_rows_has_one_for_each():
+    ragged = [torch.ones(length) for length in (3, 5, 2, 4, 1)]
+    assert labels_of_batch(torch.ones(5), ragged) == [RowAxis(0), *map(One, range(5))]
+    square = [torch.ones(5) for _ in range(5)]
+    assert all(isinstance(found, Mixed) for found in labels_of_batch(square)[1:])
+    assert labels_of_batch(*square) == [RowAxis(0)] * 5
+
+
 # -- what a batch leaves behind ------------------------------------------------------------------------
 
 
@@ -261,13 +369,15 @@ def test_what_was_made_from_an_earlier_batch_is_not_public():
         secret_draws.stop()
 
 
-def test_tensors_that_came_past_torch_count_as_rows_where_they_have_as_many():
+def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
     types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
     try:
         begun(types, x)
-        again = torch.from_numpy(x.numpy() * 2)
+        again = torch.tensor([float(row) for row in range(5)])
         assert types.of(again + 1) == RowAxis(0)
         assert isinstance(types.of(again - again.mean(0)), Mixed)
+        assert types.of(torch.tensor([1.0, 2.0])) is None
+        assert isinstance(types.of(torch.from_numpy(x.numpy() * 2)), Mixed)  # centred there, perhaps
     finally:
         types.end()
         secret_draws.stop()

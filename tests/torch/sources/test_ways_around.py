@@ -1,11 +1,15 @@
 """Ways by which other rows reached a row's gradient past the loss's own operations; each is refused."""
 
 import copy
+import gc
+import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from tests.torch.setting import FEATURES, backward, mechanism, start, step
@@ -149,6 +153,118 @@ def test_a_criterion_by_rows_is_given_rows_alone(given):
     other.criterion._criterion = lambda out, y: out.sum() * x.sum()  # in a closure
     with pytest.raises(DesynchronizedError, match="was made from the batch"):
         other.criterion(other.module(x), y)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda x, out, loss: out.detach().mean(0),
+        lambda x, out, loss: 0.9 * torch.zeros(2) + 0.1 * out.detach().data.sum(0),
+        lambda x, out, loss: loss.detach(),
+        lambda x, out, loss: -loss.item(),
+        lambda x, out, loss: x.sum(),
+    ],
+)
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
+def test_what_is_made_of_a_batch_after_its_step_is_followed_too(mode, keep):
+    run = start(mode, mech=mechanism(batch_size=8, steps=5), keys=False)
+    batches = iter(run.loader)
+    x, y = next(batches)
+    out = run.module(x)
+    criterion = run.criterion if mode == "ghost" else F.cross_entropy
+    loss = criterion(out, y)
+    loss.backward()
+    run.optimizer.step()
+    kept = keep(x, out, loss)
+    x, y = next(batches)
+    run.optimizer.zero_grad()
+    with pytest.raises((GuaranteeError, DesynchronizedError), match=r"earlier batch|taken out of a tensor"):
+        criterion(run.module(x) * kept, y).backward()
+        run.optimizer.step()
+
+
+def test_nothing_is_watched_once_the_loop_is_over():
+    run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+    for batch in run.loader:
+        step(run, batch)
+        assert _get_current_dispatch_mode_stack()
+        break
+    del batch
+    gc.collect()
+    assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
+    for batch in run.loader:
+        step(run, batch)
+    assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_mean_is_not_taken_for_a_sum(reduction):
+    run = start(mech=mechanism(batch_size=8, steps=5), keys=False, reduction=reduction)
+    other = "sum" if reduction == "mean" else "mean"
+    x, y = next(iter(run.loader))
+    with pytest.raises(GuaranteeError, match=f"loss_reduction='{other}'"):
+        F.cross_entropy(run.module(x), y, reduction=other).backward()
+    run.optimizer.zero_grad()
+    F.cross_entropy(run.module(x), y, reduction=reduction).backward()
+    run.optimizer.step()
+    assert run.engine.releases == 1
+
+
+SIZES = {
+    "len": lambda y: len(y[y > 0]),
+    "shape": lambda y: y.nonzero().shape[0],
+    "size": lambda y: y[y > 0].size(0),
+    "numel": lambda y: y.unique().numel(),
+    "of what came of it": lambda y: (2.0 * y[y > 0] + 1).numel(),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_number_of_values_that_the_data_decide_is_not_asked_before_backward(name):
+    run = start(mech=mechanism(steps=5), keys=False)
+    x, y = next(iter(run.loader))
+    count = SIZES[name](y)
+    with pytest.raises(GuaranteeError, match="whose length the rows"):
+        (F.cross_entropy(run.module(x), y) / count).backward()
+    run.optimizer.zero_grad()
+    run.optimizer.abandon_batch()
+    for x, y in run.loader:
+        assert len(x) == x.shape[0]
+        F.cross_entropy(run.module(x), y).backward()
+        assert SIZES[name](y) >= 0  # for a log
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    assert run.engine.releases == 5
+
+
+def test_a_loss_row_by_row_is_no_other_than_that_of_the_batch():
+    losses = {
+        "at once": lambda out, y: F.cross_entropy(out, y),
+        "a loop": lambda out, y: (
+            sum(F.cross_entropy(out[i : i + 1], y[i : i + 1]) for i in range(len(y))) / len(y)
+        ),
+        "pairs": lambda out, y: torch.stack(
+            [F.cross_entropy(a[None], b[None]) for a, b in zip(out, y, strict=True)]
+        ).mean(),
+    }
+    found = []
+    for loss in losses.values():
+        run = start(mech=mechanism(batch_size=8, steps=2))
+        x, y = next(iter(run.loader))
+        loss(run.module(x), y).backward()
+        run.optimizer.step()
+        found.append(torch.cat([p.grad.flatten() for p in run.model.parameters()]))
+    assert torch.allclose(found[0], found[1], atol=1e-5) and torch.allclose(found[0], found[2], atol=1e-5)
+
+
+def test_numbers_of_the_batch_are_integers_where_they_were():
+    run = start(mech=mechanism(steps=5), keys=False)
+    x, y = next(iter(run.loader))
+    names = ["no", "yes"]
+    assert names[y[0].item()] in names and all(isinstance(value, int) for value in y.tolist())
+    again = pickle.loads(pickle.dumps({"loss": x.sum().item(), "n": y.sum().item()}))
+    assert type(again["loss"]) is float and type(again["n"]) is int
+    assert type(abs(round(-x.sum().item() // 2, 1)) % 3) is not float
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,6 +18,7 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.same_examples import SameExamples
 from anechoic.torch.randomness.generators import SEED_BYTES
+from anechoic.torch.randomness.surroundings import idle
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 
@@ -185,8 +187,10 @@ class _Deliveries(Iterator[Any]):
 
     def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
+        weakref.finalize(self, idle).atexit = False
 
     def __next__(self) -> Any:
+        idle()
         self._ledger.check_turn(self._turn)
         step, chunk, chunks, size, batch, units = next(self._fetched)
         self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch))

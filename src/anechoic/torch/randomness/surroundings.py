@@ -172,10 +172,10 @@ class _Desk:
             restore(kept)
             secret_draws.start()
             return
-        secret_draws.stop()
         if self.outside is not None:
             restore(self.outside)
         self.lent = False
+        secret_draws.start()  # whose draws are plain ones now: what is made of the batch is looked at still
 
 
 _DESK = _Desk()
@@ -186,8 +186,8 @@ def rest() -> None:
     secret_draws.stop()
 
 
-def collected() -> None:
-    """A run is gone, perhaps with a batch in hand: where no other is, nothing is drawn in secret."""
+def idle() -> None:
+    """A run is gone, or at its next batch: where no other has one in hand, nothing need be watched."""
     with _DESK.lock:
         if not _DESK.living():
             secret_draws.stop()

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.labels import Label, Picked, RowAxis, Total
+from anechoic.torch.row_types.batch import Batch
+from anechoic.torch.row_types.labels import Label, One, Picked, RowAxis, Total
 
 Rule = Callable[["Call"], Any]
 
@@ -18,15 +19,16 @@ class Call:
     """One operation.
 
     Args:
-        rows: of the batch.
+        batch: in which it is done.
         func, args, kwargs, out: of the operation.
         labels: of the tensors among the arguments, by identity.
     """
 
     def __init__(
-        self, rows: int, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
+        self, batch: Batch, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
     ) -> None:
-        self.rows, self.func, self.args, self.kwargs, self.out = rows, func, args, kwargs, out
+        self.batch, self.rows = batch, batch.rows
+        self.func, self.args, self.kwargs, self.out = func, args, kwargs, out
         self._labels = labels
         names, defaults = _signature(func)
         self._given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -55,8 +57,7 @@ class Call:
         """The label that the named arguments share; the others have none."""
         given = [self._given.get(name) for name in names]
         found = {found for t in given if (found := self.label(t)) is not None}
-        others = {found for t, found in self.labelled if not any(t is g for g in given)}
-        if len(found) != 1 or others - found:
+        if len(found) != 1 or any(not any(t is g for g in given) for t, _ in self.labelled):
             raise NotApart(f"{self} takes rows beside rows in another place")
         label = found.pop()
         if not isinstance(label, RowAxis):
@@ -114,7 +115,9 @@ def _signature(func: Any) -> tuple[list[str], dict[str, Any]]:
 
 
 def words(label: Label) -> str:
-    return {Total: "a total over rows", Picked: "values of some rows"}.get(type(label), "rows")
+    return {Total: "a total over rows", Picked: "values of some rows", One: "one row"}.get(
+        type(label), "rows"
+    )
 
 
 def packets(*names: str) -> frozenset[Any]:

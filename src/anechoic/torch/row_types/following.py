@@ -1,16 +1,15 @@
 """Types of rows: which axis of a tensor has the rows of the batch, passed on by every operation.
 
-Between the delivery of a batch and backward(), each tensor that depends on the data carries a label:
-`Rows` along an axis, a `Total` over rows, `Picked` values of some, or `Mixed`. A tensor without a label
+From its delivery to the next one, each tensor that depends on a batch carries a label: rows along an axis
+(`RowAxis`), a `Total` over rows, `One` row, values `Picked` of some, or `Mixed`. A tensor without a label
 depends on public numbers alone. `rules` says what each operation makes of labels; what it does not know is
-tried on other rows. Only two things are ever refused: a model that is called with
-what is no row an example, and a loss that is no total: for its gradient with respect to a row's outputs would
-depend on other rows, and clipping would not bound what one of them changes.
+done for each row alone. Refused are a model that is called with what is no row an example, and a loss that is
+no total: for its gradient with respect to a row's outputs would depend on other rows, and clipping would not
+bound what one of them changes.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,15 +19,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
+from anechoic.torch.row_types.batch import Batch, delivered, row_axis
 from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.graph import reached, running_roots
-from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, RowAxis
+from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
 from anechoic.torch.row_types.memory import frame, place, storage
+from anechoic.torch.row_types.numbers import among
 from anechoic.torch.row_types.rules import labels_of
 from anechoic.torch.structure import tensors_in
-
-logger = logging.getLogger("anechoic")
-
 
 REMEDY = (
     " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
@@ -44,15 +42,16 @@ class RowTypes:
         means: whether losses are means over rows.
 
     Attributes:
-        rows: of the batch in hand.
+        batch: in hand, or the last one.
+        active: whether it is in hand.
         started: whether the backward pass that runs was started with the number of rows.
-        decided: whether a number was taken out of a tensor that depends on rows, as decisions are.
     """
 
     def __init__(self, *, batch_first: bool, means: bool) -> None:
         self._dimension = 0 if batch_first else 1
         self.means = means
-        self._told = self.started = False
+        self.started = False
+        self.batch = Batch()
         self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
         self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -65,14 +64,19 @@ class RowTypes:
         self.end()
         if not delivery.size:
             return
-        self.rows = delivery.size
+        self.batch.start(delivery.size)
+        self.active = True
         ACTIVE.append(self)
-        for tensor in tensors_in(delivery.content):
-            if (label := self._of_data(tensor)) is not None:
-                self.mark(tensor, label)
+        for tensor, label in delivered(delivery.content, self.rows, self._dimension):
+            self.mark(tensor, label)
+
+    def rest(self) -> None:
+        """The batch is not in hand any more: what is made of it until the next one is looked at then."""
+        self.active = False
+        self.let_go()
 
     def end(self) -> None:
-        """The batch is not in hand any more."""
+        """Another batch follows, or none."""
         for tensor in list(self._labels):
             self._earlier[tensor] = True
         self._labels = WeakIdKeyDictionary()
@@ -82,7 +86,10 @@ class RowTypes:
         # storages whose label changed in place, and what was labelled since
         self._written: dict[int, tuple[Any, Tensor, Label]] = {}
         self._since: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self.rows, self.decided = 0, False
+        # tensors of as many values as the data say
+        self._counted: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.batch.start(0)
+        self.active = False
         if self in ACTIVE:
             ACTIVE.remove(self)
 
@@ -93,9 +100,9 @@ class RowTypes:
             self.mark(tensor, label)
 
     @property
-    def active(self) -> bool:
-        """Whether a batch is followed."""
-        return self.rows > 0
+    def rows(self) -> int:
+        """Of the batch in hand, or the last one; 0 where there is none."""
+        return self.batch.rows
 
     def mark(self, tensor: Tensor, label: Label) -> None:
         """Give a tensor a label."""
@@ -141,18 +148,25 @@ class RowTypes:
 
         With one row an example it counts as data.
         """
-        label = self._of_data(tensor)
-        if label is None or isinstance(tensor, torch.nn.Parameter):
+        if any(other is not self and other.follows(tensor) for other in ACTIVE):
+            return _ANOTHER
+        axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
+        if axis is None or isinstance(tensor, torch.nn.Parameter):
             self._public[tensor] = True
             return None
-        self._guessed[tensor] = label
+        self._guessed[tensor] = label = _FROM_NUMPY if self.batch.left else RowAxis(axis)
         return label
 
-    def _of_data(self, tensor: Tensor) -> RowAxis | None:
-        for axis in (self._dimension, 0):
-            if tensor.dim() > axis and tensor.shape[axis] == self.rows:
-                return RowAxis(axis)
-        return None
+    def came_in(self, tensor: Tensor, source: Any) -> None:
+        """A tensor was made of Python's or NumPy's numbers, which may be the batch's, or of another."""
+        if isinstance(source, Tensor):
+            label = self.of(source)
+            self._guessed.pop(tensor, None)
+            self._labels.pop(tensor, None)
+            if label is not None:
+                self.mark(tensor, label)
+        elif tensor not in self._labels:
+            self._public.pop(tensor, None)
 
     # -- operations ----------------------------------------------------------------------------
 
@@ -163,13 +177,17 @@ class RowTypes:
             before: labels of the tensors among its arguments, by identity.
         """
         made = tensors_among(out)
+        if before and func._schema.is_mutable and not made:
+            for tensor in tensors_among((args, kwargs)):
+                self.mark(tensor, Mixed(f"{func.overloadpacket.__name__} may have written to it"))
+            return
         if not before:
             for tensor in made:
                 self._made_public(tensor)
             return
         if not made and func.overloadpacket in _NUMBERS:
-            self.decided = True
-        for tensor, label in zip(made, labels_of(self.rows, func, args, kwargs, out, before), strict=True):
+            self.batch.decided = True
+        for tensor, label in zip(made, labels_of(self.batch, func, args, kwargs, out, before), strict=True):
             if label is None:
                 self._made_public(tensor)
                 continue
@@ -184,6 +202,19 @@ class RowTypes:
                 self._since = WeakIdKeyDictionary()
             self.mark(tensor, label)
             self._since[tensor] = label
+            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, args):
+                self._counted[tensor] = True
+
+    def _is_counted(self, func: Any, args: Any) -> bool:
+        """Whether how many values an operation returns is decided by the data."""
+        return torch.Tag.dynamic_output_shape in func.tags or any(
+            tensor in self._counted for tensor in tensors_among(args)
+        )
+
+    def asked(self, tensor: Tensor) -> None:
+        """The script has asked for a size of a tensor."""
+        if tensor in self._counted:
+            self.batch.sized = True
 
     def _made_public(self, tensor: Tensor) -> None:
         """An operation made it of public tensors alone."""
@@ -200,19 +231,26 @@ class RowTypes:
 
     # -- what is refused -----------------------------------------------------------------------
 
-    def check_inputs(self, tensors: Iterable[Tensor]) -> None:
-        """Refuse a call of the model with something that is no row an example.
+    def check_inputs(self, given: Any) -> None:
+        """Refuse a call of the model, or of a criterion by rows, with something that is no row an example.
 
         Raises:
             DesynchronizedError: naming what was done to the rows.
         """
         if not self.active:
             return
-        for tensor in tensors:
+        if among(given) and self.rows > 1:
+            raise DesynchronizedError(
+                "the model, or the criterion, was called with a number that was taken out of a tensor of the"
+                " batch (.item()), and may know all rows. Nothing was released. Give it the tensor, one row"
+                " an example."
+            )
+        for tensor in tensors_in(given):
             label = self.of(tensor)
             if label is None or isinstance(label, RowAxis) or self._alone(label):
                 continue
-            why = label.why if isinstance(label, Mixed) else "it is made of several rows"
+            alone = isinstance(label, One)
+            why = label.why if isinstance(label, Mixed) else "it is one row alone" if alone else _SEVERAL
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
                 f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
@@ -250,12 +288,14 @@ class RowTypes:
         """
         if not self.active:
             return
-        label = self.of(loss)
-        self.check_reduction(loss)
+        self.check_sizes()
+        label = TOTAL if isinstance(found := self.of(loss), One) else found
         if label is not None and self._alone(label):
             return
-        if label == TOTAL or (isinstance(label, RowAxis) and loss.numel() == 1):
+        if isinstance(label, Total) and label.mean == self.means:
             return
+        if isinstance(label, Total):
+            raise GuaranteeError(_A_SUM if self.means else _A_MEAN)
         if isinstance(label, RowAxis):
             why = f"it has shape {tuple(loss.shape)}, and is no number"
         elif label is None:
@@ -282,7 +322,7 @@ class RowTypes:
                 self.check_loss(root)
         for gradient, axis in zip(gradients, axes, strict=True):
             label = self.of(gradient)
-            if label is None or axis is None or label == RowAxis(axis) or self._alone(label):
+            if label is None or (axis is not None and label == RowAxis(axis)) or self._alone(label):
                 continue
             why = label.why if isinstance(label, Mixed) else "rows reached it in other places"
             raise GuaranteeError(
@@ -295,20 +335,33 @@ class RowTypes:
         """Whether there is but one row, which nothing but an earlier batch can meet."""
         return self.rows == 1 and not isinstance(label, Mixed)
 
-    def check_reduction(self, loss: Tensor) -> None:
-        """Say once where the loss is a sum and the run takes it for a mean."""
-        if self.means and not self._told and getattr(loss.grad_fn, "_saved_reduction", None) == _SUM:
-            self._told = True
-            logger.warning(
-                "the loss is a sum over the batch (reduction='sum'), and loss_reduction='mean' says that it"
-                " is a mean: gradients of rows are taken too large by the size of the batch, so nearly all"
-                " are clipped. Give make_private loss_reduction='sum', or the criterion reduction='mean'."
+    def check_sizes(self) -> None:
+        """Refuse a batch of which the script has asked how many values it took by their data."""
+        if self.batch.sized and self.rows > 1:
+            raise GuaranteeError(
+                "the size of a tensor was asked whose length the rows of the batch decide (x[mask],"
+                " nonzero(), unique()): len(), .shape, .numel(). As a number nothing can follow it to the"
+                " loss. Count by mask.sum(), which is followed, or ask after backward() where it is for a"
+                f" log.{REMEDY}"
             )
 
 
-_SUM = 2  # of torch's enum of reductions
+_SEVERAL = "it is made of several rows"
+_A_SUM = (
+    "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
+    " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
+    " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
+    " optimizer.abandon_batch() to go on."
+)
+_A_MEAN = (
+    "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
+    " much a row moves the model would depend on how many others there are. Nothing was released. Take"
+    " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
+)
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
 _EARLIER = Mixed("it was made from an earlier batch")
+_FROM_NUMPY = Mixed("it came back from NumPy, where nothing can be followed (do it in the data set)")
+_ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
 ACTIVE: list[RowTypes] = []

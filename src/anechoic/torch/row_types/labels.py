@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,35 @@ class RowAxis:
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over rows of something of each row alone, times public numbers."""
+    """A sum over rows of something of each row alone, times public numbers.
+
+    Attributes:
+        mean: whether it was divided by the number of rows.
+    """
+
+    mean: bool = False
+
+
+@dataclass(frozen=True)
+class One:
+    """Depends on one row alone.
+
+    Attributes:
+        row: which one.
+    """
+
+    row: int
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Numbers of which each belongs to one row, as many as the data say."""
+    """Numbers of which each belongs to one row, as many as the data say.
+
+    Attributes:
+        by: where the mask is that picked them; None where that is not known.
+    """
+
+    by: Any = None
 
 
 @dataclass(frozen=True)
@@ -34,5 +58,5 @@ class Mixed:
     why: str
 
 
-Label = RowAxis | Total | Picked | Mixed
-TOTAL, PICKED = Total(), Picked()
+Label = RowAxis | Total | One | Picked | Mixed
+TOTAL, MEAN = Total(), Total(mean=True)

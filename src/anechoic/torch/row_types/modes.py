@@ -21,6 +21,16 @@ _NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), 
 #: How values leave a tensor past torch.
 _TAKING = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__deepcopy__})
 
+_SHAPE: Any = Tensor.shape
+_DATA: Any = Tensor.data
+_SET_DATA = _DATA.__set__
+#: What asks for sizes.
+_SIZES = frozenset({Tensor.size, Tensor.numel, Tensor.nelement, Tensor.__len__, _SHAPE.__get__, torch.numel})
+#: What makes a tensor of Python's numbers.
+_COMING = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+#: What takes the values of a tensor to NumPy.
+_LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__)
+
 
 def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
     """The result of an operation, which every run with a batch in hand looks at.
@@ -57,25 +67,40 @@ def unseen() -> Iterator[None]:
 class Starting(TorchFunctionMode):
     """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
 
+    Args:
+        inside: whether one runs.
+
     A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
     batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
     """
 
     idle = False
 
+    def __init__(self, *, inside: bool = False) -> None:
+        super().__init__()
+        self._inside = inside
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.idle or not ACTIVE or _PAUSED:
             return func(*args, **kwargs)
-        if func is Tensor.backward:
-            return _begun(func, args, kwargs)
+        if func is Tensor.backward and not self._inside:
+            with Starting(inside=True):  # for hooks, and whatever has a backward() of its own
+                return _begun(func, args, kwargs)
         out = func(*args, **kwargs)
         if func in _TAKING:
             return _taken(func, args[0], out)
-        if among(args) or among(kwargs):
-            for tensor in tensors_among(out):
-                for types in ACTIVE:
-                    types.mark(tensor, _NUMBER)
+        if func in _SIZES:
+            for run in ACTIVE:
+                run.asked(args[0])
+        elif among(args) or among(kwargs):
+            # __setitem__ returns nothing
+            for tensor in tensors_among(args[0] if func is Tensor.__setitem__ else out):
+                for run in ACTIVE:
+                    run.mark(tensor, _NUMBER)
+        elif func in _COMING or func == _SET_DATA:
+            for run in ACTIVE:
+                run.came_in(out if func in _COMING else args[0], args[0] if func in _COMING else args[1])
         return out
 
 
@@ -87,7 +112,8 @@ def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
         if isinstance(out, Tensor):
             types.mark(out, label)
         else:
-            types.decided, out = True, taken(out)
+            types.batch.decided, out = True, taken(out)
+            types.batch.left = types.batch.left or func in _LEAVING
     return out
 
 
@@ -112,6 +138,14 @@ class Strangers(TorchFunctionMode):
                     " Nothing was released. Hand it over as an input, one row an example."
                 )
         return func(*args, **kwargs)
+
+
+class Taking(TorchFunctionMode):
+    """Numbers that a model takes out of a row's tensors remember where they come from."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return taken(out) if func in (Tensor.item, Tensor.tolist) else out
 
 
 def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

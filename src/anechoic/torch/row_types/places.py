@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, packets
 from anechoic.torch.row_types.elementwise import met
-from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Label, Picked, RowAxis
+from anechoic.torch.row_types.memory import place
 from anechoic.torch.row_types.shapes import no_rule_for
 
 
@@ -25,9 +26,12 @@ def gathered(call: Call) -> Label:
         raise NotApart(f"{call} goes along the rows")
     if call["index"].shape[label.axis] != label.inner * call.rows:
         raise NotApart(f"{call} of tensors of other shapes")
-    if call["src"] is not None and axis == label.axis:
+    if call.func.overloadpacket not in _READS and axis == label.axis:
         raise NotApart(f"{call} puts rows at places that the data decide")
     return label
+
+
+_READS = packets("gather", "take_along_dim")
 
 
 def selected(call: Call) -> Label:
@@ -50,7 +54,7 @@ def indexed(call: Call) -> Label:
         if len(given) == 1 and given[0][0] == 0 and len(known) == 1:
             label = known.pop()
             if isinstance(label, RowAxis) and label.axis < given[0][1].dim():
-                return PICKED
+                return Picked(place(given[0][1]))
         raise NotApart("values are taken by a mask in several axes")
     if own is None and len(given) == 1 and isinstance(labels[0], RowAxis):
         return RowAxis(labels[0].axis + given[0][0], labels[0].inner)
@@ -71,7 +75,7 @@ def indexed(call: Call) -> Label:
 def masked(call: Call) -> Label:
     found = {label for _, label in call.labelled}
     if len(found) == 1 and isinstance(found.pop(), RowAxis):
-        return PICKED
+        return Picked(place(call["mask"]))
     raise NotApart(f"{call} of rows in several places")
 
 
@@ -86,7 +90,11 @@ _IGNORED = f"the divisor of the mean depends on the targets of other rows (ignor
 def elementwise_loss(call: Call) -> Label:
     shapes = [t.shape for t in call.tensors]
     label = met(call, torch.broadcast_shapes(*shapes))
-    return TOTAL if call["reduction"] else label
+    return _over_rows(call, label)
+
+
+def _over_rows(call: Call, label: Label) -> Label:
+    return (label, MEAN, TOTAL)[call["reduction"]]
 
 
 def margin_loss(call: Call) -> Any:
@@ -94,26 +102,34 @@ def margin_loss(call: Call) -> Any:
     label = call.only("self", "target")
     if label.axis != 0 or call["self"].dim() < 2:
         raise NotApart(f"{call} goes along the rows")
-    found = TOTAL if call["reduction"] else label
+    found = _over_rows(call, label)
     return [found, label] if isinstance(call.out, tuple) else found
 
 
 def put(call: Call) -> Label:
-    """x[mask] = number, x[arange(rows), places] = number, x[:, places] = number."""
+    """x[mask] = number, x[arange(rows), places] = number, x[:, places] = number.
+
+    And gradients of what was picked by a mask, or from one place a row, where it was picked.
+    """
     own: Any = call.label(call["self"])
     given = [(axis, t) for axis, t in enumerate(call["indices"]) if isinstance(t, Tensor)]
     value, labels = call["values"], [call.label(t) for _, t in given]
-    if value.numel() != 1 or call.label(value) is not None:
-        raise NotApart(f"{call} of more than one number")
+    same_number = call.label(value) is None and all(
+        size == 1 or not step for size, step in zip(value.shape, value.stride(), strict=True)
+    )
     first = given[0][1]
-    if first.dtype == torch.bool and len(given) == 1 and given[0][0] == 0:
+    picked = isinstance(call.label(value), Picked) and call.label(value) == Picked(place(first))
+    if (same_number or picked) and first.dtype == torch.bool and len(given) == 1 and given[0][0] == 0:
         known = {label for label in (own, labels[0]) if label is not None}
         if len(known) == 1 and isinstance(label := known.pop(), RowAxis) and label.axis < first.dim():
             return label
     leading = [axis for axis, _ in given] == list(range(len(given)))
     same = own in (None, RowAxis(0)) and len(call["self"]) == call.rows
-    if leading and same and _one_a_row(call, given):
+    rows = call.label(value) == RowAxis(0) and value.shape[:1] == first.shape[:1]
+    if leading and same and _one_a_row(call, given) and (same_number or rows):
         return RowAxis(0)
+    if not same_number:
+        raise NotApart(f"{call} of more than one number")
     if isinstance(own, RowAxis) and not any(labels) and own.axis not in [axis for axis, _ in given]:
         return own
     raise NotApart(f"{call} writes to places that the data, or the script, decide")
@@ -126,8 +142,7 @@ def _one_a_row(call: Call, given: list[tuple[int, Tensor]]) -> bool:
         call.label(t) in (None, RowAxis(0)) and t.dtype != torch.bool and t.shape == first.shape
         for _, t in given
     )
-    own = same and first.dim() == 1 and call.label(first) is None
-    return own and torch.equal(first, torch.arange(call.rows, device=first.device))
+    return same and first.dim() == 1 and torch.equal(first, torch.arange(call.rows, device=first.device))
 
 
 def nll(call: Call) -> Any:
@@ -139,7 +154,25 @@ def nll(call: Call) -> Any:
             raise NotApart(_WEIGHTS)
         if bool((call["target"] == call["ignore_index"]).any()):
             raise NotApart(_IGNORED)
-    return [TOTAL if call["reduction"] else label, None]
+    return [_over_rows(call, label), None]
+
+
+def ctc(call: Call) -> Any:
+    """Losses of sequences: log-probabilities with rows second, targets with rows first, padded."""
+    of_targets, of_lengths = call.label(call["targets"]), call.label(call["target_lengths"])
+    if (
+        call.label(call["log_probs"]) != RowAxis(1)
+        or call["targets"].dim() != 2
+        or {of_targets, of_lengths, call.label(call["input_lengths"])} - {None, RowAxis(0)}
+    ):
+        raise NotApart(f"{call} of rows in other places (pad the targets, shape (rows, length))")
+    return [RowAxis(0), RowAxis(0)]
+
+
+def ctc_pulled(call: Call) -> Label:
+    if call.label(call["grad"]) not in (None, RowAxis(0)) or call.label(call["log_probs"]) != RowAxis(1):
+        raise NotApart(f"{call} of rows in other places")
+    return RowAxis(1)
 
 
 def nll_pulled(call: Call) -> Any:

@@ -1,8 +1,8 @@
 """What an operation makes of the labels of its arguments; see `following`.
 
 A rule is a function of a `Call` that returns the label of its results, or one for each. It holds whatever the
-sizes are: axes are told apart by labels, not by lengths. An operation without a rule is tried: where other
-data in some rows change these rows of the result and no others, rows are kept apart.
+sizes are: axes are told apart by labels, not by lengths. An operation without a rule is done once more for
+each row alone: where that gives the same numbers, rows are kept apart.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart, Rule, flat, packets, words
-from anechoic.torch.row_types.elementwise import met_along, pointwise
-from anechoic.torch.row_types.labels import Label, Mixed, RowAxis
+from anechoic.torch.row_types.batch import Batch
+from anechoic.torch.row_types.call import Call, NotApart, Rule, packets, tensors_among, words
+from anechoic.torch.row_types.elementwise import met_along, pointwise, same_axis
+from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
 from anechoic.torch.row_types.places import (
+    ctc,
+    ctc_pulled,
     elementwise_loss,
     embedded,
     gathered,
@@ -33,6 +36,7 @@ from anechoic.torch.row_types.shapes import (
     padded,
     part,
     permuted,
+    put_back,
     repeated,
     reshaped,
     triangle,
@@ -43,6 +47,7 @@ from anechoic.torch.row_types.sums import (
     attended,
     batch_normalised,
     by_first,
+    drawn,
     linear,
     normalised,
     product,
@@ -57,16 +62,16 @@ _PUBLIC = packets(
 
 
 def labels_of(
-    rows: int, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
+    batch: Batch, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
 ) -> list[Label | None]:
     """Labels of the tensors in `out`; None for what is public.
 
     Args:
-        rows: of the batch, at least two.
+        batch: in which it is done.
         func, args, kwargs, out: of the operation.
         labels: of the tensors among the arguments, by identity; at least one.
     """
-    call = Call(rows, func, args, kwargs, out, labels)
+    call = Call(batch, func, args, kwargs, out, labels)
     made = call.made
     packet = func.overloadpacket
     if packet in _PUBLIC or not made:
@@ -74,67 +79,78 @@ def labels_of(
     mixed = next((found for found in labels.values() if isinstance(found, Mixed)), None)
     if mixed is not None:
         return [mixed] * len(made)
-    if rows == 1:
+    if batch.rows == 1:
         return [RowAxis(0)] * len(made)  # a row alone meets nobody
-    rule = _RULES.get(packet) or (pointwise if torch.Tag.pointwise in func.tags else _tried)
+    rule = _RULES.get(packet) or (pointwise if torch.Tag.pointwise in func.tags else _by_rows)
+    one = next(iter(labels.values()))
+    if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not put_back:
+        return [one] * len(made)  # whatever is made of a row alone is its own
     try:
         found = rule(call)
     except NotApart as error:
         found = Mixed(str(error))
-    return list(found) if isinstance(found, list) else [found] * len(made)
+    each = list(found) if isinstance(found, list) else [found] * len(made)
+    return [_held(call, *pair) for pair in zip(made, each, strict=True)]
 
 
-def _tried(call: Call) -> Any:
-    """Other data in half of the rows: where they change those rows of the result alone, rows are apart."""
+def _held(call: Call, tensor: Tensor, label: Label | None) -> Label | None:
+    """A label, held to the shape."""
+    if not isinstance(label, RowAxis):
+        return label
+    fits = tensor.dim() > label.axis and tensor.shape[label.axis] == call.rows * label.inner
+    return label if fits else Mixed(f"{call} makes other rows of the rows")
+
+
+def _by_rows(call: Call) -> Any:
+    """What has no rule is done for each row alone: where that gives the same numbers, rows are apart."""
     if call.func._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.func.tags:
         raise NotApart(f"{call} has no rule")
-    half = call.rows // 2
-    places = torch.arange(call.rows)
-    places[:half] = torch.arange(call.rows - 1, call.rows - 1 - half, -1)
-
-    def other(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(other(part) for part in value)
-        if isinstance(value, dict):
-            return {key: other(part) for key, part in value.items()}
-        label = call.label(value)
-        if label is None:
-            return value
-        if not isinstance(label, RowAxis):
-            raise NotApart(f"{call} has no rule for {words(label)}")
-        apart = value.unflatten(label.axis, (call.rows, label.inner))
-        return apart.index_select(label.axis, places.to(value.device)).flatten(label.axis, label.axis + 1)
-
-    args, kwargs = other(call.args), other(call.kwargs)
-    try:
-        again = call.func(*args, **kwargs)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise NotApart(f"{call} has no rule, and fails on other rows") from error
-    pairs = zip(flat(call.out), flat(again), strict=True)
-    return [_changed(call, one, two, half) for one, two in pairs if isinstance(one, Tensor)]
+    found: list[Label | None] = [None] * len(call.made)
+    for row in range(call.rows):
+        args, kwargs = _of_row(call, call.args, row), _of_row(call, call.kwargs, row)
+        try:
+            alone = tensors_among(call.func(*args, **kwargs))
+        except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
+            raise NotApart(f"{call} has no rule, and cannot be done for one row alone") from error
+        if len(alone) != len(call.made):
+            raise NotApart(f"{call} has no rule, and gives less for one row alone")
+        axes = [_where(*pair, row, call.rows) for pair in zip(call.made, alone, strict=True)]
+        if None in axes or (row and axes != found):
+            raise NotApart(f"{call} has no rule, and other rows change its result")
+        found = axes
+    return found
 
 
-def _changed(call: Call, out: Tensor, again: Tensor, half: int) -> Label:
-    if out.shape == again.shape:
-        for axis, size in enumerate(out.shape):
-            if not size or size % call.rows:
-                continue
-            one, two = (
-                t.unflatten(axis, (call.rows, -1)).movedim(axis, 0).reshape(call.rows, -1).double()
-                if not t.is_complex()
-                else torch.view_as_real(t)
-                .unflatten(axis, (call.rows, -1))
-                .movedim(axis, 0)
-                .flatten(1)
-                .double()
-                for t in (out, again)
-            )
-            same = torch.isclose(one, two, rtol=1e-5, atol=1e-30, equal_nan=True).all(1)
-            if bool(same[half:].all()) and not bool(same[:half].all()):
-                return RowAxis(axis, size // call.rows)
-            if bool(same.all()) and RowAxis(axis, size // call.rows) in {label for _, label in call.labelled}:
-                return RowAxis(axis, size // call.rows)  # these data show nothing either way
-    return Mixed(f"{call} has no rule, and other rows change its result")
+def _of_row(call: Call, value: Any, row: int) -> Any:
+    """Arguments of which only one row is left."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_of_row(call, part, row) for part in value)
+    if isinstance(value, dict):
+        return {key: _of_row(call, part, row) for key, part in value.items()}
+    if (label := call.label(value)) is None:
+        return value
+    if not isinstance(label, RowAxis):
+        raise NotApart(f"{call} has no rule for {words(label)}")
+    return value.narrow(label.axis, row * label.inner, label.inner)
+
+
+def _where(out: Tensor, alone: Tensor, row: int, rows: int) -> Label | None:
+    """The axis along which the result for a row alone is that row of the whole; None where it is not."""
+    if out.dim() != alone.dim() or not out.layout == alone.layout == torch.strided:
+        return None
+    other = [axis for axis in range(out.dim()) if out.shape[axis] != alone.shape[axis]]
+    if len(other) != 1 or out.shape[other[0]] != rows * (inner := alone.shape[other[0]]):
+        return None
+    own = out.narrow(other[0], row * inner, inner)
+    if not out.dtype.is_floating_point and not out.is_complex():
+        same = torch.equal(own, alone)
+    else:
+        same = torch.allclose(own, alone, rtol=_ROUNDING.get(out.dtype, 1e-2), equal_nan=True)
+    return RowAxis(other[0], inner) if same else None
+
+
+#: By how much kernels may round one row otherwise than many.
+_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-4, torch.complex128: 1e-9}
 
 
 def _rules() -> dict[Any, Rule]:
@@ -148,13 +164,22 @@ def _rules() -> dict[Any, Rule]:
     enter(
         pointwise,
         *("_to_copy", "clone", "detach", "alias", "lift_fresh", "native_dropout", "bernoulli", "bernoulli_"),
-        *("masked_fill", "masked_fill_", "where", "copy_", "fill_", "zero_", "contiguous", "dropout"),
+        *(
+            "normal",
+            "masked_fill",
+            "masked_fill_",
+            "where",
+            "copy_",
+            "fill_",
+            "zero_",
+            "contiguous",
+            "dropout",
+        ),
         *(
             "nan_to_num",
             "isfinite",
             "isnan",
             "_conj",
-            "view_as_real",
             "lerp",
             "addcmul",
             "addcdiv",
@@ -174,6 +199,8 @@ def _rules() -> dict[Any, Rule]:
     enter(permuted, "permute", "transpose", "t", "movedim")
     enter(part, "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "unsafe_split")
     enter(joined, "cat", "stack")
+    enter(put_back, "select_backward", "slice_backward")
+    enter(same_axis, "view_as_real", "view_as_complex")
     enter(
         untouched("dim"),
         *("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", "cumsum", "cumprod"),
@@ -190,6 +217,7 @@ def _rules() -> dict[Any, Rule]:
         *("logsumexp", "linalg_vector_norm", "norm", "var", "std", "var_mean", "std_mean", "median"),
         *("count_nonzero", "aminmax", "mode"),
     )
+    enter(drawn, "multinomial")
     enter(normalised, "native_layer_norm", "_fused_rms_norm")
     enter(
         batch_normalised,
@@ -237,6 +265,8 @@ def _rules() -> dict[Any, Rule]:
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"),
         *("binary_cross_entropy_with_logits",),
     )
+    enter(ctc, "_ctc_loss")
+    enter(ctc_pulled, "_ctc_loss_backward")
     enter(margin_loss, "multi_margin_loss", "multilabel_margin_loss_forward")
     enter(put, "index_put", "index_put_", "_index_put_impl_")
     enter(nll_pulled, "nll_loss_backward", "nll_loss2d_backward")

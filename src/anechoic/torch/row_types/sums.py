@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, Rule, packets, words
-from anechoic.torch.row_types.labels import PICKED, TOTAL, Label, RowAxis
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Label, Mixed, Picked, RowAxis, Total
 from anechoic.torch.row_types.shapes import alone, no_rule_for
 
 _aten: Any = torch.ops.aten
@@ -17,9 +17,9 @@ _aten: Any = torch.ops.aten
 def reduced(call: Call) -> Any:
     tensor, label = alone(call)
     packet, made = call.func.overloadpacket, len(call.made)
-    if label == TOTAL:
-        return TOTAL if packet in _TOTALS else no_rule_for(call, label)
-    if label == PICKED:
+    if isinstance(label, Total):
+        return label if packet in _TOTALS else no_rule_for(call, label)
+    if isinstance(label, Picked):
         if packet is _aten.sum:
             return TOTAL
         raise NotApart(
@@ -31,7 +31,7 @@ def reduced(call: Call) -> Any:
         if packet is _aten.sum and tensor.dtype == torch.bool and bool(tensor.all()):
             return None  # a count in which every row counts: as many as there are
         if packet in _TOTALS:
-            return TOTAL
+            return MEAN if packet is _aten.mean else TOTAL
         raise NotApart(f"{call} is taken over the rows of the batch")
     left = rows.axis if call["keepdim"] else rows.axis - sum(axis < rows.axis for axis in axes)
     return [RowAxis(left, rows.inner)] * made
@@ -50,11 +50,14 @@ def normalised(call: Call) -> Any:
 
 def batch_normalised(call: Call) -> Any:
     label = call.only("input")
-    of_batch = call["training"] or call["use_input_stats"]
+    of_batch = call["training"] or call["use_input_stats"] or call.func.overloadpacket in _OF_BATCH
     if label.axis > 1 or (of_batch and label.axis == 0):  # channels of rows, as instance norm has, are apart
         raise NotApart(f"{call} is taken over the rows of the batch")
     others = call.made[1:]
     return [label, *[RowAxis(0, label.inner) if label.axis and t.dim() == 1 else None for t in others]]
+
+
+_OF_BATCH = packets("_batch_norm_with_update")
 
 
 def product(left: str, right: str, batch: int) -> Rule:
@@ -73,8 +76,8 @@ def product(left: str, right: str, batch: int) -> Rule:
 
 
 def _of_product(call: Call, a: Tensor, b: Tensor, la: Any, lb: Any, batch: int) -> Label:
-    if TOTAL in (la, lb) and None in (la, lb):
-        return TOTAL
+    if isinstance(la or lb, Total) and None in (la, lb):
+        return la or lb  # type: ignore[no-any-return]
     inner_a, inner_b = a.dim() - 1, batch
     if la is not None and lb is not None:
         if isinstance(la, RowAxis) and isinstance(lb, RowAxis) and la.inner == lb.inner:
@@ -109,19 +112,31 @@ def attended(call: Call) -> Any:
     return [label if t.dim() >= 3 and t.shape[0] == size else None for t in call.made]
 
 
+def _elsewhere(call: Call) -> Mixed:
+    return Mixed(f"{call} goes along the rows")
+
+
+def drawn(call: Call) -> Label:
+    """Places that are drawn by each row's own chances."""
+    label = call.only("self")
+    if label.axis != 0 or call["self"].dim() < 2:
+        raise NotApart(f"{call} goes along the rows")
+    return label
+
+
 def by_first(call: Call) -> Any:
     """Layers of images and sequences: example by example along the first axis."""
-    found = {label for _, label in call.labelled}
-    label = found.pop()
-    given: Tensor = call.labelled[0][0]
+    (given, label), *others = call.labelled
     weight = call["weight"]
     batched = call.func.overloadpacket is not _aten.convolution or given.dim() == weight.dim()
     if (
-        found
-        or not isinstance(label, RowAxis)
-        or label.axis != 0
+        others
+        or given is not call.tensors[0]
+        or label != RowAxis(0, getattr(label, "inner", 1))
         or not batched
-        or call.label(weight) is not None
     ):
         raise NotApart(f"{call} goes along the rows")
-    return [label if t.dim() and t.shape[0] == given.shape[0] else None for t in call.made]
+    return [
+        None if not t.numel() else label if t.dim() and t.shape[0] == given.shape[0] else _elsewhere(call)
+        for t in call.made
+    ]

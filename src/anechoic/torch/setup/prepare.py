@@ -33,7 +33,7 @@ from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness.surroundings import Surroundings, collected, rest
+from anechoic.torch.randomness.surroundings import Surroundings, idle, rest
 from anechoic.torch.release import Releaser
 from anechoic.torch.run import PrivateRun, watched_tensors
 from anechoic.torch.setup import checks, fit
@@ -362,7 +362,7 @@ def _work_around(run: PrivateRun) -> None:
 
     run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
     run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
-    weakref.finalize(run, collected)
+    weakref.finalize(run, idle)
     run.optimizer.identity = run
 
 

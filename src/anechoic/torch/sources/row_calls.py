@@ -22,7 +22,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.torch.local.stateless import called, without_our_hooks
 from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.modes import Strangers
+from anechoic.torch.row_types.modes import Strangers, Taking
 from anechoic.torch.sources.layers import check_statistics, quiet, runnable
 from anechoic.torch.sources.levels import Decisions, RowLevel
 from anechoic.torch.sources.pulling import pulled
@@ -352,7 +352,8 @@ class RowCall:
         batch = [t.unsqueeze(axis_of_row(t, self._model.dimension)) for t in inputs]
         originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
-        with self._context.active(), self._randomness or nullcontext(), self._watch:
+        numbers = Taking() if self._model.loops else nullcontext()
+        with self._context.active(), self._randomness or nullcontext(), self._watch, numbers:
             output = run(arguments, keywords)
         tensors = tensors_in(output)
         if not tensors:

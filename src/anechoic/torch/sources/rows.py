@@ -19,11 +19,10 @@ from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.local.stateless import undisturbed
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.row_types.labels import TOTAL, Mixed, RowAxis
+from anechoic.torch.row_types.labels import Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.structure import tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -170,7 +169,7 @@ class RowsSource(GradientSource):
     def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
         size = None if axis is None else output.shape[axis]
         if size is None or size == self.types.rows:
-            self.types.mark(output, TOTAL if axis is None else RowAxis(axis))
+            self.types.mark(output, Total(mean=self.means) if axis is None else RowAxis(axis))
         else:
             self.types.mark(output, Mixed(f"the model was called with {size} rows of its own"))
         return output
@@ -182,7 +181,7 @@ class RowsSource(GradientSource):
             return None
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
-        self.types.check_inputs(tensors_in((arguments, keywords)))
+        self.types.check_inputs((arguments, keywords))
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         with paused():  # a row's numbers are its own
@@ -367,7 +366,7 @@ class RowsSource(GradientSource):
 
     def used(self) -> None:
         self._drop()
-        self.types.end()
+        self.types.rest()
         self._stale = True
         self.contributions.forget()
 
@@ -378,7 +377,7 @@ class RowsSource(GradientSource):
 
     def forget(self) -> None:
         self.single.forget()
-        self.types.end()
+        self.types.rest()
         self._drop()
         self.zero_grad()
 

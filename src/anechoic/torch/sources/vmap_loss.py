@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -90,7 +89,7 @@ class RowCriterion:
             return found
         given = (arguments, keywords)
         tensors = tensors_in(given)
-        self._source.types.check_inputs(tensors)
+        self._source.types.check_inputs(given)
         known = [self._source.handed.get(id(tensor)) for tensor in tensors]
         calls = list({id(entry[1]): entry[1] for entry in known if entry is not None}.values())
         if not calls:
@@ -146,7 +145,7 @@ class RowCriterion:
             row = [next(first) if is_own else next(second) for is_own in own]
             batch = [t if axis is None else t.unsqueeze(axis) for t, axis in zip(row, axes, strict=True)]
             arguments, keywords = filled(given, batch)
-            with Strangers(self._source.types) if due else nullcontext():
+            with Strangers(self._source.types):
                 found: Tensor = self._criterion(*arguments, **keywords)
             if found.numel() != 1:
                 raise UnsupportedError(

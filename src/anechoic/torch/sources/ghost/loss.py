@@ -43,7 +43,8 @@ class PerExampleLoss:
 
     def item(self) -> float:
         """`detach` as a number."""
-        return float(self.detach().item())
+        found: float = self.detach().item()
+        return found
 
     @property
     def data(self) -> Tensor:

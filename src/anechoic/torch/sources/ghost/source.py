@@ -90,7 +90,8 @@ class GhostSource(GradientSource):
         return max(self.clipping.excess, self._gradients.excess)
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        if self.types.decided and self._gradients.passes:
+        self.types.check_sizes()
+        if self.types.batch.decided and self._gradients.passes:
             raise GuaranteeError(
                 f"something was decided by numbers taken out of batch {delivery.step} (if mask.all():,"
                 " .item()), and ghost clipping runs the model on the whole batch, where that mixes examples."
@@ -101,14 +102,14 @@ class GhostSource(GradientSource):
 
     def used(self) -> None:
         self._gradients.forget()
-        self.types.end()
+        self.types.rest()
 
     def zero_grad(self) -> None:
         self._gradients.forget()
 
     def forget(self) -> None:
         self._gradients.forget()
-        self.types.end()
+        self.types.rest()
 
     def detach(self) -> None:
         self._gradients.tracer.detach()

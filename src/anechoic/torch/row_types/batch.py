@@ -1,0 +1,81 @@
+"""The batch in hand: how many rows it has, and where they are in what was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
+from anechoic.torch.structure import parts_of, tensors_in
+
+
+class Batch:
+    """What is known of the batch in hand.
+
+    Attributes:
+        rows: how many it has; 0 without one.
+        decided: whether a number was taken out of a tensor that depends on rows, as decisions are.
+        left: whether values were taken to NumPy.
+        sized: whether the script asked how many values it took by data (x[mask], nonzero()).
+    """
+
+    def __init__(self) -> None:
+        self.start(0)
+        self._sizes: dict[int, int] = {}
+
+    def start(self, rows: int) -> None:
+        """Another one."""
+        self.rows, self.decided, self.left, self.sized = rows, False, False, False
+
+    def counts_rows(self, size: float, *, once: bool = False) -> bool:
+        """Whether a number of the script stands for the rows, or for a multiple of them unless `once`.
+
+        What was the same in a batch of another size is a constant.
+        """
+        near = round(size)
+        if near < 1 or abs(size - near) > 1e-6 * near:
+            return False
+        constant = self._sizes.setdefault(near, self.rows) != self.rows
+        return not constant and (near == self.rows if once else near % self.rows == 0)
+
+
+def delivered(content: Any, rows: int, dimension: int) -> Iterator[tuple[Tensor, Label]]:
+    """The tensors of a batch, each with its label: all depend on the data.
+
+    A list of as many parts as rows has one for each of them.
+
+    Args:
+        rows: of the batch.
+        dimension: of the rows, where a tensor has it.
+    """
+    yield from _delivered(content, rows, dimension, inside=False)
+
+
+def _delivered(part: Any, rows: int, dimension: int, *, inside: bool) -> Iterator[tuple[Tensor, Label]]:
+    if isinstance(part, Tensor):
+        yield part, of_delivered(part, rows, dimension)
+    elif isinstance(part, (list, tuple)) and len(part) == rows:
+        own = [tensors_in(each) for each in part]
+        by_rows = all(row_axis(t, rows, dimension) is not None for tensors in own for t in tensors)
+        unclear = Mixed(f"a list of {rows} tensors with {rows} rows each was delivered")
+        for row, tensor in ((row, tensor) for row, tensors in enumerate(own) for tensor in tensors):
+            of_each = unclear if inside and rows > 1 else of_delivered(tensor, rows, dimension)
+            yield tensor, of_each if by_rows else One(row)
+    else:
+        for each in parts_of(part):
+            yield from _delivered(each, rows, dimension, inside=True)
+
+
+def of_delivered(tensor: Tensor, rows: int, dimension: int) -> Label:
+    """The label of a tensor that the loader delivered."""
+    others = (axis for axis, size in enumerate(tensor.shape) if size == rows)
+    if (axis := row_axis(tensor, rows, dimension)) is None and (axis := next(others, None)) is None:
+        return Mixed(f"a tensor of shape {tuple(tensor.shape)} was delivered, without one row an example")
+    return RowAxis(axis)
+
+
+def row_axis(tensor: Tensor, rows: int, dimension: int) -> int | None:
+    """Where a tensor has as many entries as the batch has rows, first of all at `dimension`."""
+    return next((a for a in (dimension, 0) if tensor.dim() > a and tensor.shape[a] == rows), None)
