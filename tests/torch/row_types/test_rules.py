@@ -7,9 +7,10 @@ from torch import nn
 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness import secret_draws
-from anechoic.torch.row_types.batch import delivered
+from anechoic.torch.row_types.batch import delivered, with_numbers
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total
+from anechoic.torch.row_types.numbers import among
 
 ROWS = 6
 
@@ -381,3 +382,23 @@ def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
     finally:
         types.end()
         secret_draws.stop()
+
+
+def test_what_was_there_before_the_first_batch_is_public_but_for_the_data_set():
+    table, data = torch.ones(5, 3), torch.ones(5)
+    types = RowTypes(batch_first=True, means=True)
+    types.keep([data])
+    try:
+        begun(types, torch.randn(5, 3))
+        assert types.of(table) is None and types.of(table.T * 2) is None
+        assert types.of(data) == RowAxis(0)
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+def test_numbers_that_are_delivered_remember_it():
+    batch = with_numbers([torch.ones(3), {"tokens": 17}, [1, 2, 3], "id"], 3)
+    assert among(batch[1]) and not among(batch[2]) and batch[1] == {"tokens": 17}
+    plain = [torch.ones(3), ("a", None)]
+    assert with_numbers(plain, 3) is plain

@@ -36,6 +36,18 @@ def a_hook_on_outputs(run, x, y):
     weighed(out).backward()
 
 
+def a_number_in_a_hook(run, x, y):
+    out, number = run.module(x), x.sum().item()
+    out.register_hook(lambda gradient: gradient * number)
+    weighed(out).backward()
+
+
+def a_number_taken_in_a_hook(run, x, y):
+    out = run.module(x)
+    out.register_hook(lambda gradient: gradient / (1 + float(gradient.abs().max())))
+    (out.square().sum(1)).mean().backward()
+
+
 def a_backward_of_ones_own(run, x, y):
     weighed(OwnBackward.apply(run.module(x))).backward()
 
@@ -100,7 +112,7 @@ def a_list_taken_out(run, x, y):
 WAYS = (
     *(a_hook_on_outputs, a_backward_of_ones_own, a_good_loss_before, a_good_loss_beside, a_gradient_given),
     *(a_slice_written, the_gradient_of_a_leaf, a_parameter_of_a_total, a_copy_of_a_total, data_put_elsewhere),
-    *(a_number_taken_out, a_list_taken_out),
+    *(a_number_taken_out, a_list_taken_out, a_number_in_a_hook, a_number_taken_in_a_hook),
 )
 
 
@@ -108,7 +120,7 @@ WAYS = (
 def test_a_loss_that_other_rows_reach_by_another_way_is_refused(way):
     run = start(mech=mechanism(steps=5), keys=False)
     batch = next(iter(run.loader))
-    with pytest.raises(GuaranteeError, match=r"mixes the rows of the batch|depends on the rows of the batch"):
+    with pytest.raises(GuaranteeError, match=r"(mixes|depends on|all) (the )?rows of the batch"):
         way(run, *batch)
     assert run.engine.releases == 0
     run.optimizer.zero_grad()
@@ -306,3 +318,49 @@ def test_a_call_of_the_model_is_pulled_back_once():
     loss.backward()
     with pytest.raises(DesynchronizedError, match="backward\\(\\) was called twice on one call"):
         run.optimizer.step()
+
+
+class Inside(nn.Module):
+    """Its own loss, a number a row, and beside it something that it took out of the row."""
+
+    def __init__(self, *, loops):
+        super().__init__()
+        self.layer, self.loops = nn.Linear(FEATURES, 2), loops
+
+    def forward(self, x):
+        if self.loops:
+            x.storage()  # which no transform of torch.func has
+        out = self.layer(x)
+        return (out.square().mean(), x.sum().item())
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_number_that_a_model_returns_is_that_of_a_row(loops):
+    run = start(model=Inside(loops=loops), mech=mechanism(steps=5), keys=False)
+    x, _ = next(iter(run.loader))
+    loss, number = run.module(x)
+    with pytest.raises(GuaranteeError, match="taken out"):
+        (loss * number).backward()
+
+
+def test_a_hook_on_the_loss_that_a_model_makes_itself_is_seen():
+    run = start(model=Inside(loops=False), mech=mechanism(steps=5), keys=False)
+    x, _ = next(iter(run.loader))
+    loss, _ = run.module(x)
+    loss.register_hook(lambda gradient: gradient * x.sum())
+    with pytest.raises(GuaranteeError, match="mixes"):
+        loss.backward()
+
+
+def test_a_learning_rate_is_no_number_of_a_batch():
+    run = start(mech=mechanism(steps=5), keys=False)
+    x, y = next(iter(run.loader))
+    step_of = run.optimizer.param_groups[0]["lr"]
+    F.cross_entropy(run.module(x), y).backward()
+    run.optimizer.param_groups[0]["lr"] = 0.1 / x.square().mean().item()
+    with pytest.raises(GuaranteeError, match="param_groups: lr="):
+        run.optimizer.step()
+    run.optimizer.param_groups[0]["lr"] = step_of
+    run.optimizer.step()
+    assert run.engine.releases == 1

@@ -19,6 +19,7 @@ from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.same_examples import SameExamples
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.randomness.surroundings import idle
+from anechoic.torch.row_types.batch import with_numbers
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 
@@ -193,6 +194,7 @@ class _Deliveries(Iterator[Any]):
         idle()
         self._ledger.check_turn(self._turn)
         step, chunk, chunks, size, batch, units = next(self._fetched)
+        batch = with_numbers(batch, size)
         self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch))
         return batch
 

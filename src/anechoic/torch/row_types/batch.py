@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
+from anechoic.torch.row_types.numbers import taken
 from anechoic.torch.structure import parts_of, tensors_in
 
 
@@ -18,6 +19,7 @@ class Batch:
         rows: how many it has; 0 without one.
         decided: whether a number was taken out of a tensor that depends on rows, as decisions are.
         left: whether values were taken to NumPy.
+        pulled: whether a number was taken out of one inside of a backward pass.
         sized: whether the script asked how many values it took by data (x[mask], nonzero()).
     """
 
@@ -27,7 +29,8 @@ class Batch:
 
     def start(self, rows: int) -> None:
         """Another one."""
-        self.rows, self.decided, self.left, self.sized = rows, False, False, False
+        self.rows = rows
+        self.decided = self.left = self.pulled = self.sized = False
 
     def counts_rows(self, size: float, *, once: bool = False) -> bool:
         """Whether a number of the script stands for the rows, or for a multiple of them unless `once`.
@@ -66,6 +69,20 @@ def _delivered(part: Any, rows: int, dimension: int, *, inside: bool) -> Iterato
     else:
         for each in parts_of(part):
             yield from _delivered(each, rows, dimension, inside=True)
+
+
+def with_numbers(content: Any, rows: int) -> Any:
+    """A batch whose numbers remember that they came with it; a list of one number for each row stays."""
+    kind = type(content)
+    if kind in (int, float):
+        return taken(content)
+    if kind is dict:
+        made: Any = {key: with_numbers(part, rows) for key, part in content.items()}
+        return made if any(made[key] is not content[key] for key in made) else content
+    if kind in (list, tuple) and not (len(content) == rows and all(type(v) in (int, float) for v in content)):
+        made = kind(with_numbers(part, rows) for part in content)
+        return made if any(a is not b for a, b in zip(made, content, strict=True)) else content
+    return content
 
 
 def of_delivered(tensor: Tensor, rows: int, dimension: int) -> Label:

@@ -23,7 +23,7 @@ from anechoic.torch.row_types.batch import Batch, delivered, row_axis
 from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
-from anechoic.torch.row_types.memory import frame, place, storage
+from anechoic.torch.row_types.memory import frame, place, storage, tensors_alive
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.row_types.rules import labels_of
 from anechoic.torch.structure import tensors_in
@@ -55,6 +55,8 @@ class RowTypes:
         self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
         self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._data: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._begun = False
         self.end()
 
     # -- a batch -------------------------------------------------------------------------------
@@ -64,6 +66,11 @@ class RowTypes:
         self.end()
         if not delivery.size:
             return
+        if not self._begun:
+            self._begun = True
+            # what the script had before the first batch is its own, though it may have as many rows
+            others = [self._data, *(kept for run in ACTIVE for kept in (run._labels, run._earlier))]
+            self.share(t for t in tensors_alive() if not any(t in kept for kept in others))
         self.batch.start(delivery.size)
         self.active = True
         ACTIVE.append(self)
@@ -116,6 +123,11 @@ class RowTypes:
         """Take tensors for public ones, whatever their shapes."""
         for tensor in tensors:
             self._public[tensor] = True
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Tensors of the data set, which are no public ones though they are there from the beginning."""
+        for tensor in tensors:
+            self._data[tensor] = True
 
     def follows(self, tensor: Tensor) -> bool:
         """Whether a tensor was made from the batch in hand."""
@@ -187,6 +199,7 @@ class RowTypes:
             return
         if not made and func.overloadpacket in _NUMBERS:
             self.batch.decided = True
+            self.batch.pulled = self.batch.pulled or bool(running_roots())
         for tensor, label in zip(made, labels_of(self.batch, func, args, kwargs, out, before), strict=True):
             if label is None:
                 self._made_public(tensor)
@@ -241,9 +254,9 @@ class RowTypes:
             return
         if among(given) and self.rows > 1:
             raise DesynchronizedError(
-                "the model, or the criterion, was called with a number that was taken out of a tensor of the"
-                " batch (.item()), and may know all rows. Nothing was released. Give it the tensor, one row"
-                " an example."
+                "the model, or the criterion, was called with a number that was delivered, or taken out of a"
+                " tensor of the batch (.item()): it may know all rows. Nothing was released. Give it a tensor"
+                " with one row an example."
             )
         for tensor in tensors_in(given):
             label = self.of(tensor)
@@ -317,6 +330,11 @@ class RowTypes:
         """
         if not self.active:
             return
+        if self.batch.pulled and self.rows > 1:
+            raise GuaranteeError(
+                "a hook, or a function with a backward() of its own, took a number out of a gradient"
+                f" (.item(), float(), if): it may know all rows of the batch.{REMEDY}"
+            )
         for root in running_roots():
             if root.grad_fn is not None and reached(root)[0]:
                 self.check_loss(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
@@ -18,6 +19,11 @@ def place(tensor: Tensor) -> Any:
         return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
     except RuntimeError:  # a tensor without storage, as inside of torch.func
         return None
+
+
+def tensors_alive() -> list[Tensor]:
+    """All tensors that Python knows of."""
+    return [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
 
 
 def storage(tensor: Tensor) -> int:

@@ -67,26 +67,20 @@ def unseen() -> Iterator[None]:
 class Starting(TorchFunctionMode):
     """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
 
-    Args:
-        inside: whether one runs.
-
     A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
     batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
     """
 
     idle = False
 
-    def __init__(self, *, inside: bool = False) -> None:
-        super().__init__()
-        self._inside = inside
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.idle or not ACTIVE or _PAUSED:
             return func(*args, **kwargs)
-        if func is Tensor.backward and not self._inside:
-            with Starting(inside=True):  # for hooks, and whatever has a backward() of its own
-                return _begun(func, args, kwargs)
+        if func is Tensor.backward:
+            return _begun(*args, **kwargs)
+        if func is Tensor.register_hook:
+            return func(args[0], _seeing(*args[1:], **kwargs))
         out = func(*args, **kwargs)
         if func in _TAKING:
             return _taken(func, args[0], out)
@@ -148,26 +142,40 @@ class Taking(TorchFunctionMode):
         return taken(out) if func in (Tensor.item, Tensor.tolist) else out
 
 
-def _begun(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    loss = args[0]
+def _seeing(hook: Any) -> Any:
+    """A hook on a tensor, which autograd runs without any mode, with this one."""
+
+    def seeing(gradient: Tensor) -> Any:
+        with Starting():
+            return hook(gradient)
+
+    return seeing
+
+
+def _begun(
+    loss: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
     runs, others = reached(loss)
     for run in runs:
+        run.batch.pulled = False
         run.check_loss(loss)
-    given = kwargs.get("gradient", args[1] if len(args) > 1 else None)
-    for run in runs:
-        if isinstance(given, Tensor) and run.active and run.of(given) is not None:
+        if isinstance(gradient, Tensor) and run.active and run.of(gradient) is not None:
             raise GuaranteeError(
                 f"backward(gradient=…) was given what depends on the rows of the batch.{REMEDY}"
             )
-    if len(runs) != 1 or others or len(args) > 1 or loss.numel() != 1 or not runs[0].means:
-        return func(*args, **kwargs)
-    run, kwargs = runs[0], {key: value for key, value in kwargs.items() if key != "gradient"}
-    start = torch.full_like(loss, run.rows) if given is None else given * run.rows
-    run.started = True
+    run = runs[0] if len(runs) == 1 and runs[0].means and not others and loss.numel() == 1 else None
+    if run is not None:
+        gradient = torch.full_like(loss, run.rows) if gradient is None else gradient * run.rows
+        run.started = True
     try:
-        return func(loss, gradient=start, **kwargs)
+        torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
     finally:
-        run.started = False
+        if run is not None:
+            run.started = False
         for types in ACTIVE:  # another run may have followed it too
             types.let_go()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import byte_count
@@ -360,6 +360,9 @@ def _work_around(run: PrivateRun) -> None:
         surroundings.deliver(delivery)
         run.source.delivered(delivery)
 
+    held = getattr(run.loader.dataset, "__dict__", {}).values()
+    parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
+    run.source.types.keep(part for part in parts if isinstance(part, Tensor))
     run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
     run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
     weakref.finalize(run, idle)

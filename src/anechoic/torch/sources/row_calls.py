@@ -337,6 +337,7 @@ class RowCall:
         inputs = [t[row] if t.dim() else t for t in self.inputs]
         seed = self._seeds()[row]
         with ExitStack() as stack:
+            stack.enter_context(Taking())
             if self._model.draws or self._model.loops:
                 # what RowRandomness does not know is drawn from the global generator, set for this row
                 stack.callback(torch.set_rng_state, torch.get_rng_state())
@@ -352,8 +353,7 @@ class RowCall:
         batch = [t.unsqueeze(axis_of_row(t, self._model.dimension)) for t in inputs]
         originals = [t if not own.dim() else b for t, own, b in zip(inputs, self.inputs, batch, strict=True)]
         arguments, keywords = filled(self._given, originals)
-        numbers = Taking() if self._model.loops else nullcontext()
-        with self._context.active(), self._randomness or nullcontext(), self._watch, numbers:
+        with self._context.active(), self._randomness or nullcontext(), self._watch:
             output = run(arguments, keywords)
         tensors = tensors_in(output)
         if not tensors:
