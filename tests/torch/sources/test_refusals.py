@@ -12,7 +12,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
-from tests.torch.setting import mechanism, start, step
+from tests.torch.setting import start, step
 
 LENGTH, WORDS, ROWS = 5, 7, 9
 TEXT = torch.randint(WORDS, (2 * ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
@@ -73,17 +73,6 @@ def test_a_loss_past_the_criterion_is_refused_in_words(own):
     if not own:
         step(run, (x, y))
         assert run.engine.releases == 1
-
-
-def test_a_sum_where_a_mean_was_said_is_warned_of_once(caplog):
-    for reduction, said, times in (("mean", "mean", 0), ("sum", "sum", 0), ("sum", "mean", 1)):
-        caplog.clear()
-        run = start(mech=mechanism(steps=2), reduction=said)
-        run.criterion = nn.CrossEntropyLoss(reduction=reduction)
-        with caplog.at_level(logging.WARNING, logger="anechoic"):
-            for batch in run.loader:
-                step(run, batch)
-        assert caplog.text.count("the loss is a sum over the batch") == times
 
 
 def test_an_optimizer_with_a_past_is_warned_of(caplog):
