@@ -60,6 +60,14 @@ def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
     return number
 
 
+def at_least(name: str, value: Any, minimum: float = 0.0, *, remedy: str = "") -> float:
+    """`value` as a finite float >= `minimum`."""
+    number = _real(name, value)
+    if not (math.isfinite(number) and number >= minimum):
+        raise ValueError(f"{name}={value!r} must be a finite number >= {minimum:g}.{_tail(remedy)}")
+    return number
+
+
 _UNITS = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},

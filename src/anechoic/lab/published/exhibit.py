@@ -18,7 +18,11 @@ _COLOURS = ("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line: x and y of shape (points,), and the standard errors of y where there are some."""
+    """One line: x and y of shape (points,), and the standard errors of y where there are some.
+
+    `colour` is a place in the list of colours, shared by curves that belong together; by default the place of
+    the curve in its panel. A curve without a label is not in the legend.
+    """
 
     label: str
     x: Array
@@ -26,6 +30,7 @@ class Curve:
     dashed: bool = False
     points: bool = False
     error: Array | None = None
+    colour: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
