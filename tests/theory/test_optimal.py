@@ -7,6 +7,7 @@ import pytest
 
 import anechoic as an
 from anechoic import calibrate_endless, theory
+from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies import BandedToeplitz, MixtureRoot, Toeplitz, endless, without_horizon
 from anechoic.theory.mixtures import minimum_phase
@@ -132,6 +133,42 @@ def test_banded_classes_against_a_plain_search(bands):
         )
         assert found.loss == pytest.approx(plain.fun, rel=1e-5)
         assert found.loss <= plain.fun * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.001])
+def test_a_power_that_almost_touches_zero_is_the_best_too(rate):
+    """Three bands for 1/k: the zeros come within 1e-2 of the circle, between the points of a fixed grid."""
+    from scipy.optimize import minimize
+
+    problem = theory.LinearRegression(1 / np.arange(1, 129), rate)
+
+    def squared(rest):
+        c = np.concatenate([[1.0], rest])
+
+        def rows(angles):
+            power = np.abs(np.exp(1j * np.outer(angles, np.arange(3))) @ c) ** 2
+            return (problem.density(np.sin(angles / 2) ** 2) / power)[None, :]
+
+        points = circle(rows, rate / 1024)
+        return float(points.mean(rows(points.angles))[0]) * float(c @ c)
+
+    plain = minimize(squared, [0.9, 0.8], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12})
+    found = theory.banded_noise(problem, bands=3).loss
+    assert found == pytest.approx(math.sqrt(plain.fun), rel=1e-6)
+
+
+def test_banded_classes_are_found_for_any_spectrum():
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        values = 10 ** -rng.uniform(0, rng.uniform(0.1, 6), size=rng.integers(1, 30))
+        problem = theory.LinearRegression(
+            values / values.max(), 10 ** rng.uniform(-4, 0.25), batch_size=math.inf
+        )
+        bands = int(rng.choice([2, 3, 5, 16]))
+        for best in (theory.banded_noise, theory.banded_inverse_noise):
+            losses = [best(problem, bands=b).loss for b in (bands, bands + 1)]
+            assert losses[1] <= losses[0] * (1 + 1e-7)  # the wider class has the narrower
+            assert losses[0] <= theory.independent_noise(problem).loss * (1 + 1e-9)
 
 
 def test_two_bands_of_the_inverse_are_anti_pgd():

@@ -93,8 +93,12 @@ class LearningProblem(ABC):
             density = self.density(np.square(np.sin(angles / 2)))
             return np.stack([density, np.sqrt(density)])
 
-        near = float(np.minimum(self.gaps, 2.0 - self.gaps).min())
-        return circle(rows, near / 4, widest=widest)
+        return circle(rows, self.slowest / 4, widest=widest)
+
+    @property
+    def slowest(self) -> float:
+        """The least 1 - |a_j|: the angle below which Psi is flat."""
+        return float(np.minimum(self.gaps, 2.0 - self.gaps).min())
 
     @cached_property
     def smallest_loss(self) -> float:

@@ -162,12 +162,13 @@ def figure_3() -> Exhibit:
     rule_loses = conditions[panels[0].curves[4].y > panels[0].curves[3].y]
     remarks = (
         "The paper does not say which η its Figure 3 has, and prints no numbers. The multiplier here has the"
-        " right sign (errata, P8) and constants smaller by a factor of 8, the same for every curve. Each value"
-        " is the mean of an explicit function, for a multiplier that is proven feasible between all points"
-        " of the grid: every curve is a bound as it stands. No multiplier of this basis is better; another"
-        " basis may have one.",
-        "The paper: DP-FTRL attains a tighter bound, and the absolute gap grows with κ. In its own programme it"
-        " does (solid lines). But the programme gives DP-SGD more than contraction does in one line (P9): at"
+        " right sign (errata, P8) and constants smaller by a factor of 8, the same for every curve. Each"
+        " value is the mean of an explicit function, for a multiplier that is proven feasible between all"
+        " points of the grid: every curve is a bound as it stands. No multiplier of this basis is better;"
+        " another basis may have one.",
+        "The paper: DP-FTRL attains a tighter bound, and the absolute gap grows with κ. In its own programme"
+        " it does (solid lines). But the programme gives DP-SGD more than contraction does in one line (P9):"
+        " at"
         f" κ = {conditions[-1]:.0e} contraction is {under[0]:.3g} of the paper's optimised noise at η = 1/L,"
         f" and {under[1]:.3g} of it at η = 0.1/L.",
         "With the independence of the past as a further constraint (dashed) the programme finds contraction"
