@@ -76,6 +76,18 @@ def test_entropy_on_the_simplex():
     assert run.iterates[-1].argmax() == 0
 
 
+def test_a_step_of_ones_own_is_post_processing():
+    """The l_1 ball by both signs of d noisy sums: no noise for 2 d of them, and the clip norm of d."""
+    m = mechanism(Toeplitz.damped(40, 0.05), noise_multiplier=0.3)
+    learner = theory.PrivateFTRL(m, rate=0.3, step=lambda y, rate: theory.l1_step(y, rate, 2.0))
+    run = learner.run(lambda t, w: np.array([0.6, -0.8]), dimension=2, key=KEY)
+    assert np.abs(run.iterates).sum(axis=1).max() <= 2.0 * (1 + 1e-12)
+    assert run.iterates[0] == pytest.approx([0.0, 0.0])
+    assert run.iterates[-1][1] > -run.iterates[-1][0] > 0
+    plain = theory.PrivateFTRL(m, rate=0.3).run(lambda t, w: np.array([0.6, -0.8]), dimension=2, key=KEY)
+    assert run.iterates[-1] == pytest.approx(theory.l1_step(-plain.iterates[-1] / 0.3, 0.3, 2.0))
+
+
 def simulated_rho(steps, position, rate, beta, shift, noise_std):
     """Exact: states of a quadratic are Gaussian. Moves by shift at `position`; later steps fade it."""
     a = 1 - rate * beta
@@ -114,6 +126,11 @@ def test_the_counterexample_is_exact():
     [
         (lambda m: theory.PrivateFTRL(m, rate=0.0), "rate=0.0"),
         (lambda m: theory.PrivateFTRL(m, rate=1.0, lipschitz=-1.0), "lipschitz=-1.0"),
+        (lambda m: theory.PrivateFTRL(None, rate=1.0), "mechanism=None is no Mechanism"),
+        (
+            lambda m: theory.PrivateFTRL(m, lambda t: 1.0 + t).run(lambda t, w: w, dimension=2),
+            "must not rise",
+        ),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: w, dimension=2, steps=9), "steps=9 exceeds"),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: np.ones(3), dimension=2), "have shape"),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: [np.nan, 1], dimension=2), "not finite"),

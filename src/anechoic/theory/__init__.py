@@ -31,6 +31,7 @@ from anechoic.theory.mirror import (
     Euclidean,
     PNorm,
     Simplex,
+    l1_step,
     mirror_step,
     optimality_gap,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "Simplex",
     "contraction_rho",
     "gaussian_clip_norm",
+    "l1_step",
     "last_iterate_rho",
     "lq_epsilon",
     "mirror_step",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, positive_float, positive_int
+from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.mechanism import Mechanism
 from anechoic.theory.mirror import AllSpace, Domain, Euclidean, Potential, mirror_step
 
@@ -51,6 +51,9 @@ class PrivateFTRL:
             Algorithm 1, independent noise in the prefix sums.
         rate: eta, > 0, or a function of the step t = 0, 1, … for anytime step sizes. It must fall or stay.
         potential, domain: of `mirror_step`.
+        step: in place of `mirror_step`, a function of the noisy sum and the rate that gives the next iterate,
+            of the dimension of the sum or another; it is post-processing, and must not see data.
+            ``lambda y, rate: theory.l1_step(y, rate, radius)`` stays in an l_1 ball.
         lipschitz: if given, a gradient longer than this is refused instead of clipped: the loss breaks what
             was promised of it.
 
@@ -63,8 +66,13 @@ class PrivateFTRL:
     potential: Potential = Euclidean()  # noqa: RUF009 - without state
     domain: Domain = AllSpace()  # noqa: RUF009 - without state
     lipschitz: float | None = None
+    step: Callable[[Array, float], ArrayLike] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Mechanism):
+            raise ValueError(
+                f"mechanism={self.mechanism!r} is no Mechanism: make one with anechoic.calibrate."
+            )
         if not callable(self.rate):
             positive_float("rate", self.rate)
         if self.lipschitz is not None:
@@ -103,7 +111,8 @@ class PrivateFTRL:
             )
         stream = self.mechanism.stream(dimension, **options)
         state, total = stream.init(), np.zeros(dimension)
-        iterates = [mirror_step(total, self._rate(0), self.potential, self.domain)]
+        rate = self._rate(0, math.inf)
+        iterates = [self._stepped(total, rate)]
         long = units = 0
         for t in range(n):
             given = np.atleast_2d(np.asarray(gradients(t, iterates[-1].copy()), dtype=np.float64))
@@ -111,12 +120,23 @@ class PrivateFTRL:
             long, units = long + count, units + len(given)
             noise, state = stream.next(state)
             total = total + (clipped + np.asarray(noise)) / self.mechanism.expected_batch_size
-            iterates.append(mirror_step(total, self._rate(t), self.potential, self.domain))
+            rate = self._rate(t, rate)
+            iterates.append(self._stepped(total, rate))
         all_of_them = np.array(iterates)
         return FTRLRun(all_of_them, all_of_them[:-1].mean(axis=0), long / max(1, units))
 
-    def _rate(self, t: int) -> float:
-        return positive_float("rate", self.rate(t) if callable(self.rate) else self.rate)
+    def _stepped(self, total: Array, rate: float) -> Array:
+        if self.step is None:
+            return mirror_step(total, rate, self.potential, self.domain)
+        return finite_array("step(y, rate)", self.step(total.copy(), rate))
+
+    def _rate(self, t: int, before: float) -> float:
+        rate = positive_float("rate", self.rate(t) if callable(self.rate) else self.rate)
+        if rate > before * (1.0 + ROUNDING):
+            raise ValueError(
+                f"rate={rate:.6g} at step {t} is above the {before:.6g} before it: it must not rise."
+            )
+        return rate
 
     def _clipped(self, t: int, given: Array, dimension: int) -> tuple[Array, int]:
         if given.shape[1] != dimension or not np.isfinite(given).all():
