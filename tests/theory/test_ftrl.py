@@ -88,6 +88,36 @@ def test_a_step_of_ones_own_is_post_processing():
     assert run.iterates[-1] == pytest.approx(theory.l1_step(-plain.iterates[-1] / 0.3, 0.3, 2.0))
 
 
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_the_excess_of_runs_is_below_the_theorem(rate):
+    """|w - 1/2| with noisy signs, 400 runs of 100 steps: average and last iterate, without smoothness."""
+    rng, steps, std = np.random.default_rng(0), 100, 1.0
+    bound, distance = math.sqrt(1 + std**2), math.sqrt(0.125)  # Psi = w^2 / 2 from w_1 = 0
+    eta = distance / (bound * math.sqrt(steps)) if rate is None else rate
+    w, risks = np.zeros(400), []
+    for _ in range(steps):
+        risks.append(np.abs(w - 0.5).mean())
+        w = w - eta * (np.sign(w - 0.5) + std * rng.standard_normal(400))
+    given = {"gradient_bound": bound, "distance": distance, "rate": rate}
+    average, last = theory.average_excess(steps, **given), theory.last_iterate_excess(steps, **given)
+    assert 0.3 * average < np.mean(risks) <= average
+    assert risks[-1] <= last
+    assert last >= average
+
+
+def test_orders_of_paper_001():
+    small = theory.population_risk_orders(10_000, 4, 1.0)
+    assert small["best known"] == pytest.approx(1 / 100)
+    assert theory.population_risk_orders(10_000, 10**6, 1.0)["best known"] == pytest.approx(0.1)
+    assert small["noisy SGD, sampled"] > small["best known"]
+    orders = [
+        theory.anytime_excess(t, gradient_bound=2.0, distance=3.0)
+        / theory.last_iterate_excess(t, gradient_bound=2.0, distance=3.0)
+        for t in (10**3, 10**9)
+    ]
+    assert 0.5 < orders[0] < orders[1] < 2.0  # the same order, up to a constant
+
+
 def simulated_rho(steps, position, rate, beta, shift, noise_std):
     """Exact: states of a quadratic are Gaussian. Moves by shift at `position`; later steps fade it."""
     a = 1 - rate * beta

@@ -95,6 +95,22 @@ def test_a_sampled_run_has_the_exact_gradients():
             lambda c: theory.nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
             "smoothness=0.0",
         ),
+        (
+            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=-5.0, sigma=1),
+            "start_gap=-5.0",
+        ),
+        (
+            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=np.nan, sigma=1),
+            "start_gap=nan",
+        ),
+        (
+            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=np.nan, sigma=1),
+            "distance=nan",
+        ),
+        (
+            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=1.0, sigma=-1),
+            "sigma=-1",
+        ),
         (lambda c: theory.named_factorizations(1), "n=1 must be at least 2"),
     ],
 )

@@ -116,6 +116,18 @@ def test_rates_at_the_best_learning_rate():
             "must be below 1 / fourth",
         ),
         (
+            lambda p, n: theory.regression_bounds(p, n, rho=1.0, fourth_moment=np.nan),
+            "fourth_moment=nan",
+        ),
+        (
+            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=np.nan, residual_std=0.0),
+            "distance=nan",
+        ),
+        (
+            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=1.0, residual_std=-1.0),
+            "residual_std=-1.0",
+        ),
+        (
             lambda p, n: theory.regression_bounds(
                 theory.LinearRegression(VALUES, 0.1, batch_size=2), n, rho=1.0
             ),

@@ -4,7 +4,16 @@ A learning problem (`LinearRegression`, `MeanEstimation`) has modes; noise meets
 reads strategies, noise and mechanisms, and nothing reads it.
 """
 
-from anechoic.theory.ftrl import FTRLRun, PrivateFTRL, contraction_rho, last_iterate_rho
+from anechoic.theory.ftrl import (
+    FTRLRun,
+    PrivateFTRL,
+    anytime_excess,
+    average_excess,
+    contraction_rho,
+    last_iterate_excess,
+    last_iterate_rho,
+    population_risk_orders,
+)
 from anechoic.theory.gradient_descent import (
     RestartTerms,
     convex_bound,
@@ -118,13 +127,17 @@ __all__ = [
     "PNorm",
     "PrivateFTRL",
     "Simplex",
+    "anytime_excess",
+    "average_excess",
     "contraction_rho",
     "gaussian_clip_norm",
     "l1_step",
+    "last_iterate_excess",
     "last_iterate_rho",
     "lq_epsilon",
     "mirror_step",
     "optimality_gap",
+    "population_risk_orders",
     # orders
     "finite_time_rates",
     "convex_risk",

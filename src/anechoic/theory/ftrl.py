@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import digamma
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.mechanism import Mechanism
@@ -226,3 +227,76 @@ def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: f
     return positive_float("sensitivity", sensitivity) ** 2 / (
         2.0 * positive_float("noise_std", noise_std) ** 2 * kept
     )
+
+
+def last_iterate_excess(
+    steps: int, *, gradient_bound: float, distance: float, rate: float | None = None
+) -> float:
+    """E F(w_T) - F(w*) of FTRL for convex F, smooth or not, at most: Theorem A.3 of paper 001.
+
+    eta G^2 (1 + H_{T-1}) / 2 + D^2 / (T eta), H the harmonic numbers (printed: log T, errata P16).
+    Gradients are fresh and unbiased given the past, and noise counts as a part of them: for independent noise
+    of std s in each of d entries G^2 = L^2 + d s^2.
+
+    Args:
+        steps: T, >= 1.
+        gradient_bound: G, > 0, root of the largest E|g_t|^2 in the dual norm.
+        distance: D, > 0, root of Psi(w*) - Psi(w_1), Psi 1-strongly convex and least at w_1.
+        rate: eta, > 0, of every step; None for D / (G sqrt(T)).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return _excess(steps, gradient_bound, distance, rate, last=True)
+
+
+def average_excess(steps: int, *, gradient_bound: float, distance: float, rate: float | None = None) -> float:
+    """The mean of E F(w_t) - F(w*) over all steps, and E F - F(w*) at the average iterate, at most.
+
+    eta G^2 / 2 + D^2 / (T eta): Eq. (4) of paper 001. Arguments as for `last_iterate_excess`.
+    """
+    return _excess(steps, gradient_bound, distance, rate, last=False)
+
+
+def _excess(steps: int, gradient_bound: float, distance: float, rate: float | None, *, last: bool) -> float:
+    t, bound = positive_int("steps", steps), positive_float("gradient_bound", gradient_bound)
+    away = positive_float("distance", distance)
+    eta = away / (bound * math.sqrt(t)) if rate is None else positive_float("rate", rate)
+    harmonic = float(digamma(t) + np.euler_gamma) if last else 0.0
+    return eta * bound**2 * (1.0 + harmonic) / 2.0 + away**2 / (t * eta)
+
+
+def anytime_excess(steps: int, *, gradient_bound: float, distance: float) -> float:
+    """The **order** G D log(T) / sqrt(T) of E F(w_T) - F(w*) at every T at once, for rates D / (G sqrt(t)).
+
+    Theorem A.4 of paper 001 names no constant; D^2 bounds Psi(u) - Psi(v) over the domain. With
+    `last_iterate_excess` it is Theorem 5.1. Arguments as there, steps >= 2.
+    """
+    t = positive_int("steps", steps, minimum=2)
+    scale = positive_float("gradient_bound", gradient_bound) * positive_float("distance", distance)
+    return scale * math.log(t) / math.sqrt(t)
+
+
+def population_risk_orders(
+    n: int, dimension: int, epsilon: float, *, lipschitz: float = 1.0, diameter: float = 1.0
+) -> dict[str, float]:
+    """Table 1 of paper 001: **orders** of the excess population risk for convex losses, without logarithms.
+
+    Args:
+        n: samples, >= 1.
+        dimension: d, >= 1.
+        epsilon: > 0.
+        lipschitz, diameter: L, D > 0.
+
+    Returns:
+        "best known", L D max(1 / sqrt(n), sqrt(d) / (epsilon n)), of smooth and non-smooth losses: that of
+        Feldman et al. (2019), Bassily et al. (2019) and, in linear time, of the paper, whose proof of privacy
+        does not hold (errata, P1); and "noisy SGD, sampled", of Bassily et al. (2014).
+    """
+    n, d = positive_int("n", n), positive_int("dimension", dimension)
+    epsilon = positive_float("epsilon", epsilon)
+    scale = positive_float("lipschitz", lipschitz) * positive_float("diameter", diameter)
+    return {
+        "best known": scale * max(1.0 / math.sqrt(n), math.sqrt(d) / (epsilon * n)),
+        "noisy SGD, sampled": scale**2 * d**0.25 / math.sqrt(n * epsilon),
+    }

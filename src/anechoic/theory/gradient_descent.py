@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic import workloads
-from anechoic._validate import Array, positive_float, positive_int
+from anechoic._validate import Array, at_least, positive_float, positive_int
 from anechoic.losses import error
 from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Strategy, Tree
 from anechoic.theory.problems import LinearRegression
@@ -109,6 +109,7 @@ def nonconvex_bound(
     """
     smoothness = positive_float("smoothness", smoothness)
     period = positive_int("period", period, minimum=4, remedy="The theorem has gamma <= 1 / (4 L).")
+    start_gap, sigma = at_least("start_gap", start_gap), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), 1.0 / (smoothness * period)
     noise = 4.0 * (rate * smoothness) ** 2 * terms.within + 40.0 * rate * smoothness * terms.across
     return (8.0 * start_gap / rate + sigma**2 * noise) / (strategy.n + 1)
@@ -135,6 +136,7 @@ def convex_bound(
     """
     smoothness = positive_float("smoothness", smoothness)
     positive_int("steps", strategy.n, minimum=2)
+    distance, sigma = at_least("distance", distance), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), convex_rate(strategy.n, smoothness, period)
     noise = smoothness * rate * terms.within + terms.across + terms.last
     return 4.0 * (distance**2 / rate + 3.0 * rate * sigma**2 * noise) / (strategy.n + 1)

@@ -24,6 +24,7 @@ from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
     HorizonFree,
+    MixtureRoot,
     endless,
     without_horizon,
 )
@@ -71,13 +72,10 @@ def optimal_noise(problem: LearningProblem) -> OptimizedNoise:
     Its memory grows with the steps; `blt_noise` is the practical form.
 
     Args:
-        problem: with learning rate below 1 / max(eigenvalues).
+        problem: any.
 
     Returns:
         A `MixtureRoot`; the gap is that of rounding, or of merging more than 256 modes.
-
-    Raises:
-        ValueError: if a step overshoots the minimiser along some direction.
 
     Example:
         >>> from anechoic import calibrate_endless
@@ -92,8 +90,13 @@ def optimal_noise(problem: LearningProblem) -> OptimizedNoise:
 
 
 def damped_noise(problem: LearningProblem) -> OptimizedNoise:
-    """The damped square root (nu-DP-FTRL, paper 000, Eq. 7) of the best damping nu."""
-    return _one_parameter(problem, lambda nu: endless.damped(nu))
+    """The damped square root (nu-DP-FTRL, paper 000, Eq. 7) of the best damping nu.
+
+    Where steps overshoot (a gap above 1) nu above 1 is tried too: C = (1 - (1 - nu) x)^(-1/2) alternates.
+    """
+    return _one_parameter(
+        problem, lambda nu: endless.damped(nu) if nu < 1.0 else MixtureRoot([1.0], [1.0 - nu])
+    )
 
 
 def anti_pgd_noise(problem: LearningProblem) -> OptimizedNoise:
@@ -112,6 +115,7 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
 
     Decays of C and of C^-1 interlace, and log loss is minimised over their logarithms by L-BFGS with its
     gradient by frequency. It may stop in a local optimum: `gap` says how far from the best of all noise.
+    Buffers have decays in [0, 1). For steps that overshoot (gaps near 2) take `banded_inverse_noise`.
 
     Args:
         problem: any.
@@ -230,22 +234,30 @@ def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree
     points = problem.points()
     evaluations = 0
 
-    def log_loss(log_nu: float) -> float:
+    def log_loss(log_nu: float, over: bool) -> float:
         nonlocal evaluations
         evaluations += 1
-        found = Spectrum(make(math.exp(log_nu)))
+        found = Spectrum(made(log_nu, over))
         error = problem.weights @ poisson_means(gaps, points, found.power(points.angles))
         return math.log(found.gamma) + 0.5 * math.log(float(error))
 
-    slowest = problem.slowest
-    grid = np.linspace(math.log(slowest / 30.0), math.log1p(-1e-6), GRID)
+    def made(log_nu: float, over: bool) -> HorizonFree:
+        return make(2.0 - math.exp(log_nu) if over else math.exp(log_nu))
+
     # the points of the problem resolve dampings that are not far below the slowest mode
-    values = [log_loss(x) for x in grid]
-    i = int(np.argmin(values))
-    low, high = grid[max(i - 1, 0)], grid[min(i + 1, GRID - 1)]
-    found = minimize_scalar(log_loss, bounds=(low, high), method="bounded", options={"xatol": 1e-8})
-    best = float(found.x) if found.fun <= values[i] else float(grid[i])
-    return _finish(problem, make(math.exp(best)), evaluations, started)
+    grid = np.linspace(math.log(problem.slowest / 30.0), math.log1p(-1e-6), GRID)
+    tried = []
+    for over in (False, True) if gaps.max() > 1.0 else (False,):
+        values = [log_loss(x, over) for x in grid]
+        i = int(np.argmin(values))
+        tried.append((values[i], float(grid[i]), over))
+        ends = (grid[max(i - 1, 0)], grid[min(i + 1, GRID - 1)])
+        found = minimize_scalar(
+            log_loss, args=(over,), bounds=ends, method="bounded", options={"xatol": 1e-8}
+        )
+        tried.append((float(found.fun), float(found.x), over))
+    _, best, over = min(tried)
+    return _finish(problem, made(best, over), evaluations, started)
 
 
 def _finish(

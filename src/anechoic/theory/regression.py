@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic._validate import Array, at_least, fraction, positive_float, positive_int
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum
@@ -66,7 +66,8 @@ def regression_bounds(
     values, eta = np.asarray(problem.eigenvalues), problem.learning_rate
     kurtosis = positive_float("kurtosis", kurtosis)
     trace = float(values.sum())
-    moment = trace + 2.0 * float(values.max()) if fourth_moment is None else float(fourth_moment)
+    moment = trace + 2.0 * float(values.max()) if fourth_moment is None else fourth_moment
+    positive_float("fourth_moment", moment)
     if kurtosis < 1.0 or moment < trace:
         raise ValueError(
             f"kurtosis={kurtosis}, fourth_moment={moment}: no law has a kurtosis below 1 or a fourth moment"
@@ -247,6 +248,7 @@ def finite_time_rates(
         Paper 000, Section 2.3 (b) and Corollaries D.14 and D.15.
     """
     effective, values = effective_dimension(eigenvalues), np.asarray(eigenvalues, dtype=np.float64)
+    distance, residual_std = at_least("distance", distance), at_least("residual_std", residual_std)
     largest, d, rho = float(values.max()), len(values), positive_float("rho", rho)
     condition = largest / float(values.min())
     t, signal = positive_int("steps", steps), float(values.sum()) * distance**2

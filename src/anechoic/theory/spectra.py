@@ -15,7 +15,7 @@ import numpy as np
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import Array, positive_int
+from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import generating
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.errors import UnsupportedError
@@ -105,8 +105,15 @@ class Spectrum:
 
         Returns:
             Shape (d,).
+
+        Raises:
+            ValueError: if a gap lies outside.
         """
-        gaps = np.asarray(gaps, dtype=np.float64)
+        gaps = finite_array("gaps", gaps)
+        if not (gaps.min() > 0 and gaps.max() < 2):
+            raise ValueError(
+                f"gaps={np.array2string(gaps, threshold=6)} must lie in (0, 2): 1 - a of modes that fade."
+            )
         near = float(np.minimum(gaps, 2.0 - gaps).min())
         # a kernel of negative a peaks at the angle pi: panels as narrow everywhere resolve it
         points = self.points(near, widest=math.pi if gaps.max() <= 1.0 else max(4 * near, 1e-3))
