@@ -12,11 +12,10 @@ with r_k the autocovariance of C^-1 Z: the noise enters through q alone (`Spectr
 from __future__ import annotations
 
 import math
-import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -303,9 +302,9 @@ class LinearRegression(LearningProblem):
 def _common(problem: MeanEstimation | LinearRegression, eta: float, gaps: Array) -> None:
     object.__setattr__(problem, "learning_rate", eta)
     at_least("residual_std", problem.residual_std)
-    batch = problem.batch_size
-    if isinstance(batch, bool) or not isinstance(batch, numbers.Real) or not batch >= 1:
-        raise ValueError(f"batch_size={batch!r} must be a number of at least 1, or math.inf.")
+    batch: Any = problem.batch_size
+    if batch != math.inf:
+        at_least("batch_size", batch, 1.0, remedy="math.inf is gradient descent.")
     if gaps.min() < SLOWEST:
         j = int(np.argmin(gaps))
         raise ValueError(
