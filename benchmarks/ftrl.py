@@ -252,9 +252,10 @@ def main() -> None:
         f"{task.words[0].upper()}{task.words[1:]}. ε = {EPSILON:g}, δ = {DELTA:g} for one pass over n"
         f" examples; against n, d = {middle}; against d, n = {task.sizes[1]:,}. Ball of radius"
         f" {ball.radius:g}, and ℓ1 ball of radius {sparse.radius:g}, with the entropy of both signs as post-"
-        f"processing of d noisy sums. Mean and standard error of {options.seeds} runs; risks on {task.held:,} examples that"
-        " were not trained on, less the least risk that full-batch descent found for them in the same set."
-        " The learning rate is the one that the regret bound asks for: nothing was tuned on the data.",
+        f"processing of d noisy sums. Mean and standard error of {options.seeds} runs; risks on {task.held:,}"
+        " examples that were not trained on, less the least risk that full-batch descent found for them in"
+        " the same set. The learning rate is the one that the regret bound asks for: nothing was tuned on"
+        " the data.",
         "The dashed rates have no constants. That of paper 001's Table 1 comes with a privacy proof that does"
         " not hold (errata, P1), and nothing here attains it by that theorem. For the ℓ1 ball it is the rate"
         f" without privacy, with m = {sparse.entry:g} for the largest entry of a row.",

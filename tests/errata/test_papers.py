@@ -154,6 +154,13 @@ def test_p15_the_coefficient_of_the_first_noise_of_anti_pgd():
     assert x[1] != pytest.approx(rate * keep ** (steps - 1))
 
 
+def test_p17_the_proof_of_anti_pgd_needs_a_quarter():
+    """Appendix D: gamma (1 - 2 L gamma) is at least gamma / 2 for gamma <= 1 / (4 L) only."""
+    smooth = 1.0
+    for rate, holds in ((0.25, True), (0.49, False)):
+        assert (rate * (1 - 2 * smooth * rate) >= rate / 2) == holds
+
+
 def test_p16_the_sum_in_theorem_a3_is_harmonic():
     """001: the recurrence E S_{k-1} <= E S_k + eta G^2 / (2 k) adds up H_{T-1}, which exceeds log T."""
     harmonic = sum(1 / k for k in range(1, 1000))

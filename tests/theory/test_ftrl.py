@@ -88,6 +88,24 @@ def test_a_step_of_ones_own_is_post_processing():
     assert run.iterates[-1] == pytest.approx(theory.l1_step(-plain.iterates[-1] / 0.3, 0.3, 2.0))
 
 
+def test_gradients_bounded_in_lq_run_with_exponential_power_noise():
+    """Paper 001's l_p / l_q setting, accounted for all iterates: q = 3, Psi = |w|_1.5^2 / 2."""
+    m = theory.LqMechanism(Toeplitz.damped(30, 0.1), theory.ExponentialPower(3.0, 2.0), norm=1.0)
+    learner = theory.PrivateFTRL(m, rate=0.3, potential=theory.PNorm(1.5), domain=theory.Ball(1.0, 1.5))
+    run = learner.run(lambda t, w: np.array([2.0, 0.0, 2.0, 0.0]), dimension=4, seed=3)
+    assert run.clipped == 1.0  # l_3 norm 2.52
+    assert np.linalg.norm(run.iterates, ord=1.5, axis=1).max() <= 1 + 1e-9
+    assert run.iterates[-1][0] < 0
+    again = learner.run(lambda t, w: np.array([2.0, 0.0, 2.0, 0.0]), dimension=4, seed=3)
+    assert np.abs(again.iterates - run.iterates).max() <= 1e-12
+    rows = m.rows(4, seed=3)
+    free = theory.PrivateFTRL(m, rate=0.3).run(lambda t, w: np.zeros(4), dimension=4, seed=3)
+    assert free.iterates[1:] == pytest.approx(-0.3 * np.cumsum(rows, axis=0))
+    assert 0 < m.epsilon(1e-5, dimension=4) < 20
+    with pytest.raises(ValueError, match="one a step"):
+        learner.run(lambda t, w: np.ones((2, 4)), dimension=4)
+
+
 @pytest.mark.parametrize("rate", [None, 0.05])
 def test_the_excess_of_runs_is_below_the_theorem(rate):
     """|w - 1/2| with noisy signs, 400 runs of 100 steps: average and last iterate, without smoothness."""

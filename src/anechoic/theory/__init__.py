@@ -16,10 +16,12 @@ from anechoic.theory.ftrl import (
 )
 from anechoic.theory.gradient_descent import (
     RestartTerms,
+    anti_pgd_bound,
     convex_bound,
     gradient_norms,
     named_factorizations,
     nonconvex_bound,
+    pgd_bound,
     restart_terms,
 )
 from anechoic.theory.learning import (
@@ -30,7 +32,7 @@ from anechoic.theory.learning import (
     realizable_convex_risk,
     smallest_toeplitz_risk,
 )
-from anechoic.theory.lq_noise import ExponentialPower, gaussian_clip_norm, lq_epsilon
+from anechoic.theory.lq_noise import ExponentialPower, LqMechanism, gaussian_clip_norm, lq_epsilon
 from anechoic.theory.mirror import (
     AllSpace,
     Ball,
@@ -62,6 +64,7 @@ from anechoic.theory.regression import (
     clipping_probability,
     finite_time_bound,
     finite_time_rates,
+    half_exponential_decay,
     regression_bounds,
     theorem_d13,
 )
@@ -104,16 +107,19 @@ __all__ = [
     "TheoremD13",
     "clipping_probability",
     "finite_time_bound",
+    "half_exponential_decay",
     "optimized_strongly_convex_bound",
     "regression_bounds",
     "strongly_convex_bound",
     "theorem_d13",
     # gradient descent with any factorisation
     "RestartTerms",
+    "anti_pgd_bound",
     "convex_bound",
     "gradient_norms",
     "named_factorizations",
     "nonconvex_bound",
+    "pgd_bound",
     "restart_terms",
     # private convex optimisation
     "AllSpace",
@@ -124,6 +130,7 @@ __all__ = [
     "Euclidean",
     "ExponentialPower",
     "FTRLRun",
+    "LqMechanism",
     "PNorm",
     "PrivateFTRL",
     "Simplex",

@@ -9,7 +9,7 @@ false: docs/errata.md, P1. What holds for the last iterate alone is `last_iterat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from scipy.special import digamma
 
 from anechoic._validate import Array, finite_array, positive_float, positive_int
 from anechoic.mechanism import Mechanism
+from anechoic.theory.lq_noise import LqMechanism
 from anechoic.theory.mirror import AllSpace, Domain, Euclidean, Potential, mirror_step
 
 # Relative excess of a gradient over the promised bound that rounding may bring about.
@@ -48,8 +49,9 @@ class PrivateFTRL:
     earlier iterates. `mechanism.report()` says it; whoever gives the gradients promises the participation.
 
     Args:
-        mechanism: its `expected_batch_size` divides the noisy sums; strategies.Output is the paper's
-            Algorithm 1, independent noise in the prefix sums.
+        mechanism: a `Mechanism`, or an `LqMechanism` for gradients bounded in l_q. Its `expected_batch_size`
+            divides the noisy sums; strategies.Output is the paper's Algorithm 1, independent noise in the
+            prefix sums.
         rate: eta, > 0, or a function of the step t = 0, 1, … for anytime step sizes. It must fall or stay.
         potential, domain: of `mirror_step`.
         step: in place of `mirror_step`, a function of the noisy sum and the rate that gives the next iterate,
@@ -62,7 +64,7 @@ class PrivateFTRL:
         ValueError: if an argument is out of range.
     """
 
-    mechanism: Mechanism
+    mechanism: Mechanism | LqMechanism
     rate: float | Callable[[int], float]
     potential: Potential = Euclidean()  # noqa: RUF009 - without state
     domain: Domain = AllSpace()  # noqa: RUF009 - without state
@@ -70,7 +72,7 @@ class PrivateFTRL:
     step: Callable[[Array, float], ArrayLike] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Mechanism):
+        if not isinstance(self.mechanism, Mechanism | LqMechanism):
             raise ValueError(
                 f"mechanism={self.mechanism!r} is no Mechanism: make one with anechoic.calibrate."
             )
@@ -78,7 +80,7 @@ class PrivateFTRL:
             positive_float("rate", self.rate)
         if self.lipschitz is not None:
             positive_float("lipschitz", self.lipschitz)
-        if self.mechanism.grid_bits is not None:
+        if isinstance(self.mechanism, Mechanism) and self.mechanism.grid_bits is not None:
             raise ValueError(
                 f"grid_bits={self.mechanism.grid_bits}: sums here are floating-point numbers. Calibrate the"
                 " mechanism without grid_bits."
@@ -99,7 +101,7 @@ class PrivateFTRL:
                 (units, dimension) or (dimension,) for one. Each is clipped to the mechanism's clip norm.
             dimension: d.
             steps: at most the mechanism's n, and by default all.
-            options: of the noise stream, such as `key`.
+            options: of the noise stream, such as `key`; `seed` for an `LqMechanism`.
 
         Raises:
             ValueError: if gradients have another shape, are not finite, or break the Lipschitz promise.
@@ -110,8 +112,8 @@ class PrivateFTRL:
             raise ValueError(
                 f"steps={n} exceeds the mechanism's {self.mechanism.steps}: its noise ends there."
             )
-        stream = self.mechanism.stream(dimension, **options)
-        state, total = stream.init(), np.zeros(dimension)
+        noise, batch = self._noise(dimension, options)
+        total = np.zeros(dimension)
         rate = self._rate(0, math.inf)
         iterates = [self._stepped(total, rate)]
         long = units = 0
@@ -119,12 +121,25 @@ class PrivateFTRL:
             given = np.atleast_2d(np.asarray(gradients(t, iterates[-1].copy()), dtype=np.float64))
             clipped, count = self._clipped(t, given, dimension)
             long, units = long + count, units + len(given)
-            noise, state = stream.next(state)
-            total = total + (clipped + np.asarray(noise)) / self.mechanism.expected_batch_size
+            total = total + (clipped + next(noise)) / batch
             rate = self._rate(t, rate)
             iterates.append(self._stepped(total, rate))
         all_of_them = np.array(iterates)
         return FTRLRun(all_of_them, all_of_them[:-1].mean(axis=0), long / max(1, units))
+
+    def _noise(self, dimension: int, options: dict[str, Any]) -> tuple[Iterator[Array], float]:
+        """The rows to be added to sums of clipped gradients, and what divides the sums."""
+        if isinstance(self.mechanism, LqMechanism):
+            return iter(self.mechanism.rows(dimension, **options)), 1.0
+        stream = self.mechanism.stream(dimension, **options)
+
+        def rows() -> Iterator[Array]:
+            state = stream.init()
+            while True:
+                row, state = stream.next(state)
+                yield np.asarray(row)
+
+        return rows(), self.mechanism.expected_batch_size
 
     def _stepped(self, total: Array, rate: float) -> Array:
         if self.step is None:
@@ -145,7 +160,8 @@ class PrivateFTRL:
                 f"gradients of step {t} have shape {given.shape} or entries that are not finite:"
                 f" ({dimension},) or (units, {dimension}) is needed."
             )
-        norms = np.linalg.norm(given, axis=1)
+        lq = self.mechanism if isinstance(self.mechanism, LqMechanism) else None
+        norms = np.linalg.norm(given, ord=lq.noise.q if lq else 2.0, axis=1)
         largest = float(norms.max(initial=0.0))
         if self.lipschitz is not None and largest > self.lipschitz * (1.0 + ROUNDING):
             raise ValueError(
@@ -153,7 +169,9 @@ class PrivateFTRL:
                 f" lipschitz={self.lipschitz:g}: the loss"
                 " is not Lipschitz with that constant. Give the right one, or leave it out to clip."
             )
-        clip = self.mechanism.clip_norm
+        clip = lq.norm if lq else self.mechanism.clip_norm  # type: ignore[union-attr]
+        if lq and len(given) > 1:
+            raise ValueError(f"step {t} has {len(given)} gradients: an LqMechanism takes one a step.")
         factors = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
         return np.asarray(factors @ given), int((norms > clip * (1.0 + ROUNDING)).sum())
 

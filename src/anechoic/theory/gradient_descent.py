@@ -147,6 +147,42 @@ def convex_rate(steps: int, smoothness: float, period: int) -> float:
     return 1.0 / (8.0 * smoothness * period * max(1.0, math.log2(steps)))
 
 
+def pgd_bound(*, steps: int, smoothness: float, rate: float, distance: float, sigma: float) -> float:
+    """Proposition 4.4 with its constants: |x_0 - x*|^2 / (gamma (T + 1)) + gamma sigma^2, B = S.
+
+    Mean over t <= T of E f(x_t) - f* for convex, L-smooth f and independent noise of E|z|^2 <= sigma^2.
+
+    Args:
+        steps: T, >= 1.
+        smoothness: L, > 0.
+        rate: gamma, > 0, at most 1 / (2 L).
+        distance: |x_0 - x*|, >= 0.
+        sigma: >= 0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    start = _start(steps, smoothness, rate, distance, 2.0)
+    return start + rate * at_least("sigma", sigma) ** 2
+
+
+def anti_pgd_bound(*, steps: int, smoothness: float, rate: float, distance: float, sigma: float) -> float:
+    """Proposition 4.5 with its constants: 2 |x_0 - x*|^2 / (gamma (T + 1)) + 4 L gamma^2 sigma^2, B = I.
+
+    For gamma at most 1 / (4 L), as the proof in Appendix D needs (printed: 1 / (2 L), errata P17).
+    Arguments as for `pgd_bound`.
+    """
+    start = _start(steps, smoothness, rate, distance, 4.0)
+    return 2.0 * start + 4.0 * smoothness * rate**2 * at_least("sigma", sigma) ** 2
+
+
+def _start(steps: int, smoothness: float, rate: float, distance: float, factor: float) -> float:
+    steps, limit = positive_int("steps", steps), 1.0 / (factor * positive_float("smoothness", smoothness))
+    if positive_float("rate", rate) > limit * (1.0 + 1e-12):
+        raise ValueError(f"rate={rate} must be at most {limit:.6g} = 1 / ({factor:g} smoothness).")
+    return at_least("distance", distance) ** 2 / (rate * (steps + 1))
+
+
 def named_factorizations(n: int) -> dict[str, Strategy]:
     """The examples of paper 004: PGD, Anti-PGD, Chess-PGD, and trees with both of Honaker's estimators.
 

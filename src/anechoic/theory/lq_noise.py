@@ -187,6 +187,40 @@ def lq_epsilon(
     return best
 
 
+@dataclass(frozen=True, eq=False)
+class LqMechanism:
+    """C^-1 Z with `ExponentialPower` rows Z, for `PrivateFTRL` with gradients clipped in l_q, one a step.
+
+    For experiments: draws come from NumPy's generator, not from the keyed one of `Mechanism`.
+
+    Args:
+        strategy: C, of n steps, square; its dense matrix is made for `epsilon`.
+        noise: of one coordinate.
+        norm: > 0: contributions are clipped to this l_q norm.
+    """
+
+    strategy: Strategy
+    noise: ExponentialPower
+    norm: float
+
+    def __post_init__(self) -> None:
+        positive_float("norm", self.norm)
+
+    @property
+    def steps(self) -> int:
+        """n."""
+        return self.strategy.n
+
+    def epsilon(self, delta: float, *, dimension: int) -> float:
+        """`lq_epsilon` of what is released, all iterates together."""
+        return lq_epsilon(self.strategy, self.noise, norm=self.norm, dimension=dimension, delta=delta)
+
+    def rows(self, dimension: int, *, seed: int | None = None) -> Array:
+        """Noise to be added to the clipped gradients, shape (n, dimension); None takes a fresh seed."""
+        z = self.noise.sample((self.strategy.rows, dimension), np.random.default_rng(seed))
+        return np.asarray(self.strategy.correlate(z))
+
+
 def gaussian_clip_norm(norm: float, q: float, dimension: int) -> float:
     """The 2-norm of a vector of l_q norm `norm`, at most: norm d^(1/2 - 1/q), q >= 2.
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, at_least, fraction, positive_float, positive_int
+from anechoic.strategies import HorizonFree
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum
@@ -166,6 +167,27 @@ def clipping_probability(
     return min(1.0, total / positive_float("clip_norm", clip_norm) ** 2)
 
 
+def half_exponential_decay(noise: HorizonFree, *, steps: int, decay_rate: float) -> float:
+    """The least C for which the first `steps` noise coefficients decay half-exponentially, Definition D.3.
+
+    |beta_0| (1 - nu)^(tau / 2) + … + |beta_tau| <= C (1 - nu)^(tau / 2) for all tau, which says
+    sum_k |beta_k| (1 - nu)^(-k / 2) <= C. Theorems D.4 and D.13 ask for a C that does not grow with
+    the steps.
+
+    Args:
+        noise: without horizon.
+        steps: T, >= 1.
+        decay_rate: nu, in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    n, kept = positive_int("steps", steps), math.log1p(-fraction("decay_rate", decay_rate))
+    beta = spectrum(noise).noise.at(n).correlate(np.eye(1, n)[0])
+    with np.errstate(divide="ignore", over="ignore"):
+        return float(np.exp(np.log(np.abs(beta)) - 0.5 * kept * np.arange(n)).sum())
+
+
 @dataclass(frozen=True)
 class TheoremD13:
     """The clip norm and the largest learning rate of paper 000, Theorem D.13.
@@ -192,6 +214,7 @@ def theorem_d13(
 ) -> TheoremD13:
     """The event of Theorem D.13: with probability 1 - p no gradient of `steps` steps is clipped.
 
+    It holds for noise with `half_exponential_decay`, which is not checked here, as its constant is not named.
     The theorem has an unnamed universal constant C, and c = 4 C: the numbers say how things scale, and no
     more, until a value of C is proven.
 
