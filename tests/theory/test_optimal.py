@@ -171,6 +171,36 @@ def test_banded_classes_are_found_for_any_spectrum():
             assert losses[0] <= theory.independent_noise(problem).loss * (1 + 1e-9)
 
 
+def no_class_is_worse_than_what_it_contains(problems, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(problems):
+        values = 10 ** -rng.uniform(0, rng.uniform(0.1, 8), size=rng.integers(1, 40))
+        rate = 10 ** rng.uniform(-4, math.log10(1.95))
+        problem = theory.LinearRegression(values / values.max(), rate, batch_size=math.inf)
+        best = theory.optimal_noise(problem).loss
+        plain = theory.independent_noise(problem).loss
+        chains = (
+            [theory.damped_noise(problem)],
+            [theory.anti_pgd_noise(problem), theory.banded_inverse_noise(problem, bands=2)],
+            [theory.banded_inverse_noise(problem, bands=b) for b in (2, 8)],
+            [theory.banded_noise(problem, bands=b) for b in (4, 8)],
+            [theory.blt_noise(problem, buffers=b) for b in (1, 2, 3, 6)],
+        )
+        for chain in chains:
+            losses = [plain, *(found.loss for found in chain), best]
+            for outer, inner in zip(losses[1:], losses, strict=False):
+                assert outer <= inner * (1 + 1e-8), (seed, values, rate, losses)
+
+
+def test_no_class_is_worse_than_what_it_contains():
+    no_class_is_worse_than_what_it_contains(3, seed=0)
+
+
+@pytest.mark.slow
+def test_no_class_is_worse_in_two_hundred_random_problems():
+    no_class_is_worse_than_what_it_contains(200, seed=7)
+
+
 def test_two_bands_of_the_inverse_are_anti_pgd():
     assert theory.banded_inverse_noise(HARMONIC, bands=2).loss == pytest.approx(
         theory.anti_pgd_noise(HARMONIC).loss, rel=1e-9

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma
 
-from anechoic._validate import Array, finite_array, positive_float, positive_int
+from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.mechanism import Mechanism
 from anechoic.theory.lq_noise import LqMechanism
 from anechoic.theory.mirror import AllSpace, Domain, Euclidean, Potential, mirror_step
@@ -77,9 +77,9 @@ class PrivateFTRL:
                 f"mechanism={self.mechanism!r} is no Mechanism: make one with anechoic.calibrate."
             )
         if not callable(self.rate):
-            positive_float("rate", self.rate)
+            moderate("rate", self.rate)
         if self.lipschitz is not None:
-            positive_float("lipschitz", self.lipschitz)
+            moderate("lipschitz", self.lipschitz)
         if isinstance(self.mechanism, Mechanism) and self.mechanism.grid_bits is not None:
             raise ValueError(
                 f"grid_bits={self.mechanism.grid_bits}: sums here are floating-point numbers. Calibrate the"
@@ -147,7 +147,7 @@ class PrivateFTRL:
         return finite_array("step(y, rate)", self.step(total.copy(), rate))
 
     def _rate(self, t: int, before: float) -> float:
-        rate = positive_float("rate", self.rate(t) if callable(self.rate) else self.rate)
+        rate = moderate("rate", self.rate(t) if callable(self.rate) else self.rate)
         if rate > before * (1.0 + ROUNDING):
             raise ValueError(
                 f"rate={rate:.6g} at step {t} is above the {before:.6g} before it: it must not rise."
@@ -207,15 +207,15 @@ def last_iterate_rho(
     place = positive_int("position", position, minimum=0)
     if place >= steps:
         raise ValueError(f"position={place} must be below steps={steps}.")
-    beta, eta = positive_float("smoothness", smoothness), positive_float("rate", rate)
+    beta, eta = moderate("smoothness", smoothness), moderate("rate", rate)
     if eta > 2.0 / beta * (1.0 + 1e-12):
         raise ValueError(
             f"rate={eta} must be at most 2 / smoothness = {2.0 / beta:.6g}: beyond it a step may"
             " expand distances,"
             " and nothing is known of the last iterate alone. Account for all iterates with a Mechanism."
         )
-    shift = 2.0 * positive_float("lipschitz", lipschitz)
-    return shift**2 / (2.0 * positive_float("noise_std", noise_std) ** 2 * (steps - place))
+    shift = 2.0 * moderate("lipschitz", lipschitz)
+    return shift**2 / (2.0 * moderate("noise_std", noise_std) ** 2 * (steps - place))
 
 
 def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: float) -> float:
@@ -232,7 +232,7 @@ def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: f
         sensitivity: how far the last gradient moves, > 0.
         noise_std: > 0.
     """
-    if not 0.0 <= fade <= 1.0:
+    if not at_least("fade", fade) <= 1.0:
         raise ValueError(f"fade={fade} must lie in [0, 1]: it is 1 - eta beta.")
     steps = positive_int("steps", steps)
     kept = (
@@ -242,9 +242,7 @@ def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: f
         if fade
         else 1.0
     )
-    return positive_float("sensitivity", sensitivity) ** 2 / (
-        2.0 * positive_float("noise_std", noise_std) ** 2 * kept
-    )
+    return moderate("sensitivity", sensitivity) ** 2 / (2.0 * moderate("noise_std", noise_std) ** 2 * kept)
 
 
 def last_iterate_excess(
@@ -277,9 +275,9 @@ def average_excess(steps: int, *, gradient_bound: float, distance: float, rate: 
 
 
 def _excess(steps: int, gradient_bound: float, distance: float, rate: float | None, *, last: bool) -> float:
-    t, bound = positive_int("steps", steps), positive_float("gradient_bound", gradient_bound)
-    away = positive_float("distance", distance)
-    eta = away / (bound * math.sqrt(t)) if rate is None else positive_float("rate", rate)
+    t, bound = positive_int("steps", steps), moderate("gradient_bound", gradient_bound)
+    away = moderate("distance", distance)
+    eta = away / (bound * math.sqrt(t)) if rate is None else moderate("rate", rate)
     harmonic = float(digamma(t) + np.euler_gamma) if last else 0.0
     return eta * bound**2 * (1.0 + harmonic) / 2.0 + away**2 / (t * eta)
 
@@ -291,7 +289,7 @@ def anytime_excess(steps: int, *, gradient_bound: float, distance: float) -> flo
     `last_iterate_excess` it is Theorem 5.1. Arguments as there, steps >= 2.
     """
     t = positive_int("steps", steps, minimum=2)
-    scale = positive_float("gradient_bound", gradient_bound) * positive_float("distance", distance)
+    scale = moderate("gradient_bound", gradient_bound) * moderate("distance", distance)
     return scale * math.log(t) / math.sqrt(t)
 
 
@@ -312,8 +310,8 @@ def population_risk_orders(
         does not hold (errata, P1); and "noisy SGD, sampled", of Bassily et al. (2014).
     """
     n, d = positive_int("n", n), positive_int("dimension", dimension)
-    epsilon = positive_float("epsilon", epsilon)
-    scale = positive_float("lipschitz", lipschitz) * positive_float("diameter", diameter)
+    epsilon = moderate("epsilon", epsilon)
+    scale = moderate("lipschitz", lipschitz) * moderate("diameter", diameter)
     return {
         "best known": scale * max(1.0 / math.sqrt(n), math.sqrt(d) / (epsilon * n)),
         "noisy SGD, sampled": scale**2 * d**0.25 / math.sqrt(n * epsilon),

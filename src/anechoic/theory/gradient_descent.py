@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic import workloads
-from anechoic._validate import Array, at_least, positive_float, positive_int
+from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.losses import error
 from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Strategy, Tree
 from anechoic.theory.problems import LinearRegression
@@ -107,7 +107,7 @@ def nonconvex_bound(
     Raises:
         ValueError: if an argument is out of range.
     """
-    smoothness = positive_float("smoothness", smoothness)
+    smoothness = moderate("smoothness", smoothness)
     period = positive_int("period", period, minimum=4, remedy="The theorem has gamma <= 1 / (4 L).")
     start_gap, sigma = at_least("start_gap", start_gap), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), 1.0 / (smoothness * period)
@@ -134,7 +134,7 @@ def convex_bound(
     Raises:
         ValueError: if an argument is out of range.
     """
-    smoothness = positive_float("smoothness", smoothness)
+    smoothness = moderate("smoothness", smoothness)
     positive_int("steps", strategy.n, minimum=2)
     distance, sigma = at_least("distance", distance), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), convex_rate(strategy.n, smoothness, period)
@@ -177,8 +177,8 @@ def anti_pgd_bound(*, steps: int, smoothness: float, rate: float, distance: floa
 
 
 def _start(steps: int, smoothness: float, rate: float, distance: float, factor: float) -> float:
-    steps, limit = positive_int("steps", steps), 1.0 / (factor * positive_float("smoothness", smoothness))
-    if positive_float("rate", rate) > limit * (1.0 + 1e-12):
+    steps, limit = positive_int("steps", steps), 1.0 / (factor * moderate("smoothness", smoothness))
+    if moderate("rate", rate) > limit * (1.0 + 1e-12):
         raise ValueError(f"rate={rate} must be at most {limit:.6g} = 1 / ({factor:g} smoothness).")
     return at_least("distance", distance) ** 2 / (rate * (steps + 1))
 

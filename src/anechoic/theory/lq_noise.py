@@ -21,7 +21,7 @@ import numpy as np
 from numpy.polynomial.legendre import leggauss
 from scipy.special import gamma
 
-from anechoic._validate import Array, at_least, fraction, positive_float, positive_int
+from anechoic._validate import Array, at_least, fraction, moderate, positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import Strategy
 
@@ -50,7 +50,7 @@ class ExponentialPower:
 
     def __post_init__(self) -> None:
         at_least("q", self.q, 2.0, remedy="These are gradients of an l_p learner, 1 < p <= 2.")
-        positive_float("scale", self.scale)
+        moderate("scale", self.scale)
 
     @property
     def std(self) -> float:
@@ -76,7 +76,7 @@ class ExponentialPower:
         u, q = shifts[:, None] / self.scale, self.q
         log_ratio = math.log1p(-1.0 / order) / (q - 1.0)
         ratio, step = math.exp(log_ratio), -math.expm1(log_ratio)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             peak = u / step
             height = (order - 1.0) * peak**q
 
@@ -108,7 +108,7 @@ class ExponentialPower:
         phi rises, so that its value at the next point of a grid bounds it between points; of that staircase
         the concave envelope in v = |u|^q is taken at norm^q / d, d times.
         """
-        norms = np.array([positive_float("norm", norm)])
+        norms = np.array([moderate("norm", norm)])
         return float(self._worst(_order(order), norms, positive_int("dimension", dimension))[0])
 
     def _worst(self, order: float, norms: Array, d: int) -> Array:
@@ -140,7 +140,7 @@ class ExponentialPower:
         if inside <= 0.0:
             return math.inf
         rest = positive_int("dimension", dimension) * math.log(inside) / (self.q * (order - 1.0))
-        return float(power * (positive_float("norm", norm) / self.scale) ** self.q - rest)
+        return float(power * (moderate("norm", norm) / self.scale) ** self.q - rest)
 
 
 def lq_epsilon(
@@ -172,7 +172,7 @@ def lq_epsilon(
     delta = fraction("delta", delta)
     if strategy.rows != strategy.n:
         raise UnsupportedError(f"{strategy.describe()} is not square: take a square strategy.")
-    norm, d = positive_float("norm", norm), positive_int("dimension", dimension)
+    norm, d = moderate("norm", norm), positive_int("dimension", dimension)
     if not len(orders):
         raise ValueError("orders=() is empty: give at least one order > 1.")
     dense = np.abs(strategy.to_dense())
@@ -204,7 +204,7 @@ class LqMechanism:
     norm: float
 
     def __post_init__(self) -> None:
-        positive_float("norm", self.norm)
+        moderate("norm", self.norm)
 
     @property
     def steps(self) -> int:
@@ -227,7 +227,7 @@ def gaussian_clip_norm(norm: float, q: float, dimension: int) -> float:
     With it as clip norm every `Mechanism` protects gradients that are bounded in l_q, by Gaussian noise.
     """
     at_least("q", q, 2.0, remedy="Below, the 2-norm is no larger than the q-norm.")
-    return float(positive_float("norm", norm) * positive_int("dimension", dimension) ** (0.5 - 1.0 / q))
+    return float(moderate("norm", norm) * positive_int("dimension", dimension) ** (0.5 - 1.0 / q))
 
 
 def _order(order: float) -> float:

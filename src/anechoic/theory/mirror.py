@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from anechoic._validate import Array, finite_array, positive_float
+from anechoic._validate import Array, at_least, finite_array, moderate
 
 HALVINGS = 64  # of an interval of log t, for all coordinates at once
 INSIDE = 1e-12  # relative excess over a radius that is rounding
@@ -39,7 +39,7 @@ class PNorm:
     p: float
 
     def __post_init__(self) -> None:
-        p = positive_float("p", self.p)
+        p = moderate("p", self.p)
         if not 1.0 < p <= 2.0:
             raise ValueError(
                 f"p={p} must lie in (1, 2]: |w|_p^2 / 2 is strongly convex in its own norm there only."
@@ -102,8 +102,8 @@ class Ball(Domain):
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        positive_float("radius", self.radius)
-        if not (math.isfinite(self.p) and self.p > 1.0):
+        moderate("radius", self.radius)
+        if not at_least("p", self.p, -math.inf) > 1.0:
             raise ValueError(f"p={self.p} must be a finite number > 1; a Box is the ball of p = inf.")
 
     def _norm(self, w: Array) -> float:
@@ -139,7 +139,8 @@ class Box(Domain):
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        at_least("low", self.low, -math.inf)
+        if not self.low < at_least("high", self.high, -math.inf):
             raise ValueError(f"low={self.low}, high={self.high}: low must be below high, both finite.")
 
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
@@ -163,7 +164,7 @@ class Simplex(Domain):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive_float("radius", self.radius)
+        moderate("radius", self.radius)
 
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
         def weights(level: float) -> Array:
@@ -207,7 +208,8 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
         >>> mirror_step([3.0, 4.0], 1.0, Euclidean(), Ball(1.0)).round(6).tolist()
         [-0.6, -0.8]
     """
-    y, rate = finite_array("y", y), positive_float("rate", rate)
+    y, rate = finite_array("y", y), moderate("rate", rate)
+    at_least("largest |y|", float(np.abs(y).max()))
     with np.errstate(over="ignore"):
         return _step(y, rate, potential, domain)
 
@@ -271,7 +273,7 @@ def optimality_gap(w: Array, y: ArrayLike, rate: float, potential: Potential, do
     for the entropy.
     """
     w, y = finite_array("w", w), finite_array("y", y)
-    rate = positive_float("rate", rate)
+    rate = moderate("rate", rate)
     with np.errstate(over="ignore", invalid="ignore"):
         if isinstance(potential, Entropy):
             # a coordinate that is 0 in float64 is one of 5e-324
@@ -325,7 +327,7 @@ def _entropy_response(y: Array, scale: float, mu: float, r: float) -> Array:
 
 
 def _exp(x: float) -> float:
-    return math.exp(min(x, LOG_LARGEST))
+    return math.exp(max(-LOG_LARGEST, min(x, LOG_LARGEST)))
 
 
 def _bisect(rising: Callable[[Array], Array], low: Array, high: Array) -> Array:

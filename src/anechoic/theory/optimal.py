@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from anechoic._validate import Array, positive_float, positive_int
+from anechoic._validate import Array, moderate, positive_int
 from anechoic.algebra.circle import Circle, gap_power
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize import Optimized
@@ -36,6 +36,8 @@ BOUND = "Cauchy-Schwarz by frequency: gamma^2 is the mean of 1/|B|^2"
 COVERS = "every causal Toeplitz noise without horizon; every C, in the average over many steps"
 # Spread of the dampings tried before the best one is refined.
 GRID = 25
+# A decay of C and one of C^-1 that are nearer than this cancel.
+CANCEL = 1e-10
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class OptimizedNoise(Optimized):
         """F_inf at rho-zCDP, with the floor of the problem."""
         if self.problem is None:
             raise ValueError("problem=None: give the learning problem that the noise was optimised for.")
-        scale = positive_float("clip_norm", clip_norm) / self.problem.batch
-        return self.problem.floor + scale**2 * self.loss**2 / (2.0 * positive_float("rho", rho))
+        scale = moderate("clip_norm", clip_norm) / self.problem.batch
+        return self.problem.floor + scale**2 * self.loss**2 / (2.0 * moderate("rho", rho))
 
 
 def asymptotic_loss(problem: LearningProblem, noise: HorizonFree) -> float:
@@ -127,12 +129,12 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
     started = time.perf_counter()
     points = problem.points()
     slowest = problem.slowest
-    strategy, evaluations = best_blt(points, problem.density(points.half_sines), slowest, buffers)
+    strategy, _, evaluations = best_blt(points, problem.density(points.half_sines), slowest, buffers)
     return _finish(problem, strategy, evaluations, started)
 
 
-def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[HorizonFree, int]:
-    """The BLT of least mean(density |B|^2) mean(1 / |B|^2) that L-BFGS finds, and its evaluations.
+def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[HorizonFree, Array, int]:
+    """The BLT of least mean(density |B|^2) mean(1 / |B|^2) that L-BFGS finds, its rates, and evaluations.
 
     Args:
         points: of the circle.
@@ -175,8 +177,21 @@ def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tu
         if best is None or found.fun < best.fun:
             best = found
     assert best is not None
-    decay = np.exp(-np.cumsum(np.exp(best.x)))
-    return without_horizon(BLT.from_poles(1, decay[::2], decay[1::2])), evaluations
+    rates = np.cumsum(np.exp(best.x))
+    return blt_of(rates), rates, evaluations
+
+
+def blt_of(rates: Array) -> HorizonFree:
+    """The BLT of rates that rise: decays e^-rate of C and of C^-1 by turns. Neighbours that agree cancel."""
+    kept: list[float] = []
+    for decay in np.exp(-rates).tolist():
+        if kept and kept[-1] - decay <= CANCEL:
+            kept.pop()
+        else:
+            kept.append(decay)
+    if not kept:
+        return without_horizon(BandedInverse(1, [1.0]))
+    return without_horizon(BLT.from_poles(1, kept[::2], kept[1::2]))
 
 
 def banded_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic import workloads
-from anechoic._validate import Array, at_least, finite_array, positive_float, positive_int
+from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
 from anechoic.strategies import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
@@ -155,7 +155,7 @@ class MeanEstimation(LearningProblem):
     batch_size: float = 1
 
     def __post_init__(self) -> None:
-        eta = positive_float("learning_rate", self.learning_rate)
+        eta = moderate("learning_rate", self.learning_rate)
         if eta >= 2.0:
             raise ValueError(
                 f"learning_rate={eta} must be below 2: the error of the mean would grow for ever."
@@ -233,7 +233,7 @@ class LinearRegression(LearningProblem):
                 f"eigenvalues[{j}]={values[j]} must be > 0: H is to be positive definite. Leave out"
                 " directions without data, whose noise never costs anything."
             )
-        eta = positive_float("learning_rate", self.learning_rate)
+        eta = moderate("learning_rate", self.learning_rate)
         object.__setattr__(self, "eigenvalues", values)
         _common(self, eta, eta * values)
         largest = float(values.max())

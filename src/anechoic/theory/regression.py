@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, at_least, fraction, positive_float, positive_int
+from anechoic._validate import Array, at_least, fraction, moderate, positive_int
 from anechoic.strategies import HorizonFree
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
@@ -65,10 +65,10 @@ def regression_bounds(
     if problem.batch != 1:
         raise ValueError(f"batch_size={problem.batch}: the bounds are those of one example a step.")
     values, eta = np.asarray(problem.eigenvalues), problem.learning_rate
-    kurtosis = positive_float("kurtosis", kurtosis)
+    kurtosis = moderate("kurtosis", kurtosis)
     trace = float(values.sum())
     moment = trace + 2.0 * float(values.max()) if fourth_moment is None else fourth_moment
-    positive_float("fourth_moment", moment)
+    moderate("fourth_moment", moment)
     if kurtosis < 1.0 or moment < trace:
         raise ValueError(
             f"kurtosis={kurtosis}, fourth_moment={moment}: no law has a kurtosis below 1 or a fourth moment"
@@ -164,7 +164,7 @@ def clipping_probability(
         problem, noise, steps=steps, displacement=displacement, rho=rho, clip_norm=clip_norm
     )[:-1]:
         total += trace * float(values @ squares) + 2.0 * float(values**2 @ squares) + variance * trace
-    return min(1.0, total / positive_float("clip_norm", clip_norm) ** 2)
+    return min(1.0, total / moderate("clip_norm", clip_norm) ** 2)
 
 
 def half_exponential_decay(noise: HorizonFree, *, steps: int, decay_rate: float) -> float:
@@ -234,10 +234,10 @@ def theorem_d13(
     """
     values = np.asarray(problem.eigenvalues)
     smallest, moment = float(values.min()), float(values.sum() + 2.0 * values.max())
-    rate = smallest if decay_rate is None else positive_float("decay_rate", decay_rate)
+    rate = smallest if decay_rate is None else moderate("decay_rate", decay_rate)
     if rate > smallest:
         raise ValueError(f"decay_rate={rate} must be at most the smallest eigenvalue {smallest}.")
-    constant = positive_float("constant", constant)
+    constant = moderate("constant", constant)
     found = spectrum(noise)
     log = math.log(positive_int("steps", steps) / fraction("probability", probability))
     sigma, eta = problem.residual_std, problem.learning_rate
@@ -247,7 +247,7 @@ def theorem_d13(
     scale = 8.0 * constant**2 * moment**2 * len(values) * (found.gamma * absolute) ** 2 * log**5
     return TheoremD13(
         4.0 * constant * moment * longest * log**2.5,
-        min(1.0 / (constant * moment * log), rate * positive_float("rho", rho) / scale),
+        min(1.0 / (constant * moment * log), rate * moderate("rho", rho) / scale),
     )
 
 
@@ -272,7 +272,7 @@ def finite_time_rates(
     """
     effective, values = effective_dimension(eigenvalues), np.asarray(eigenvalues, dtype=np.float64)
     distance, residual_std = at_least("distance", distance), at_least("residual_std", residual_std)
-    largest, d, rho = float(values.max()), len(values), positive_float("rho", rho)
+    largest, d, rho = float(values.max()), len(values), moderate("rho", rho)
     condition = largest / float(values.min())
     t, signal = positive_int("steps", steps), float(values.sum()) * distance**2
     spread = (signal + residual_std**2) / (rho * t)

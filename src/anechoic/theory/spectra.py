@@ -52,8 +52,8 @@ class Spectrum:
 
     def transfer(self, omega: ArrayLike) -> Complex:
         """B(omega), of any shape; omega in radians a step."""
-        omega = np.asarray(omega, dtype=np.float64)
-        return transfer(self.noise, away_from_one(omega.ravel())).reshape(omega.shape)
+        flat = finite_array("omega", np.ravel(omega))
+        return transfer(self.noise, away_from_one(flat)).reshape(np.shape(omega))
 
     def power(self, omega: ArrayLike) -> Array:
         """|B(omega)|^2, of any shape: the power spectrum of C^-1 Z for Z of variance 1."""

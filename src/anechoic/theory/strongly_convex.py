@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from anechoic._validate import Array, at_least, positive_float, positive_int
+from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
-from anechoic.strategies import BLT, BandedInverse, HorizonFree, endless, without_horizon
+from anechoic.strategies import BandedInverse, HorizonFree, endless, without_horizon
 from anechoic.theory.multipliers import (
     Basis,
     Complex,
@@ -30,7 +30,7 @@ from anechoic.theory.multipliers import (
     least,
     proven_room,
 )
-from anechoic.theory.optimal import best_blt
+from anechoic.theory.optimal import best_blt, blt_of
 from anechoic.theory.spectra import spectrum
 
 EXCESS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -62,10 +62,10 @@ class StronglyConvex:
     gradient_std: float = 0.0
 
     def __post_init__(self) -> None:
-        smooth = positive_float("smoothness", self.smoothness)
+        smooth = moderate("smoothness", self.smoothness)
         at_least("condition", self.condition, 1.0, remedy="It is L / mu.")
         limit = 2.0 / (smooth * (1.0 + 1.0 / self.condition))
-        if positive_float("learning_rate", self.learning_rate) > limit * (1 + 1e-12):
+        if moderate("learning_rate", self.learning_rate) > limit * (1 + 1e-12):
             raise ValueError(
                 f"learning_rate={self.learning_rate} must be at most 2 / (L + mu) = {limit:.6g}: beyond it"
                 " steps contract no better for any objective of the class."
@@ -262,7 +262,7 @@ def _descent(
     parts = basis(gap, terms, causal)
     points = circle(lambda omega: _reach(gap, omega)[None, :], gap / 64)
     away = away_from_one(points.angles)
-    nearest, _ = best_blt(points, spectrum(start).power(points.angles) ** -2, gap, buffers)
+    nearest, rates, _ = best_blt(points, spectrum(start).power(points.angles) ** -2, gap, buffers)
     weights = np.tile(points.weights, (2 if sigma else 1, 1))
     own = np.full((1, len(away)), sigma, dtype=np.complex128)
     signs = np.where(np.arange(2 * buffers) % 2 == 0, 1.0, -1.0)  # the even ones are decays of C
@@ -286,7 +286,7 @@ def _descent(
         by_rates = (np.conj(by_rate) @ slope).real + by_gamma * (slope.real.sum() + brought)
         return math.log(value), np.cumsum(by_rates[::-1])[::-1] * np.exp(theta) / value
 
-    first = np.log(np.diff(_blt_rates(nearest), prepend=0.0))
+    first = np.log(np.maximum(np.diff(rates, prepend=0.0), 1e-17))
     bounds = [(math.log(gap / 32.0), 3.0)] + [(-40.0, 3.0)] * (2 * buffers - 1)
     found = minimize(
         objective,
@@ -296,14 +296,7 @@ def _descent(
         bounds=bounds,
         options={"maxiter": turns, "ftol": 1e-7, "gtol": 1e-6},
     )
-    decay = np.exp(-np.cumsum(np.exp(found.x)))
-    return [nearest, without_horizon(BLT.from_poles(1, decay[::2], decay[1::2]))]
-
-
-def _blt_rates(strategy: HorizonFree) -> Array:
-    finite = strategy.at(1)
-    both = np.concatenate([np.asarray(finite.decay), np.asarray(finite.inverse_decay)])  # type: ignore[attr-defined]
-    return np.sort(-np.log(both))
+    return [nearest, blt_of(np.cumsum(np.exp(found.x)))]
 
 
 def _reach(gap: float, omega: Array) -> Array:
@@ -312,9 +305,7 @@ def _reach(gap: float, omega: Array) -> Array:
 
 def power_of(problem: StronglyConvex, rho: float, clip_norm: float) -> float:
     """d G^2 / (2 rho): the power of independent noise, summed over coordinates."""
-    return (
-        problem.dimension * positive_float("clip_norm", clip_norm) ** 2 / (2.0 * positive_float("rho", rho))
-    )
+    return problem.dimension * moderate("clip_norm", clip_norm) ** 2 / (2.0 * moderate("rho", rho))
 
 
 def _bound(
