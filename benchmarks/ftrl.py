@@ -108,10 +108,6 @@ class Geometry:
     def sparse(self) -> bool:
         return isinstance(self.domain, theory.Simplex)
 
-    def lifted(self, x: Array) -> Array:
-        """Rows z with z u = x w."""
-        return self.radius * np.concatenate([x, -x], axis=-1) if self.sparse else x
-
     def rate(self, n: int, d: int, noise: float) -> float:
         """What the regret bound would choose: distance over the root of what is added to it in n steps.
 
@@ -148,21 +144,20 @@ def risk(loss: str, margin: Array) -> float:
 
 
 def best_risk(loss: str, geometry: Geometry, x: Array, y: Array) -> float:
-    """Least risk found on the held-out examples themselves: full-batch mirror descent, best iterate."""
-    z, best = geometry.lifted(x), math.inf
-    total, u = np.zeros(z.shape[1]), np.zeros(z.shape[1])
-    for t in range(1500):
-        if geometry.sparse:
-            rate = 4.0 / (geometry.radius * math.sqrt(t + 1))
-            u = theory.mirror_step(total, rate, geometry.potential, geometry.domain)
-        margin = y * (z @ u)
-        if t % 10 == 9:
-            best = min(best, risk(loss, margin))
-        gradient = (slope(loss, margin) * y) @ z / len(z)
-        total = total + gradient
-        if not geometry.sparse:
-            step = u - 6.0 / math.sqrt(t + 1) * gradient
-            u = theory.mirror_step(-step, 1.0, geometry.potential, geometry.domain)
+    """Least risk found on the held-out examples themselves by full-batch descent: best rate, best iterate."""
+    best = math.inf
+    for scale in (6.0,) if not geometry.sparse else (100.0, 400.0, 1600.0, 6400.0):
+        total, w = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+        for t in range(1500):
+            rate = scale / math.sqrt(t + 1)
+            if geometry.sparse:
+                w = theory.l1_step(total, rate, geometry.radius)
+            margin = y * (x @ w)
+            best = min(best, risk(loss, margin)) if t % 10 == 9 else best
+            gradient = (slope(loss, margin) * y) @ x / len(x)
+            total = total + gradient
+            if not geometry.sparse:
+                w = theory.mirror_step(rate * gradient - w, 1.0, geometry.potential, geometry.domain)
     return best
 
 
