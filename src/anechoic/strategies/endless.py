@@ -286,8 +286,8 @@ def series(r: generating.GeneratingFunction | ArrayLike, radius: float | None = 
         return EndlessInverse(r)
     if radius is None:
         raise ValueError(
-            "radius=None: a function needs the radius > 1 in which it is analytic. Without one C = 1/r need not"
-            " be square-summable (it is not for sqrt(1 - x)): damp r, as r((1 - damping) x)."
+            "radius=None: a function needs the radius > 1 in which it is analytic. Without it C = 1/r need"
+            " not be square-summable (it is not for sqrt(1 - x)): damp r, as r((1 - damping) x)."
         )
     return EndlessSeries(r, radius)
 
