@@ -408,7 +408,7 @@ def click() -> Exhibit:
         Panel(
             "Where the loss comes from",
             "frequency ω",
-            "ω γ² |B|² Ψ / π (mean over log ω: loss²)",
+            "ω γ² |B|² Ψ / π, by log ω",
             tuple(Curve(n, omega, omega * p * psi / math.pi) for n, p in powers.items()),
             "xy",
         ),

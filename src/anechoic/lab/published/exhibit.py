@@ -15,7 +15,10 @@ from anechoic._validate import Array
 MOST_ACROSS = 3
 #: Points of a curve in its data; of a longer one every second, third, … is written.
 MOST_POINTS = 600
-_COLOURS = ("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#00838f", "#ad1457", "#8b949e")
+_COLOURS = (
+    *("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#00838f"),
+    *("#ad1457", "#8b949e", "#5d4037", "#9ccc65", "#64b5f6", "#ff8a65", "#212121"),
+)
 
 
 @dataclass(frozen=True, eq=False)
