@@ -197,8 +197,9 @@ def test_no_class_is_worse_than_what_it_contains():
 
 
 @pytest.mark.slow
-def test_no_class_is_worse_in_two_hundred_random_problems():
-    no_class_is_worse_than_what_it_contains(200, seed=7)
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_no_class_is_worse_in_two_hundred_random_problems(seed):
+    no_class_is_worse_than_what_it_contains(20, seed)
 
 
 def test_two_bands_of_the_inverse_are_anti_pgd():

@@ -35,6 +35,8 @@ Complex = NDArray[np.complex128]
 BLOCK = 1 << 21
 # Relative difference of the norm of C by its own closed form and by the integral of 1 / |B|^2.
 AGREEMENT = 1e-6
+# Least 1 - |a| of a mode that float64 tells from one that does not fade.
+SLOWEST = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +112,12 @@ class Spectrum:
             ValueError: if a gap lies outside.
         """
         gaps = finite_array("gaps", gaps)
-        if not (gaps.min() > 0 and gaps.max() < 2):
-            raise ValueError(
-                f"gaps={np.array2string(gaps, threshold=6)} must lie in (0, 2): 1 - a of modes that fade."
-            )
         near = float(np.minimum(gaps, 2.0 - gaps).min())
+        if near < SLOWEST:
+            raise ValueError(
+                f"gaps={np.array2string(gaps, threshold=6)} must lie in (0, 2), {SLOWEST:g} from its ends:"
+                " 1 - a of modes that fade."
+            )
         # a kernel of negative a peaks at the angle pi: panels as narrow everywhere resolve it
         points = self.points(near, widest=math.pi if gaps.max() <= 1.0 else max(4 * near, 1e-3))
         return poisson_means(gaps, points, self.power(points.angles))
