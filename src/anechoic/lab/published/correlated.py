@@ -160,7 +160,7 @@ def figure_3() -> Exhibit:
                 )
             )
         curves = tuple(
-            Curve(label, conditions, np.array(row) / conditions, dashed=i > 2, like=like)
+            Curve(label, conditions, np.array(row) / conditions, dashed=i > 2, points=i == 5, like=like)
             for i, ((label, like), row) in enumerate(zip(lines, np.array(rows).T, strict=True))
         )
         panels.append(
