@@ -64,7 +64,7 @@ def test_the_optimised_noise_is_best_at_every_condition_number(condition, monkey
     """At eta = 1 a damped root has .60 of independent noise, however large kappa is."""
     monkeypatch.setattr(strongly_convex, "DAMPINGS", 5)
     problem = theory.StronglyConvex(condition, learning_rate=1.0)
-    found = theory.optimized_strongly_convex_bound(problem, rho=0.5, turns=1)
+    found = theory.optimized_strongly_convex_bound(problem, rho=0.5, turns=1, terms=8)
     assert found.bound.value < 0.602 * problem.contraction_bound(0.5)
     assert list(found.history) == sorted(found.history, reverse=True)
     assert found.bound.room > 0
