@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 # Squares of numbers below or above these would leave the range of a float64.
 SMALLEST, LARGEST = 1e-140, 1e140
+# Products of several numbers up to this stay in the range of a float64.
+MODERATE = 1e50
 
 Array = NDArray[np.float64]
 
@@ -57,6 +59,27 @@ def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
     number = _real(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name}={value!r} must be a finite number > 0.{_tail(remedy)}")
+    return number
+
+
+def moderate(name: str, value: Any, *, remedy: str = "") -> float:
+    """`value` as a float > 0 whose powers, and products with a few others, stay in the range of floats."""
+    number = positive_float(name, value, remedy=remedy)
+    if not 1.0 / MODERATE <= number <= MODERATE:
+        raise ValueError(
+            f"{name}={value!r} must lie between {1 / MODERATE:g} and {MODERATE:g}, or products leave the"
+            " range of float64: choose other units."
+        )
+    return number
+
+
+def at_least(name: str, value: Any, minimum: float = 0.0, *, remedy: str = "") -> float:
+    """`value` as a float of moderate size >= `minimum`."""
+    number = _real(name, value)
+    if math.isfinite(number) and number > MODERATE:
+        raise ValueError(f"{name}={value!r} must be at most {MODERATE:g}: choose other units.")
+    if not (math.isfinite(number) and number >= minimum):
+        raise ValueError(f"{name}={value!r} must be a finite number >= {minimum:g}.{_tail(remedy)}")
     return number
 
 

@@ -76,6 +76,66 @@ def test_entropy_on_the_simplex():
     assert run.iterates[-1].argmax() == 0
 
 
+def test_a_step_of_ones_own_is_post_processing():
+    """The l_1 ball by both signs of d noisy sums: no noise for 2 d of them, and the clip norm of d."""
+    m = mechanism(Toeplitz.damped(40, 0.05), noise_multiplier=0.3)
+    learner = theory.PrivateFTRL(m, rate=0.3, step=lambda y, rate: theory.l1_step(y, rate, 2.0))
+    run = learner.run(lambda t, w: np.array([0.6, -0.8]), dimension=2, key=KEY)
+    assert np.abs(run.iterates).sum(axis=1).max() <= 2.0 * (1 + 1e-12)
+    assert run.iterates[0] == pytest.approx([0.0, 0.0])
+    assert run.iterates[-1][1] > -run.iterates[-1][0] > 0
+    plain = theory.PrivateFTRL(m, rate=0.3).run(lambda t, w: np.array([0.6, -0.8]), dimension=2, key=KEY)
+    assert run.iterates[-1] == pytest.approx(theory.l1_step(-plain.iterates[-1] / 0.3, 0.3, 2.0))
+
+
+def test_gradients_bounded_in_lq_run_with_exponential_power_noise():
+    """Paper 001's l_p / l_q setting, accounted for all iterates: q = 3, Psi = |w|_1.5^2 / 2."""
+    m = theory.LqMechanism(Toeplitz.damped(30, 0.1), theory.ExponentialPower(3.0, 2.0), norm=1.0)
+    learner = theory.PrivateFTRL(m, rate=0.3, potential=theory.PNorm(1.5), domain=theory.Ball(1.0, 1.5))
+    run = learner.run(lambda t, w: np.array([2.0, 0.0, 2.0, 0.0]), dimension=4, seed=3)
+    assert run.clipped == 1.0  # l_3 norm 2.52
+    assert np.linalg.norm(run.iterates, ord=1.5, axis=1).max() <= 1 + 1e-9
+    assert run.iterates[-1][0] < 0
+    again = learner.run(lambda t, w: np.array([2.0, 0.0, 2.0, 0.0]), dimension=4, seed=3)
+    assert np.abs(again.iterates - run.iterates).max() <= 1e-12
+    rows = m.rows(4, seed=3)
+    free = theory.PrivateFTRL(m, rate=0.3).run(lambda t, w: np.zeros(4), dimension=4, seed=3)
+    assert free.iterates[1:] == pytest.approx(-0.3 * np.cumsum(rows, axis=0))
+    assert 0 < m.epsilon(1e-5, dimension=4) < 20
+    with pytest.raises(ValueError, match="one a step"):
+        learner.run(lambda t, w: np.ones((2, 4)), dimension=4)
+
+
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_the_excess_of_runs_is_below_the_theorem(rate):
+    """|w - 1/2| with noisy signs, 400 runs of 100 steps: average and last iterate, without smoothness."""
+    rng, steps, std = np.random.default_rng(0), 100, 1.0
+    bound, distance = math.sqrt(1 + std**2), math.sqrt(0.125)  # Psi = w^2 / 2 from w_1 = 0
+    eta = distance / (bound * math.sqrt(steps)) if rate is None else rate
+    w, risks = np.zeros(400), []
+    for _ in range(steps):
+        risks.append(np.abs(w - 0.5).mean())
+        w = w - eta * (np.sign(w - 0.5) + std * rng.standard_normal(400))
+    given = {"gradient_bound": bound, "distance": distance, "rate": rate}
+    average, last = theory.average_excess(steps, **given), theory.last_iterate_excess(steps, **given)
+    assert 0.3 * average < np.mean(risks) <= average
+    assert risks[-1] <= last
+    assert last >= average
+
+
+def test_orders_of_paper_001():
+    small = theory.population_risk_orders(10_000, 4, 1.0)
+    assert small["best known"] == pytest.approx(1 / 100)
+    assert theory.population_risk_orders(10_000, 10**6, 1.0)["best known"] == pytest.approx(0.1)
+    assert small["noisy SGD, sampled"] > small["best known"]
+    orders = [
+        theory.anytime_excess(t, gradient_bound=2.0, distance=3.0)
+        / theory.last_iterate_excess(t, gradient_bound=2.0, distance=3.0)
+        for t in (10**3, 10**9)
+    ]
+    assert 0.5 < orders[0] < orders[1] < 2.0  # the same order, up to a constant
+
+
 def simulated_rho(steps, position, rate, beta, shift, noise_std):
     """Exact: states of a quadratic are Gaussian. Moves by shift at `position`; later steps fade it."""
     a = 1 - rate * beta
@@ -114,6 +174,11 @@ def test_the_counterexample_is_exact():
     [
         (lambda m: theory.PrivateFTRL(m, rate=0.0), "rate=0.0"),
         (lambda m: theory.PrivateFTRL(m, rate=1.0, lipschitz=-1.0), "lipschitz=-1.0"),
+        (lambda m: theory.PrivateFTRL(None, rate=1.0), "mechanism=None is no Mechanism"),
+        (
+            lambda m: theory.PrivateFTRL(m, lambda t: 1.0 + t).run(lambda t, w: w, dimension=2),
+            "must not rise",
+        ),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: w, dimension=2, steps=9), "steps=9 exceeds"),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: np.ones(3), dimension=2), "have shape"),
         (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: [np.nan, 1], dimension=2), "not finite"),

@@ -75,6 +75,24 @@ def test_no_quadratic_exceeds_the_bounds(name, period):
     )
 
 
+@pytest.mark.parametrize("keep", [0.3, 0.9, 1.0])
+def test_propositions_4_4_and_4_5_and_their_floors(keep):
+    """Exact runs on quadratics lie below the bounds; Appendix E's floors lie below the last step."""
+    smooth, sigma, steps = 2.0, 3.0, 200
+    displacement, values = np.array([1.0, -2.0, 0.5]), np.array([2.0, 1.0, 0.01])
+    given = {"steps": steps, "smoothness": smooth, "distance": float(np.linalg.norm(displacement))}
+    for name, bound, rate, floor in (
+        ("PGD", theory.pgd_bound, keep / (2 * smooth), lambda r: r * sigma**2 / 8),
+        ("Anti-PGD", theory.anti_pgd_bound, keep / (4 * smooth), lambda r: smooth * r**2 * sigma**2 / 2),
+    ):
+        strategy = theory.named_factorizations(steps)[name]
+        suboptimality, _ = run(strategy, values, rate, sigma, displacement)
+        assert suboptimality.mean() <= bound(**given, rate=rate, sigma=sigma)
+        # one mode of curvature L carries all noise: f = L |x|^2 / 2
+        single, _ = run(strategy, np.array([smooth]), rate, sigma, [1.0])
+        assert single[-1] >= floor(rate) * (1 - 1e-9)
+
+
 def test_a_sampled_run_has_the_exact_gradients():
     strategy, rng = theory.named_factorizations(9)["Chess-PGD"], np.random.default_rng(0)
     values, rate, sigma = np.array([1.0, 0.2]), 0.3, 1.5
@@ -94,6 +112,26 @@ def test_a_sampled_run_has_the_exact_gradients():
         (
             lambda c: theory.nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
             "smoothness=0.0",
+        ),
+        (
+            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=-5.0, sigma=1),
+            "start_gap=-5.0",
+        ),
+        (
+            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=np.nan, sigma=1),
+            "start_gap=nan",
+        ),
+        (
+            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=np.nan, sigma=1),
+            "distance=nan",
+        ),
+        (
+            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=1.0, sigma=-1),
+            "sigma=-1",
+        ),
+        (
+            lambda c: theory.anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0),
+            "rate=0.4 must be at most 0.25",
         ),
         (lambda c: theory.named_factorizations(1), "n=1 must be at least 2"),
     ],

@@ -42,6 +42,33 @@ def test_divergences_against_quadrature(q, order):
     )
 
 
+@pytest.mark.parametrize(
+    ("q", "order", "shift", "exact"),
+    [
+        (8.0, 2.0, 1.0, 15107093.5595),
+        (8.0, 64.0, 1.0, 3.45508390553e18),
+        (2.2, 1.05, 0.01, 1.15881211342e-4),
+        (6.0, 64.0, 0.1, 3251565.9611),
+        (2.5, 1.2, 0.4, 0.248038553713),
+        (2.5, 4.0, 0.001, 5.03525069948e-6),
+    ],
+)
+def test_narrow_peaks_and_kinks_are_resolved_and_rounded_up(q, order, shift, exact):
+    """Quadratures of forty digits by mpmath, split around the peak."""
+    found = theory.ExponentialPower(q, 1.0).divergence(order, shift)
+    assert exact * (1 - 1e-11) <= found <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(("q", "scale"), [(4.0, 1.0), (6.0, 2.0), (8.0, 1.5), (8.0, 30.0)])
+def test_every_power_has_an_account(q, scale):
+    """By all orders at once; those whose integral leaves the range of numbers are not chosen."""
+    noise = theory.ExponentialPower(q, scale)
+    given = {"norm": 1.0, "dimension": 10, "delta": 1e-6}
+    found = theory.lq_epsilon(Identity(8), noise, **given)
+    assert 0 < found <= theory.lq_epsilon(Identity(8), noise, **given, orders=(1.5,))
+    assert found == pytest.approx({1.0: 56.92, 2.0: 55.13, 1.5: 310.06, 30.0: 2.472}[scale], rel=2e-2)
+
+
 @pytest.mark.parametrize(("q", "order"), [(2.0, 4.0), (3.0, 1.2), (5.0, 2.5)])
 def test_divergences_rise_with_the_shift(q, order):
     """Step 3 of the proof: exp((order - 1) phi) is convex in the shift, and least at 0."""
@@ -110,11 +137,18 @@ def test_gaussian_noise_by_norm_comparison():
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: theory.ExponentialPower(1.5, 1.0), ValueError, "q=1.5 must be a finite number >= 2"),
+        (lambda: theory.ExponentialPower(1.5, 1.0), ValueError, "q=1.5 must be a finite number >= 2."),
         (lambda: theory.ExponentialPower(3.0, 0.0), ValueError, "scale=0.0"),
         (lambda: theory.ExponentialPower(3.0, 1.0).divergence(1.0, 1.0), ValueError, "order=1.0 must be"),
         (lambda: theory.ExponentialPower(3.0, 1.0).divergence(2.0, -1.0), ValueError, "shift=-1.0"),
-        (lambda: theory.gaussian_clip_norm(1.0, 1.5, 3), ValueError, "q=1.5 must be at least 2"),
+        (lambda: theory.gaussian_clip_norm(1.0, 1.5, 3), ValueError, "q=1.5 must be a finite number >= 2"),
+        (
+            lambda: theory.lq_epsilon(
+                Identity(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1, orders=()
+            ),
+            ValueError,
+            "is empty",
+        ),
         (
             lambda: theory.lq_epsilon(
                 Tree(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1

@@ -11,6 +11,7 @@ from anechoic.theory import (
     Euclidean,
     PNorm,
     Simplex,
+    l1_step,
     mirror_step,
     optimality_gap,
 )
@@ -49,6 +50,41 @@ def test_two_hundred_random_steps(seed):
         for domain in DOMAINS:
             if allowed(potential, domain):
                 check(potential, domain, rng)
+
+
+def test_steps_of_any_size_carry_a_certificate():
+    """Sums and rates over eight orders of magnitude, all of space included."""
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        potential = POTENTIALS[rng.integers(len(POTENTIALS))]
+        radius = 10 ** rng.uniform(-3, 3)
+        domain = [AllSpace(), Ball(radius), Ball(radius, rng.choice([1.1, 3.0, 10.0])), Box(0.0, radius)][
+            rng.integers(4)
+        ]
+        y = rng.standard_normal(rng.integers(1, 9)) * 10 ** rng.uniform(-4, 4)
+        rate = 10 ** rng.uniform(-4, 4)
+        if isinstance(potential, Entropy) and isinstance(domain, AllSpace):
+            rate = min(rate, 200 / np.abs(y).max())
+        w = mirror_step(y, rate, potential, domain)
+        assert domain.contains(w)
+        scale = np.abs(y).max() * max(1.0, np.abs(w).max()) + max(1.0, np.abs(w).max()) ** 2 / rate
+        assert optimality_gap(w, y, rate, potential, domain) <= 1e-6 * scale
+
+
+def test_the_entropy_does_not_overflow():
+    assert mirror_step([-800.0], 1.0, Entropy(), Box(0.0, 1.0)) == pytest.approx([1.0])
+    assert mirror_step([-800.0, 0.0], 1.0, Entropy(), Ball(2.0)) == pytest.approx([2.0, 0.0], abs=1e-2)
+    with pytest.raises(ValueError, match="range of float64"):
+        mirror_step([-800.0], 1.0, Entropy(), AllSpace())
+
+
+def test_the_step_of_an_l1_ball_is_that_of_both_signs():
+    y, rate, radius = np.array([0.4, -1.0]), 2.0, 1.5
+    w = l1_step(y, rate, radius)
+    assert np.abs(w).sum() <= radius
+    shares = np.exp(-rate * np.array([0.4, -1.0, -0.4, 1.0]))
+    assert w == pytest.approx(radius * (shares[:2] - shares[2:]) / shares.sum())
+    assert l1_step(1e6 * y, rate, radius) == pytest.approx([0.0, radius])
 
 
 def test_a_wrong_point_has_a_gap():

@@ -7,6 +7,7 @@ import pytest
 
 import anechoic as an
 from anechoic import calibrate_endless, theory
+from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies import BandedToeplitz, MixtureRoot, Toeplitz, endless, without_horizon
 from anechoic.theory.mixtures import minimum_phase
@@ -134,6 +135,73 @@ def test_banded_classes_against_a_plain_search(bands):
         assert found.loss <= plain.fun * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.001])
+def test_a_power_that_almost_touches_zero_is_the_best_too(rate):
+    """Three bands for 1/k: the zeros come within 1e-2 of the circle, between the points of a fixed grid."""
+    from scipy.optimize import minimize
+
+    problem = theory.LinearRegression(1 / np.arange(1, 129), rate)
+
+    def squared(rest):
+        c = np.concatenate([[1.0], rest])
+
+        def rows(angles):
+            power = np.abs(np.exp(1j * np.outer(angles, np.arange(3))) @ c) ** 2
+            return (problem.density(np.sin(angles / 2) ** 2) / power)[None, :]
+
+        points = circle(rows, rate / 1024)
+        return float(points.mean(rows(points.angles))[0]) * float(c @ c)
+
+    plain = minimize(squared, [0.9, 0.8], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12})
+    found = theory.banded_noise(problem, bands=3).loss
+    assert found == pytest.approx(math.sqrt(plain.fun), rel=1e-6)
+
+
+def test_banded_classes_are_found_for_any_spectrum():
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        values = 10 ** -rng.uniform(0, rng.uniform(0.1, 6), size=rng.integers(1, 30))
+        problem = theory.LinearRegression(
+            values / values.max(), 10 ** rng.uniform(-4, 0.25), batch_size=math.inf
+        )
+        bands = int(rng.choice([2, 3, 5, 16]))
+        for best in (theory.banded_noise, theory.banded_inverse_noise):
+            losses = [best(problem, bands=b).loss for b in (bands, bands + 1)]
+            assert losses[1] <= losses[0] * (1 + 1e-7)  # the wider class has the narrower
+            assert losses[0] <= theory.independent_noise(problem).loss * (1 + 1e-9)
+
+
+def no_class_is_worse_than_what_it_contains(problems, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(problems):
+        values = 10 ** -rng.uniform(0, rng.uniform(0.1, 8), size=rng.integers(1, 40))
+        rate = 10 ** rng.uniform(-4, math.log10(1.95))
+        problem = theory.LinearRegression(values / values.max(), rate, batch_size=math.inf)
+        best = theory.optimal_noise(problem).loss
+        plain = theory.independent_noise(problem).loss
+        chains = (
+            [theory.damped_noise(problem)],
+            [theory.anti_pgd_noise(problem), theory.banded_inverse_noise(problem, bands=2)],
+            [theory.banded_inverse_noise(problem, bands=b) for b in (2, 8)],
+            [theory.banded_noise(problem, bands=b) for b in (4, 8)],
+            [theory.blt_noise(problem, buffers=b) for b in (1, 2, 3, 6)],
+        )
+        for chain in chains:
+            losses = [plain, *(found.loss for found in chain), best]
+            for outer, inner in zip(losses[1:], losses, strict=False):
+                assert outer <= inner * (1 + 1e-8), (seed, values, rate, losses)
+
+
+def test_no_class_is_worse_than_what_it_contains():
+    no_class_is_worse_than_what_it_contains(3, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_no_class_is_worse_in_two_hundred_random_problems(seed):
+    no_class_is_worse_than_what_it_contains(20, seed)
+
+
 def test_two_bands_of_the_inverse_are_anti_pgd():
     assert theory.banded_inverse_noise(HARMONIC, bands=2).loss == pytest.approx(
         theory.anti_pgd_noise(HARMONIC).loss, rel=1e-9
@@ -148,6 +216,31 @@ def test_spectral_factors():
     assert mirrored == pytest.approx([2.0, 1.0])
     with pytest.raises(ArithmeticError, match="no spectral factor"):
         spectral_factor(np.array([1.0, 0.6]))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        theory.MeanEstimation(1.0),
+        theory.MeanEstimation(1.7),
+        theory.LinearRegression([1.0, 0.9, 0.3, 0.01], 1.9, batch_size=math.inf),
+        theory.LinearRegression(np.linspace(1e-3, 1, 400), 1.9, batch_size=math.inf),
+    ],
+)
+def test_steps_that_overshoot_have_an_optimal_noise(problem):
+    """Their modes alternate, a < 0: the minimum-phase factor is a mixture with positive weights still."""
+    best = theory.optimal_noise(problem)
+    assert best.gap < 1e-6
+    run = best.strategy.at(300)
+    assert run.largest_column_norm() == pytest.approx(best.strategy.limiting_norm, rel=1e-2)
+    finite = an.loss(problem.workload(300), run, an.participation.Single(), kind="max")
+    assert finite == pytest.approx(best.loss, rel=2e-2)
+    inverse = theory.banded_inverse_noise(problem, bands=8)
+    assert inverse.gap < 0.02
+    damped = theory.damped_noise(problem)
+    assert damped.loss <= theory.independent_noise(problem).loss * (1 + 1e-9)
+    if isinstance(problem, theory.MeanEstimation):
+        assert damped.gap < 1e-6
 
 
 def test_many_modes_are_merged_without_loss():
@@ -168,11 +261,10 @@ def test_noise_for_ever_and_for_a_number_of_steps():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: theory.optimal_noise(theory.MeanEstimation(1.5)), "overshoots"),
         (lambda: theory.blt_noise(SMALL, buffers=21), "buffers=21 must be at most 20"),
         (lambda: theory.banded_noise(SMALL, bands=0), "bands=0 must be at least 1"),
         (lambda: theory.banded_noise(SMALL, bands=300), "bands=300 must be at most 256"),
-        (lambda: MixtureRoot([1.0], [1.0]), "strictly between 0 and 1"),
+        (lambda: MixtureRoot([1.0], [1.0]), "strictly between -1 and 1"),
         (lambda: MixtureRoot([1.0, 1.0], [0.5, 0.5]), "distinct"),
         (lambda: MixtureRoot([1.0, 0.0], [0.5, 0.6]), r"weight\[1\]=0.0 must be > 0"),
         (lambda: theory.optimal_noise(SMALL).suboptimality(-1.0), "rho=-1.0"),

@@ -10,7 +10,7 @@ import pytest
 from anechoic import theory
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
-MODULES = ["optimal", "problems", "spectra", "strongly_convex", "suboptimality"]
+MODULES = ["mirror", "optimal", "problems", "spectra", "strongly_convex", "suboptimality"]
 
 
 def test_the_examples_of_the_page_run():

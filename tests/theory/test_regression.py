@@ -98,6 +98,23 @@ def test_the_event_of_theorem_d13_scales_as_stated():
     assert doubled.largest_learning_rate == pytest.approx(found.largest_learning_rate / 4)
 
 
+def test_half_exponential_decay():
+    """The sum over powers settles for the damped root with nu above the rate, and grows without damping."""
+    noise = NOISES["damped"]
+    damping = noise.damping
+    found = [theory.half_exponential_decay(noise, steps=n, decay_rate=damping) for n in (100, 400, 1600)]
+    assert found[1] <= found[2] < 1.001 * found[1]
+    beta = noise.at(30).correlate(np.eye(1, 30)[0])
+    sides = [
+        (np.abs(beta[: t + 1]) * (1 - damping) ** ((t - np.arange(t + 1)) / 2)).sum()
+        / (1 - damping) ** (t / 2)
+        for t in range(30)
+    ]
+    assert theory.half_exponential_decay(noise, steps=30, decay_rate=damping) == pytest.approx(max(sides))
+    slow = [theory.half_exponential_decay(noise, steps=n, decay_rate=0.9) for n in (20, 40)]
+    assert slow[1] > 100 * slow[0]
+
+
 def test_rates_at_the_best_learning_rate():
     independent, damped = theory.finite_time_rates(
         [1.0] * 4, steps=1000, rho=1.0, distance=1.0, residual_std=0.0
@@ -114,6 +131,18 @@ def test_rates_at_the_best_learning_rate():
         (
             lambda p, n: theory.regression_bounds(p, n, rho=1.0, fourth_moment=11.0),
             "must be below 1 / fourth",
+        ),
+        (
+            lambda p, n: theory.regression_bounds(p, n, rho=1.0, fourth_moment=np.nan),
+            "fourth_moment=nan",
+        ),
+        (
+            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=np.nan, residual_std=0.0),
+            "distance=nan",
+        ),
+        (
+            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=1.0, residual_std=-1.0),
+            "residual_std=-1.0",
         ),
         (
             lambda p, n: theory.regression_bounds(

@@ -102,6 +102,12 @@ def test_what_has_no_spectrum_is_refused(make, error, words):
         theory.spectrum(make())
 
 
+@pytest.mark.parametrize("gaps", [[0.0], [3.0], [np.nan], [2.0, 0.1]])
+def test_modes_that_do_not_fade_have_no_exposure(gaps):
+    with pytest.raises(ValueError, match="gaps"):
+        theory.spectrum(NOISES["damped"]).exposure(gaps)
+
+
 def test_a_non_minimum_phase_inverse_is_refused_where_it_is_made():
     with pytest.raises(ValueError, match="zero in the closed unit disc"):
         theory.spectrum(without_horizon(BandedInverse(2, [1.0, -2.0])))

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 
 POINTS = 12
-TOLERANCE = 1e-13  # of the mean, for each panel
+TOLERANCE = 1e-13  # of the mean of the modulus, for each panel
 DEEPEST = 60  # halvings
+MOST = 1 << 13  # panels that wait to be halved: more of them are rounding that no halving resolves
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +83,25 @@ def circle(functions: Callable[[Array], Array], finest: float, *, widest: float 
     angles, sums = evaluate(starts, widths)
     kept_angles: list[Array] = []
     kept_weights: list[Array] = []
-    total = sums.sum(axis=1)
+    total = np.abs(sums).sum(axis=1)
     for _ in range(DEEPEST):
+        if len(starts) > MOST or not np.isfinite(total).all():
+            break
         halves = np.stack([starts, starts + widths / 2], axis=1).ravel()
         half_widths = np.repeat(widths / 2, 2)
         half_angles, half_sums = evaluate(halves, half_widths)
         both = half_sums.reshape(len(sums), -1, 2).sum(axis=2)
-        total = total + (both - sums).sum(axis=1)
+        total = total + (np.abs(both) - np.abs(sums)).sum(axis=1)
         done = (np.abs(both - sums) <= TOLERANCE * np.abs(total)[:, None]).all(axis=0)
         kept_angles.append(angles[done].ravel())
         kept_weights.append(np.outer(widths[done], w).ravel())
         if done.all():
-            break
+            order = np.argsort(all_angles := np.concatenate(kept_angles))
+            return Circle(all_angles[order], np.concatenate(kept_weights)[order] / math.pi)
         again = np.repeat(~done, 2)
         starts, widths, angles = halves[again], half_widths[again], half_angles[again]
         sums = half_sums[:, again]
-    else:
-        raise ArithmeticError(
-            f"a mean over the unit circle does not settle after {DEEPEST} halvings of an interval near the"
-            f" angle {float(starts[0]):.6g}: a zero or a pole is too near to the circle. Damp it."
-        )
-    order = np.argsort(all_angles := np.concatenate(kept_angles))
-    return Circle(all_angles[order], np.concatenate(kept_weights)[order] / math.pi)
+    raise ArithmeticError(
+        f"a mean over the unit circle does not settle near the angle {float(starts[0]):.6g}: a zero or a pole"
+        " is too near to the circle, or numbers leave the range of float64. Damp it."
+    )

@@ -26,13 +26,14 @@ ROUNDING = 1e-10  # relative excess that covers the quadrature (12 points an oct
 class MixtureRoot(HorizonFree):
     """C(x)^2 = sum_j weight_j / (1 - decay_j x), without horizon; one decay gives the damped square root.
 
-    C is the root of a Stieltjes function, so that its coefficients are moments of a positive measure on
-    (0, max decay]: they are positive and fall, and one participation has the norm of the first column.
-    Its zeros and branch points are real and beyond 1, so that noise and sensitivity stay bounded.
+    Where all decays are positive C is the root of a Stieltjes function: its coefficients are moments of a
+    positive measure on (0, max decay], so that they are positive and fall. One participation has the norm of
+    the first column. The zeros and branch points are real and of modulus above 1, so that noise and
+    sensitivity stay bounded.
 
     Args:
         weight: shape (d,), > 0; scaled to sum 1, so that c_0 = 1.
-        decay: shape (d,), in (0, 1), pairwise distinct.
+        decay: shape (d,), in (-1, 1), pairwise distinct.
 
     Raises:
         ValueError: if an entry is out of range, or two decays are equal.
@@ -44,9 +45,9 @@ class MixtureRoot(HorizonFree):
     def __post_init__(self) -> None:
         decay = finite_array("decay", self.decay)
         weight = finite_array("weight", self.weight, length=len(decay))
-        if decay.min() <= 0 or decay.max() >= 1 or len(np.unique(decay)) < len(decay):
+        if np.abs(decay).max() >= 1 or len(np.unique(decay)) < len(decay):
             raise ValueError(
-                f"decay={np.array2string(decay, threshold=6)} must be distinct numbers strictly between 0"
+                f"decay={np.array2string(decay, threshold=6)} must be distinct numbers strictly between -1"
                 " and 1: add the weights of equal ones; with a decay of 1, C is not square-summable."
             )
         if weight.min() <= 0:
@@ -64,15 +65,17 @@ class MixtureRoot(HorizonFree):
     def mixture(self, n: int) -> Array:
         """First n coefficients of C^2: the workload of which C is the square root, shape (n,)."""
         weight, decay = self._parts
-        out, rates = np.empty(positive_int("n", n)), np.log(decay)
+        out = np.empty(positive_int("n", n))
         step = max(1, BLOCK // len(decay))
         for start in range(0, n, step):
-            t = np.arange(start, min(n, start + step))
-            out[start : start + step] = np.exp(np.outer(t, rates)) @ weight
+            t = np.arange(start, min(n, start + step))[:, None]
+            out[start : start + step] = decay**t @ weight
         return out
 
     def at(self, n: int) -> Toeplitz:
         root = toeplitz.sqrt(self.mixture(n), n)
+        if self._parts[1].min() < 0:
+            return Toeplitz(n, root)
         # rounding must not hide that they fall and stay positive: theorems of sensitivity ask for it
         return Toeplitz(n, np.minimum.accumulate(np.maximum(root, 0.0)))
 
@@ -85,7 +88,7 @@ class MixtureRoot(HorizonFree):
             over = gap[:, None] + decay[:, None] * away_from_one(angles)  # 1 - decay x
             return np.abs(weight @ (1.0 / over))[None, :]
 
-        points = circle(modulus, float(gap.min()) / 4)
+        points = circle(modulus, float(np.minimum(gap, 2.0 - gap).min()) / 4)
         return math.sqrt(float(points.mean(modulus(points.angles))[0])) * (1.0 + ROUNDING)
 
     def describe(self) -> str:

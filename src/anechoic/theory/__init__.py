@@ -4,13 +4,24 @@ A learning problem (`LinearRegression`, `MeanEstimation`) has modes; noise meets
 reads strategies, noise and mechanisms, and nothing reads it.
 """
 
-from anechoic.theory.ftrl import FTRLRun, PrivateFTRL, contraction_rho, last_iterate_rho
+from anechoic.theory.ftrl import (
+    FTRLRun,
+    PrivateFTRL,
+    anytime_excess,
+    average_excess,
+    contraction_rho,
+    last_iterate_excess,
+    last_iterate_rho,
+    population_risk_orders,
+)
 from anechoic.theory.gradient_descent import (
     RestartTerms,
+    anti_pgd_bound,
     convex_bound,
     gradient_norms,
     named_factorizations,
     nonconvex_bound,
+    pgd_bound,
     restart_terms,
 )
 from anechoic.theory.learning import (
@@ -21,7 +32,7 @@ from anechoic.theory.learning import (
     realizable_convex_risk,
     smallest_toeplitz_risk,
 )
-from anechoic.theory.lq_noise import ExponentialPower, gaussian_clip_norm, lq_epsilon
+from anechoic.theory.lq_noise import ExponentialPower, LqMechanism, gaussian_clip_norm, lq_epsilon
 from anechoic.theory.mirror import (
     AllSpace,
     Ball,
@@ -31,6 +42,7 @@ from anechoic.theory.mirror import (
     Euclidean,
     PNorm,
     Simplex,
+    l1_step,
     mirror_step,
     optimality_gap,
 )
@@ -52,6 +64,7 @@ from anechoic.theory.regression import (
     clipping_probability,
     finite_time_bound,
     finite_time_rates,
+    half_exponential_decay,
     regression_bounds,
     theorem_d13,
 )
@@ -94,16 +107,19 @@ __all__ = [
     "TheoremD13",
     "clipping_probability",
     "finite_time_bound",
+    "half_exponential_decay",
     "optimized_strongly_convex_bound",
     "regression_bounds",
     "strongly_convex_bound",
     "theorem_d13",
     # gradient descent with any factorisation
     "RestartTerms",
+    "anti_pgd_bound",
     "convex_bound",
     "gradient_norms",
     "named_factorizations",
     "nonconvex_bound",
+    "pgd_bound",
     "restart_terms",
     # private convex optimisation
     "AllSpace",
@@ -114,15 +130,21 @@ __all__ = [
     "Euclidean",
     "ExponentialPower",
     "FTRLRun",
+    "LqMechanism",
     "PNorm",
     "PrivateFTRL",
     "Simplex",
+    "anytime_excess",
+    "average_excess",
     "contraction_rho",
     "gaussian_clip_norm",
+    "l1_step",
+    "last_iterate_excess",
     "last_iterate_rho",
     "lq_epsilon",
     "mirror_step",
     "optimality_gap",
+    "population_risk_orders",
     # orders
     "finite_time_rates",
     "convex_risk",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic import workloads
-from anechoic._validate import Array, positive_float, positive_int
+from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.losses import error
 from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Strategy, Tree
 from anechoic.theory.problems import LinearRegression
@@ -107,8 +107,9 @@ def nonconvex_bound(
     Raises:
         ValueError: if an argument is out of range.
     """
-    smoothness = positive_float("smoothness", smoothness)
+    smoothness = moderate("smoothness", smoothness)
     period = positive_int("period", period, minimum=4, remedy="The theorem has gamma <= 1 / (4 L).")
+    start_gap, sigma = at_least("start_gap", start_gap), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), 1.0 / (smoothness * period)
     noise = 4.0 * (rate * smoothness) ** 2 * terms.within + 40.0 * rate * smoothness * terms.across
     return (8.0 * start_gap / rate + sigma**2 * noise) / (strategy.n + 1)
@@ -133,8 +134,9 @@ def convex_bound(
     Raises:
         ValueError: if an argument is out of range.
     """
-    smoothness = positive_float("smoothness", smoothness)
+    smoothness = moderate("smoothness", smoothness)
     positive_int("steps", strategy.n, minimum=2)
+    distance, sigma = at_least("distance", distance), at_least("sigma", sigma)
     terms, rate = restart_terms(strategy, period), convex_rate(strategy.n, smoothness, period)
     noise = smoothness * rate * terms.within + terms.across + terms.last
     return 4.0 * (distance**2 / rate + 3.0 * rate * sigma**2 * noise) / (strategy.n + 1)
@@ -143,6 +145,42 @@ def convex_bound(
 def convex_rate(steps: int, smoothness: float, period: int) -> float:
     """gamma = 1 / (8 L tau log2 T), of `convex_bound`."""
     return 1.0 / (8.0 * smoothness * period * max(1.0, math.log2(steps)))
+
+
+def pgd_bound(*, steps: int, smoothness: float, rate: float, distance: float, sigma: float) -> float:
+    """Proposition 4.4 with its constants: |x_0 - x*|^2 / (gamma (T + 1)) + gamma sigma^2, B = S.
+
+    Mean over t <= T of E f(x_t) - f* for convex, L-smooth f and independent noise of E|z|^2 <= sigma^2.
+
+    Args:
+        steps: T, >= 1.
+        smoothness: L, > 0.
+        rate: gamma, > 0, at most 1 / (2 L).
+        distance: |x_0 - x*|, >= 0.
+        sigma: >= 0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    start = _start(steps, smoothness, rate, distance, 2.0)
+    return start + rate * at_least("sigma", sigma) ** 2
+
+
+def anti_pgd_bound(*, steps: int, smoothness: float, rate: float, distance: float, sigma: float) -> float:
+    """Proposition 4.5 with its constants: 2 |x_0 - x*|^2 / (gamma (T + 1)) + 4 L gamma^2 sigma^2, B = I.
+
+    For gamma at most 1 / (4 L), as the proof in Appendix D needs (printed: 1 / (2 L), errata P17).
+    Arguments as for `pgd_bound`.
+    """
+    start = _start(steps, smoothness, rate, distance, 4.0)
+    return 2.0 * start + 4.0 * smoothness * rate**2 * at_least("sigma", sigma) ** 2
+
+
+def _start(steps: int, smoothness: float, rate: float, distance: float, factor: float) -> float:
+    steps, limit = positive_int("steps", steps), 1.0 / (factor * moderate("smoothness", smoothness))
+    if moderate("rate", rate) > limit * (1.0 + 1e-12):
+        raise ValueError(f"rate={rate} must be at most {limit:.6g} = 1 / ({factor:g} smoothness).")
+    return at_least("distance", distance) ** 2 / (rate * (steps + 1))
 
 
 def named_factorizations(n: int) -> dict[str, Strategy]:

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, finite_array, fraction, positive_float, positive_int
+from anechoic._validate import Array, finite_array, fraction, moderate, positive_int
 
 
 def convex_risk(n: int, dimension: int, epsilon: float) -> float:
@@ -139,7 +139,7 @@ def smallest_toeplitz_risk(eigenvalues: ArrayLike, learning_rate: float, mu: flo
 
 
 def _problem(n: int, dimension: int, epsilon: float) -> tuple[int, int, float]:
-    return positive_int("n", n), positive_int("dimension", dimension), positive_float("epsilon", epsilon)
+    return positive_int("n", n), positive_int("dimension", dimension), moderate("epsilon", epsilon)
 
 
 def _eigenvalues(values: ArrayLike) -> Array:
@@ -154,10 +154,10 @@ def _eigenvalues(values: ArrayLike) -> Array:
 
 
 def _regression(eigenvalues: ArrayLike, learning_rate: float, mu: float) -> tuple[Array, float, float]:
-    values, eta = _eigenvalues(eigenvalues), positive_float("learning_rate", learning_rate)
+    values, eta = _eigenvalues(eigenvalues), moderate("learning_rate", learning_rate)
     if eta * float(values.max()) >= 1:
         raise ValueError(
             f"learning_rate={eta} must be below 1 / max(eigenvalues) = {1 / float(values.max())}: the"
             " bounds are those of small learning rates."
         )
-    return values, eta, positive_float("mu", mu)
+    return values, eta, moderate("mu", mu)

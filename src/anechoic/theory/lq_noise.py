@@ -14,22 +14,23 @@ from a sign: docs/errata.md, P3. With the sign right its proof gives `Exponentia
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from scipy.special import gamma
 
-from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic._validate import Array, at_least, fraction, moderate, positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import Strategy
 
 ORDERS = (1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
-GRID = 40  # shifts at which phi is computed for its envelope
-SMALLEST = 1e-4  # smallest of them over the largest, as v = |u|^q
-PANELS, POINTS = 32, 16
+FINE, MOST = 0.04, 4000  # steps of log |u|^q at which phi is computed for its envelope, and how many at most
+SMALLEST = 1e-4  # smallest |u|^q of them over the largest
+PANELS, POINTS = 16, 16  # on each side of the peak
 DROP = 60.0  # fall of the log integrand at the ends of the integral
+ROUNDED, FLOOR = 1e-9, 1e-14  # what covers the quadrature, relative and absolute
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,8 @@ class ExponentialPower:
     scale: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.q) and self.q >= 2.0):
-            raise ValueError(
-                f"q={self.q} must be a finite number >= 2: gradients of an l_p learner, 1 < p <= 2."
-            )
-        positive_float("scale", self.scale)
+        at_least("q", self.q, 2.0, remedy="These are gradients of an l_p learner, 1 < p <= 2.")
+        moderate("scale", self.scale)
 
     @property
     def std(self) -> float:
@@ -67,37 +65,42 @@ class ExponentialPower:
     def divergence(self, order: float, shift: float) -> float:
         """phi: the Renyi divergence of order alpha > 1 of one coordinate moved by `shift` >= 0 from itself.
 
-        (1 / (alpha - 1)) log of the integral of exp(-alpha |x - u|^q + (alpha - 1) |x|^q), by Gauss-Legendre
-        panels around its peak; relative error about 1e-10.
+        (1 / (alpha - 1)) log of the integral of exp(-alpha |x - u|^q + (alpha - 1) |x|^q), which rises to one
+        peak, by Gauss-Legendre panels on both sides of it; relative error below 1e-9, and rounded up by that.
+        Infinite where the integral leaves the range of float64.
         """
-        order = _order(order)
-        if not shift >= 0:
-            raise ValueError(f"shift={shift} must be >= 0.")
-        u, q = shift / self.scale, self.q
-        if u == 0.0:
-            return 0.0
+        return float(self._divergences(_order(order), np.array([at_least("shift", shift)]))[0])
 
-        def log_integrand(x: Array) -> Array:
-            return -order * np.abs(x - u) ** q + (order - 1.0) * np.abs(x) ** q
+    def _divergences(self, order: float, shifts: Array) -> Array:
+        """phi at each of `shifts`, in units of the peak: x = peak (1 + s), x - u = peak (ratio + s)."""
+        u, q = shifts[:, None] / self.scale, self.q
+        log_ratio = math.log1p(-1.0 / order) / (q - 1.0)
+        ratio, step = math.exp(log_ratio), -math.expm1(log_ratio)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            peak = u / step
+            height = (order - 1.0) * peak**q
 
-        # the peak beyond u, where alpha (x - u)^(q-1) = (alpha - 1) x^(q-1)
-        peak = u / -math.expm1(math.log1p(-1.0 / order) / (q - 1.0))
-        top = float(log_integrand(np.array([peak]))[0])
-        low, high, step = min(0.0, peak - 1.0), peak + 1.0, 1.0
-        while float(log_integrand(np.array([low]))[0]) > top - DROP:
-            low -= step
-            step *= 1.5
-        step = 1.0
-        while float(log_integrand(np.array([high]))[0]) > top - DROP:
-            high += step
-            step *= 1.5
-        edges = np.unique(np.concatenate([np.linspace(low, high, PANELS + 1), np.clip([0.0, u], low, high)]))
-        nodes, weights = leggauss(POINTS)
-        width = np.diff(edges)[:, None] / 2.0
-        x = edges[:-1, None] + width * (1.0 + nodes)
-        total = float((np.exp(log_integrand(x) - top) * width * weights).sum())
-        mass = 2.0 * math.gamma(1.0 + 1.0 / q)
-        return max(0.0, (top + math.log(total / mass)) / (order - 1.0))
+            def fall(s: Array) -> Array:
+                return np.asarray(height * (_bent(s, q) - ratio * _bent(s / ratio, q)))
+
+            size = (2.0 * DROP) ** (1.0 / q) * (1.0 + 1.0 / np.maximum(peak, 1e-300))  # beyond every end
+            low, high = (_end(fall, side * size) for side in (-1.0, 1.0))
+            # finer around x = 0 and x = u, where only q derivatives exist
+            graded = (high - low) / PANELS * np.outer([-1.0, 1.0], 4.0 ** -np.arange(7.0)).ravel()
+            kinks = np.clip(np.concatenate([graded - 1.0, graded - ratio], axis=1), low, high)
+            both = [low * np.linspace(1.0, 0.0, PANELS + 1), high * np.linspace(0.0, 1.0, PANELS + 1), kinks]
+            edges = np.sort(np.concatenate(both, axis=1), axis=1)
+            width = np.diff(edges)[:, :, None] / 2.0
+            s = (edges[:, :-1, None] + width * (1.0 + leggauss(POINTS)[0])).reshape(len(u), -1)
+            inside = np.exp(fall(s)).reshape(*width.shape[:2], POINTS) @ leggauss(POINTS)[1]
+            total = (inside * width[:, :, 0]).sum(axis=1) * peak[:, 0]
+            found = (
+                (order - 1.0) * u[:, 0] * peak[:, 0] ** (q - 1.0)
+                + np.log(total / (2.0 * math.gamma(1.0 + 1.0 / q)))
+            ) / (order - 1.0)
+        found = np.where(np.isfinite(found) & np.isfinite(height[:, 0]), found, np.inf)
+        raised = np.maximum(0.0, found) * (1.0 + ROUNDED) + FLOOR / (order - 1.0)
+        return np.where(shifts > 0, raised, 0.0)
 
     def worst_divergence(self, order: float, norm: float, dimension: int) -> float:
         """An upper bound of the divergence over all shifts of l_q norm at most `norm`.
@@ -105,20 +108,26 @@ class ExponentialPower:
         phi rises, so that its value at the next point of a grid bounds it between points; of that staircase
         the concave envelope in v = |u|^q is taken at norm^q / d, d times.
         """
-        norm, d = positive_float("norm", norm), positive_int("dimension", dimension)
-        share = norm**self.q / d
-        v = norm**self.q * np.concatenate([[0.0], np.geomspace(min(SMALLEST, 0.1 / d), 1.0, GRID)])
-        v = np.unique(np.concatenate([v, [share]]))
-        values = np.array([self.divergence(order, float(x) ** (1.0 / self.q)) for x in v])
-        # points (v_i, phi(v_{i+1})) and, at 0, 0 itself: a coordinate that is not moved costs nothing
-        corners = [(0.0, 0.0), *zip(v[:-1], values[1:], strict=True), (float(v[-1]), float(values[-1]))]
-        best = 0.0
-        for x0, y0 in corners:
-            for x1, y1 in corners:
-                if x0 <= share <= x1:
-                    weight = 0.0 if x1 == x0 else (share - x0) / (x1 - x0)
-                    best = max(best, (1.0 - weight) * y0 + weight * y1)
-        return float(d * best)
+        norms = np.array([moderate("norm", norm)])
+        return float(self._worst(_order(order), norms, positive_int("dimension", dimension))[0])
+
+    def _worst(self, order: float, norms: Array, d: int) -> Array:
+        """`worst_divergence` for norms that rise, from one table of phi and one hull that grows with them."""
+        smallest, largest = norms[0] * min(SMALLEST, 0.1 / d) ** (1.0 / self.q), norms[-1]
+        count = int(min(MOST, math.ceil(self.q * math.log(largest / smallest) / FINE))) + 2
+        shifts = np.geomspace(smallest, largest, count)
+        values, v = self._divergences(order, shifts), (shifts / largest) ** self.q
+        # corners (v_i, phi(v_{i+1})) and, at 0, 0 itself: a coordinate that is not moved costs nothing
+        corners = [(0.0, 0.0), (0.0, float(values[0])), *zip(v[:-1], values[1:], strict=True)]
+        hull: list[tuple[float, float]] = []
+        out, at = np.empty(len(norms)), 0
+        for i, most in enumerate((norms / largest) ** self.q):
+            while at < len(corners) and corners[at][0] <= most:
+                _extend(hull, corners[at])
+                at += 1
+            x, y = zip(*hull, strict=True)
+            out[i] = d * float(np.interp(most / d, x, y)) if math.isfinite(y[-1]) else math.inf
+        return out
 
     def lemma_c1(self, order: float, norm: float, dimension: int) -> float:
         """2^(q-1) (a/scale)^q - d log(alpha - (alpha-1) 2^(q-1)) / (q (alpha-1)): Lemma C.1, its sign right.
@@ -131,7 +140,7 @@ class ExponentialPower:
         if inside <= 0.0:
             return math.inf
         rest = positive_int("dimension", dimension) * math.log(inside) / (self.q * (order - 1.0))
-        return float(power * (positive_float("norm", norm) / self.scale) ** self.q - rest)
+        return float(power * (moderate("norm", norm) / self.scale) ** self.q - rest)
 
 
 def lq_epsilon(
@@ -163,19 +172,53 @@ def lq_epsilon(
     delta = fraction("delta", delta)
     if strategy.rows != strategy.n:
         raise UnsupportedError(f"{strategy.describe()} is not square: take a square strategy.")
+    norm, d = moderate("norm", norm), positive_int("dimension", dimension)
+    if not len(orders):
+        raise ValueError("orders=() is empty: give at least one order > 1.")
     dense = np.abs(strategy.to_dense())
-    sizes, places = np.unique(np.round(dense[dense > 0], 12), return_inverse=True)
-    lookup = np.zeros(dense.shape, dtype=int)
-    lookup[dense > 0] = places
-    best = math.inf
-    for order in orders:
-        order = _order(order)
-        # rounded up beyond the rounding that grouped them
-        each = np.array([noise.worst_divergence(order, float(c + 1e-12) * norm, dimension) for c in sizes])
-        total = float(np.where(dense > 0, each[lookup], 0.0).sum(axis=0).max())
+    # rounded up beyond the rounding that groups them
+    sizes, places = np.unique(np.round(dense[dense > 0], 12) + 1e-12, return_inverse=True)
+    each, best = np.zeros(dense.shape), math.inf
+    for order in map(_order, orders):
+        each[dense > 0] = noise._worst(order, sizes * norm, d)[places]
+        total = float(each.sum(axis=0).max())
         epsilon = total + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / (order - 1.0)
         best = min(best, max(0.0, epsilon))
     return best
+
+
+@dataclass(frozen=True, eq=False)
+class LqMechanism:
+    """C^-1 Z with `ExponentialPower` rows Z, for `PrivateFTRL` with gradients clipped in l_q, one a step.
+
+    For experiments: draws come from NumPy's generator, not from the keyed one of `Mechanism`.
+
+    Args:
+        strategy: C, of n steps, square; its dense matrix is made for `epsilon`.
+        noise: of one coordinate.
+        norm: > 0: contributions are clipped to this l_q norm.
+    """
+
+    strategy: Strategy
+    noise: ExponentialPower
+    norm: float
+
+    def __post_init__(self) -> None:
+        moderate("norm", self.norm)
+
+    @property
+    def steps(self) -> int:
+        """n."""
+        return self.strategy.n
+
+    def epsilon(self, delta: float, *, dimension: int) -> float:
+        """`lq_epsilon` of what is released, all iterates together."""
+        return lq_epsilon(self.strategy, self.noise, norm=self.norm, dimension=dimension, delta=delta)
+
+    def rows(self, dimension: int, *, seed: int | None = None) -> Array:
+        """Noise to be added to the clipped gradients, shape (n, dimension); None takes a fresh seed."""
+        z = self.noise.sample((self.strategy.rows, dimension), np.random.default_rng(seed))
+        return np.asarray(self.strategy.correlate(z))
 
 
 def gaussian_clip_norm(norm: float, q: float, dimension: int) -> float:
@@ -183,12 +226,44 @@ def gaussian_clip_norm(norm: float, q: float, dimension: int) -> float:
 
     With it as clip norm every `Mechanism` protects gradients that are bounded in l_q, by Gaussian noise.
     """
-    if not q >= 2.0:
-        raise ValueError(f"q={q} must be at least 2: below, the 2-norm is no larger than the q-norm.")
-    return float(positive_float("norm", norm) * positive_int("dimension", dimension) ** (0.5 - 1.0 / q))
+    at_least("q", q, 2.0, remedy="Below, the 2-norm is no larger than the q-norm.")
+    return float(moderate("norm", norm) * positive_int("dimension", dimension) ** (0.5 - 1.0 / q))
 
 
 def _order(order: float) -> float:
-    if not (math.isfinite(order) and order > 1.0):
+    if not at_least("order", order, 1.0) > 1.0:
         raise ValueError(f"order={order} must be a finite number > 1.")
     return float(order)
+
+
+def _bent(s: Array, q: float) -> Array:
+    """|1 + s|^q - 1 - q s, without cancellation near s = 0."""
+    near = np.where(np.abs(s) * q < 0.5, s, 0.0)
+    term = 0.5 * q * (q - 1.0) * near**2
+    series = np.zeros_like(s)
+    for k in range(3, 20):
+        series += term
+        term = term * near * ((q - k + 1.0) / k)
+    return np.asarray(np.where(near == s, series, np.abs(1.0 + s) ** q - 1.0 - q * s))
+
+
+def _end(fall: Callable[[Array], Array], far: Array) -> Array:
+    """Where `fall` reaches -DROP between 0 and `far`, to 1e-3 of itself and beyond it."""
+    low, high = np.log(np.abs(far)) - 700.0, np.log(np.abs(far))
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        inside = fall(np.sign(far) * np.exp(middle)) > -DROP
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return np.asarray(np.sign(far) * np.exp(high))
+
+
+def _extend(hull: list[tuple[float, float]], point: tuple[float, float]) -> None:
+    """Add a point on the right of an upper concave hull."""
+    while hull and hull[-1][0] == point[0]:
+        hull.pop()
+    while len(hull) > 1:
+        (x0, y0), (x1, y1) = hull[-2:]
+        if (y1 - y0) * (point[0] - x0) > (point[1] - y0) * (x1 - x0):
+            break
+        hull.pop()
+    hull.append(point)

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from anechoic._validate import Array, finite_array, positive_float
+from anechoic._validate import Array, at_least, finite_array, moderate
 
 HALVINGS = 64  # of an interval of log t, for all coordinates at once
 INSIDE = 1e-12  # relative excess over a radius that is rounding
+LOG_LARGEST = 709.0  # e to this power is a float64
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class PNorm:
     p: float
 
     def __post_init__(self) -> None:
-        p = positive_float("p", self.p)
+        p = moderate("p", self.p)
         if not 1.0 < p <= 2.0:
             raise ValueError(
                 f"p={p} must lie in (1, 2]: |w|_p^2 / 2 is strongly convex in its own norm there only."
@@ -74,7 +75,12 @@ class AllSpace(Domain):
     """No constraint (w >= 0 for the entropy)."""
 
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
-        return respond(y, 0.0, 2.0)
+        w = respond(y, 0.0, 2.0)
+        if not float(np.abs(w).max()) < math.exp(LOG_LARGEST):
+            raise ValueError(
+                "the step leaves the range of float64: take a smaller rate, or a bounded domain."
+            )
+        return w
 
     def contains(self, w: Array) -> bool:
         return True
@@ -96,8 +102,8 @@ class Ball(Domain):
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        positive_float("radius", self.radius)
-        if not (math.isfinite(self.p) and self.p > 1.0):
+        moderate("radius", self.radius)
+        if not at_least("p", self.p, -math.inf) > 1.0:
             raise ValueError(f"p={self.p} must be a finite number > 1; a Box is the ball of p = inf.")
 
     def _norm(self, w: Array) -> float:
@@ -109,9 +115,9 @@ class Ball(Domain):
             return w
 
         def excess(log_mu: float) -> float:
-            return self._norm(respond(y, math.exp(log_mu), self.p)) / self.radius - 1.0
+            return self._norm(respond(y, _exp(log_mu), self.p)) / self.radius - 1.0
 
-        w = respond(y, math.exp(_falling_root(excess, 0.0)), self.p)
+        w = respond(y, _exp(_falling_root(excess, 0.0)), self.p)
         return w * min(1.0, self.radius / self._norm(w))
 
     def contains(self, w: Array) -> bool:
@@ -133,7 +139,8 @@ class Box(Domain):
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        at_least("low", self.low, -math.inf)
+        if not self.low < at_least("high", self.high, -math.inf):
             raise ValueError(f"low={self.low}, high={self.high}: low must be below high, both finite.")
 
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
@@ -157,7 +164,7 @@ class Simplex(Domain):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive_float("radius", self.radius)
+        moderate("radius", self.radius)
 
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
         def weights(level: float) -> Array:
@@ -201,8 +208,33 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
         >>> mirror_step([3.0, 4.0], 1.0, Euclidean(), Ball(1.0)).round(6).tolist()
         [-0.6, -0.8]
     """
+    y, rate = finite_array("y", y), moderate("rate", rate)
+    at_least("largest |y|", float(np.abs(y).max()))
+    with np.errstate(over="ignore"):
+        return _step(y, rate, potential, domain)
+
+
+def l1_step(y: ArrayLike, rate: float, radius: float) -> Array:
+    """The step in |w|_1 <= radius with the entropy of both signs: w = u - v, (u, v) in a simplex of 2 d.
+
+    It is the step of EG+- (Kivinen and Warmuth 1997). As post-processing of noisy sums of d entries it needs
+    no noise for 2 d of them, and gradients keep their clip norm: ``PrivateFTRL(…, step=…)``.
+
+    Args:
+        y: shape (d,), a sum of gradients.
+        rate: eta, > 0.
+        radius: > 0.
+
+    Example:
+        >>> l1_step([3.0, -4.0], 100.0, 2.0).round(6).tolist()
+        [-0.0, 2.0]
+    """
     y = finite_array("y", y)
-    rate = positive_float("rate", rate)
+    both = mirror_step(np.concatenate([y, -y]), rate, Entropy(), Simplex(radius))
+    return both[: len(y)] - both[len(y) :]
+
+
+def _step(y: Array, rate: float, potential: Potential, domain: Domain) -> Array:
     if isinstance(potential, Entropy):
         if isinstance(domain, Box) and domain.low < 0:
             raise ValueError(f"low={domain.low} must be >= 0: the entropy is defined for w >= 0 only.")
@@ -219,7 +251,7 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
         return domain.separable(lambda z, mu, r: _power_response(z, scale, p, mu, r), y)
 
     zero = np.zeros(len(y))
-    if domain.contains(zero) and not y.any():
+    if domain.contains(zero) and domain.support(y) >= 0.0:
         return zero
     if isinstance(domain, AllSpace) or (isinstance(domain, Ball) and domain.p == p):
         q = p / (p - 1.0)
@@ -228,33 +260,42 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
         return w if isinstance(domain, AllSpace) or length <= domain.radius else w * (domain.radius / length)
 
     def excess(log_norm: float) -> float:
-        return float(np.linalg.norm(given(math.exp(log_norm)), ord=p)) / math.exp(log_norm) - 1.0
+        return float(np.linalg.norm(given(_exp(log_norm)), ord=p)) / _exp(log_norm) - 1.0
 
-    return given(math.exp(_falling_root(excess, 0.0)))
+    return given(_exp(_falling_root(excess, 0.0)))
 
 
 def optimality_gap(w: Array, y: ArrayLike, rate: float, potential: Potential, domain: Domain) -> float:
-    """max over v in W of <y + grad Psi(w) / eta, w - v>: an upper bound of how far w is from the least value.
+    """An upper bound of how far w is from the least value of <y, v> + Psi(v) / eta over W; w is any point.
 
-    It does not use how w was found. Zero coordinates of w under the entropy have no gradient: infinite.
+    With s = y + grad Psi(w) / eta the smaller of max over W of <s, w - v>, and of what all of space allows:
+    eta |s|_q^2 / (2 (p - 1)), as |w|_p^2 / 2 is strongly convex, or sum w (e^(-eta s) - 1 + eta s) / eta
+    for the entropy.
     """
-    if isinstance(potential, Entropy):
-        with np.errstate(divide="ignore"):
-            gradient = np.log(w) + 1.0
-    elif isinstance(potential, Euclidean):
-        gradient = w
-    else:
-        norm = float(np.linalg.norm(w, ord=potential.p))
-        gradient = (
-            np.sign(w) * np.abs(w) ** (potential.p - 1.0) * (norm ** (2.0 - potential.p) if norm else 0.0)
+    w, y = finite_array("w", w), finite_array("y", y)
+    rate = moderate("rate", rate)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(potential, Entropy):
+            # a coordinate that is 0 in float64 is one of 5e-324
+            slope = y + (np.log(np.maximum(w, 5e-324)) + 1.0) / rate
+            free = float((w * (np.expm1(-rate * slope) + rate * slope)).sum()) / rate
+        else:
+            p = 2.0 if isinstance(potential, Euclidean) else potential.p
+            norm = float(np.linalg.norm(w, ord=p))
+            kept = norm ** (2.0 - p) if norm else 0.0
+            slope = y + np.sign(w) * np.abs(w) ** (p - 1.0) * kept / rate
+            free = rate * float(np.linalg.norm(slope, ord=p / (p - 1.0))) ** 2 / (2.0 * (p - 1.0))
+        # under the entropy a ball has no negative coordinates to gain by
+        felt = (
+            np.minimum(slope, 0.0) if isinstance(potential, Entropy) and isinstance(domain, Ball) else slope
         )
-    slope = np.asarray(y, dtype=np.float64) + gradient / rate
-    return float(slope @ w) - domain.support(slope)
+        bounded = float(slope @ w) - domain.support(felt)
+    return bounded if math.isnan(free) else min(bounded, free)
 
 
 def _power_response(y: Array, scale: float, p: float, mu: float, r: float) -> Array:
     """w with scale |w|^(p-1) sign w + mu |w|^(r-1) sign w = -y."""
-    size = np.abs(y)
+    size, scale = np.abs(y), max(scale, 1e-300)
     if mu == 0.0:
         return np.asarray(-np.sign(y) * (size / scale) ** (1.0 / (p - 1.0)))
     if p == r:
@@ -275,13 +316,18 @@ def _entropy_response(y: Array, scale: float, mu: float, r: float) -> Array:
     """w > 0 with scale (log w + 1) + mu w^(r-1) = -y."""
     free = -y / scale - 1.0
     if mu == 0.0:
-        with np.errstate(over="raise"):
-            return np.exp(free)
-    top = np.minimum(free, np.log(np.maximum((np.abs(y) + scale) / mu, 1e-300)) / (r - 1.0) + 50.0)
-    bottom = np.minimum(free, 0.0) - mu / scale - 1.0
+        return np.exp(np.minimum(free, LOG_LARGEST))
+    top = np.minimum(
+        np.minimum(free, LOG_LARGEST), np.log(np.maximum((np.abs(y) + scale) / mu, 1e-300)) / (r - 1.0) + 50.0
+    )
+    bottom = np.minimum(free - 1.0, math.log(scale / mu) / (r - 1.0))  # the first term outweighs the second
     return np.exp(
         _bisect(lambda x: scale * (x - free) + mu * np.exp(np.minimum((r - 1.0) * x, 700.0)), bottom, top)
     )
+
+
+def _exp(x: float) -> float:
+    return math.exp(max(-LOG_LARGEST, min(x, LOG_LARGEST)))
 
 
 def _bisect(rising: Callable[[Array], Array], low: Array, high: Array) -> Array:

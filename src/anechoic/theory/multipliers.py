@@ -102,27 +102,52 @@ class MultiplierForm:
         self.room[:, :signed] = -(below * lambdas * above).real
         # at the angle 0 only h_0 is felt; no quadrature has a point there
         self.limit = curve.convexity * curve.smoothness
+        self.spread = (curve.smoothness - curve.convexity) ** 2 / 4.0
+        self.lambdas, self.waves = lambdas, waves
+        self.power, self.fresh = np.square(np.abs(gains)), curve.rate * fresh
         self.own, self.cross = [], []
         through = 0.5 * (below * lambdas - np.conj(lambdas * above))
         for c in range(channels):
             own, cross = np.zeros((len(omega), count)), np.zeros((len(omega), count), dtype=np.complex128)
-            own[:, :signed] = -lambdas.real * np.square(np.abs(gains[c]))[:, None]
+            own[:, :signed] = -lambdas.real * self.power[c][:, None]
             cross[:, :signed] = through * gains[c][:, None]
             cross[:, signed + c * free : signed + (c + 1) * free] = waves
             if free:
-                own[:, signed + (c + 1) * free - 1] = 2.0 * curve.rate * fresh[c]
+                own[:, signed + (c + 1) * free - 1] = 2.0 * self.fresh[c]
             self.own.append(own)
             self.cross.append(cross)
 
     def psi(self, x: Array) -> Array:
-        """The least psi_c, shape (channels, points); infinite where the form is not negative enough."""
+        """The least psi_c, shape (channels, points); infinite where the form is not negative enough.
+
+        own x + |cross x|^2 / room, in which large multipliers cancel: with V the part of T_c in cross,
+        room times it is |B|^2 ((L - mu)^2 |Lambda|^2 / 4 + Re Lambda) + |cross|^2 - |cross - V|^2, to which
+        the mean of <d_{t+1}, w_t> is added.
+        """
         room = self.room @ x - 1.0
         safe = np.where(room > 0, room, 1.0)
-        rows = [
-            own @ x + np.square(np.abs(cross @ x)) / safe
-            for own, cross in zip(self.own, self.cross, strict=True)
-        ]
+        many = self.lambdas @ x[: self.lambdas.shape[1]]
+        plain = self.spread * np.square(np.abs(many)) + many.real
+        rows = []
+        for c, cross in enumerate(self.cross):
+            wave = self.waves @ self._free(x, c)
+            shared = np.square(np.abs(wave)) + 2.0 * (np.conj(cross @ x - wave) * wave).real
+            brought = 2.0 * self.fresh[c] * self._free(x, c)[-1:].sum()
+            rows.append((plain * self.power[c] + shared) / safe + brought)
         return np.where(room > 0, np.array(rows), np.inf)
+
+    def _free(self, x: Array, c: int) -> Array:
+        """The coefficients of T_c."""
+        signed, free = self.lambdas.shape[1], self.waves.shape[1]
+        return x[signed + c * free : signed + (c + 1) * free]
+
+    def of_gain(self, x: Array, weights: Array) -> tuple[Complex, float]:
+        """How weights @ psi_0 grows with log B_0: by frequency, where it is complex, and with log b_0."""
+        room, wave = self.room @ x - 1.0, self.waves @ self._free(x, 0)
+        through = self.cross[0] @ x - wave
+        brought = 2.0 * self.fresh[0] * self._free(x, 0)[-1:].sum()
+        own = self.own[0] @ x - brought + (np.square(np.abs(through)) + np.conj(wave) * through) / room
+        return np.asarray(2.0 * weights * own), float(brought * weights.sum())
 
     def slopes(self, x: Array, weights: Array) -> tuple[Array, Array]:
         """Gradient and Hessian of sum_c weights_c @ psi_c."""

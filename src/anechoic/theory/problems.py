@@ -15,13 +15,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic import workloads
-from anechoic._validate import Array, finite_array, positive_float, positive_int
+from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
 from anechoic.strategies import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
@@ -29,6 +29,8 @@ from anechoic.workloads import Workload
 
 # More modes than this are merged where their gaps agree to MERGED, for the optimal noise only.
 MODES, MERGED = 256, 0.03
+# Least 1 - |a| of a mode: one that is slower is felt after 10^13 steps only, and is rounding of a solver.
+SLOWEST = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +95,12 @@ class LearningProblem(ABC):
             density = self.density(np.square(np.sin(angles / 2)))
             return np.stack([density, np.sqrt(density)])
 
-        near = float(np.minimum(self.gaps, 2.0 - self.gaps).min())
-        return circle(rows, near / 4, widest=widest)
+        return circle(rows, self.slowest / 4, widest=widest)
+
+    @property
+    def slowest(self) -> float:
+        """The least 1 - |a_j|: the angle below which Psi is flat."""
+        return float(np.minimum(self.gaps, 2.0 - self.gaps).min())
 
     @cached_property
     def smallest_loss(self) -> float:
@@ -111,17 +117,9 @@ class LearningProblem(ABC):
         """C = sqrt(f) with f the minimum-phase factor of Psi, |f|^2 = Psi: it reaches `smallest_loss`.
 
         f(x) = sum_j w_j / (1 - a_j x) with w_j > 0: the problem is a mixture of discounted sums, and C is the
-        square root of that workload. Of more than 256 modes those whose gaps agree to 3 % are merged, which
-        changes the loss by less than 1e-6.
-
-        Raises:
-            ValueError: if a mode overshoots (a gap of 1 or more), so that f is no such mixture.
+        square root of that workload. A mode that overshoots (a gap above 1) has a_j < 0. Of more than 256
+        modes those whose gaps agree to 3 % are merged, which changes the loss by less than 1e-6.
         """
-        if self.gaps.max() >= 1.0:
-            raise ValueError(
-                f"a mode has the gap {self.gaps.max():.6g} >= 1, so that each step overshoots the minimiser:"
-                " the optimal noise is known here for learning rates below 1 / max(eigenvalues) only."
-            )
         gaps, weights = _merged(self.gaps, self.weights)
         return MixtureRoot(minimum_phase(gaps, weights), 1.0 - gaps)
 
@@ -157,12 +155,12 @@ class MeanEstimation(LearningProblem):
     batch_size: float = 1
 
     def __post_init__(self) -> None:
-        eta = positive_float("learning_rate", self.learning_rate)
+        eta = moderate("learning_rate", self.learning_rate)
         if eta >= 2.0:
             raise ValueError(
                 f"learning_rate={eta} must be below 2: the error of the mean would grow for ever."
             )
-        _common(self, eta)
+        _common(self, eta, np.array([eta]))
         object.__setattr__(self, "dimension", positive_int("dimension", self.dimension))
 
     @property
@@ -235,9 +233,9 @@ class LinearRegression(LearningProblem):
                 f"eigenvalues[{j}]={values[j]} must be > 0: H is to be positive definite. Leave out"
                 " directions without data, whose noise never costs anything."
             )
-        eta = positive_float("learning_rate", self.learning_rate)
+        eta = moderate("learning_rate", self.learning_rate)
         object.__setattr__(self, "eigenvalues", values)
-        _common(self, eta)
+        _common(self, eta, eta * values)
         largest = float(values.max())
         if (1.0 + self._share) * eta * largest >= 2.0:
             raise ValueError(
@@ -301,13 +299,19 @@ class LinearRegression(LearningProblem):
         return float(self._lambda @ squares) / 2.0
 
 
-def _common(problem: MeanEstimation | LinearRegression, eta: float) -> None:
+def _common(problem: MeanEstimation | LinearRegression, eta: float, gaps: Array) -> None:
     object.__setattr__(problem, "learning_rate", eta)
-    std, batch = problem.residual_std, problem.batch_size
-    if isinstance(std, bool) or not (math.isfinite(std) and std >= 0):
-        raise ValueError(f"residual_std={std!r} must be a finite number >= 0.")
-    if isinstance(batch, bool) or not batch >= 1:
-        raise ValueError(f"batch_size={batch!r} must be at least 1.")
+    at_least("residual_std", problem.residual_std)
+    batch: Any = problem.batch_size
+    if batch != math.inf:
+        at_least("batch_size", batch, 1.0, remedy="math.inf is gradient descent.")
+    if gaps.min() < SLOWEST:
+        j = int(np.argmin(gaps))
+        raise ValueError(
+            f"eigenvalues[{j}] times the learning rate is {gaps[j]:.3g}, below {SLOWEST:g}: no run is long"
+            " enough to feel it, and solvers return such numbers for 0. Leave out directions without data, as"
+            " with values[values > 1e-12 * values.max()]."
+        )
 
 
 def _squares(displacement: ArrayLike | None, modes: int) -> Array:
@@ -317,11 +321,12 @@ def _squares(displacement: ArrayLike | None, modes: int) -> Array:
 
 
 def _merged(gaps: Array, weights: Array) -> tuple[Array, Array]:
-    """Distinct gaps and their weights; of many, the mean of those in one bin of log(gap)."""
+    """Distinct gaps and their weights; of many, the mean of those in one bin of log(1 - |a|)."""
     distinct, place = np.unique(gaps, return_inverse=True)
     total = np.asarray(np.bincount(place, weights), dtype=np.float64)
     if len(distinct) <= MODES:
         return distinct, total
-    _, place = np.unique(np.floor(np.log(distinct) / MERGED), return_inverse=True)
+    bins = np.floor(np.log(np.minimum(distinct, 2.0 - distinct)) / MERGED)
+    _, place = np.unique(np.where(distinct > 1.0, 1.0 - bins, bins), return_inverse=True)
     joint = np.asarray(np.bincount(place, total), dtype=np.float64)
     return np.asarray(np.bincount(place, total * distinct) / joint), joint

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic._validate import Array, at_least, fraction, moderate, positive_int
+from anechoic.strategies import HorizonFree
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum
@@ -64,9 +65,10 @@ def regression_bounds(
     if problem.batch != 1:
         raise ValueError(f"batch_size={problem.batch}: the bounds are those of one example a step.")
     values, eta = np.asarray(problem.eigenvalues), problem.learning_rate
-    kurtosis = positive_float("kurtosis", kurtosis)
+    kurtosis = moderate("kurtosis", kurtosis)
     trace = float(values.sum())
-    moment = trace + 2.0 * float(values.max()) if fourth_moment is None else float(fourth_moment)
+    moment = trace + 2.0 * float(values.max()) if fourth_moment is None else fourth_moment
+    moderate("fourth_moment", moment)
     if kurtosis < 1.0 or moment < trace:
         raise ValueError(
             f"kurtosis={kurtosis}, fourth_moment={moment}: no law has a kurtosis below 1 or a fourth moment"
@@ -162,7 +164,28 @@ def clipping_probability(
         problem, noise, steps=steps, displacement=displacement, rho=rho, clip_norm=clip_norm
     )[:-1]:
         total += trace * float(values @ squares) + 2.0 * float(values**2 @ squares) + variance * trace
-    return min(1.0, total / positive_float("clip_norm", clip_norm) ** 2)
+    return min(1.0, total / moderate("clip_norm", clip_norm) ** 2)
+
+
+def half_exponential_decay(noise: HorizonFree, *, steps: int, decay_rate: float) -> float:
+    """The least C for which the first `steps` noise coefficients decay half-exponentially, Definition D.3.
+
+    |beta_0| (1 - nu)^(tau / 2) + … + |beta_tau| <= C (1 - nu)^(tau / 2) for all tau, which says
+    sum_k |beta_k| (1 - nu)^(-k / 2) <= C. Theorems D.4 and D.13 ask for a C that does not grow with
+    the steps.
+
+    Args:
+        noise: without horizon.
+        steps: T, >= 1.
+        decay_rate: nu, in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    n, kept = positive_int("steps", steps), math.log1p(-fraction("decay_rate", decay_rate))
+    beta = spectrum(noise).noise.at(n).correlate(np.eye(1, n)[0])
+    with np.errstate(divide="ignore", over="ignore"):
+        return float(np.exp(np.log(np.abs(beta)) - 0.5 * kept * np.arange(n)).sum())
 
 
 @dataclass(frozen=True)
@@ -191,6 +214,7 @@ def theorem_d13(
 ) -> TheoremD13:
     """The event of Theorem D.13: with probability 1 - p no gradient of `steps` steps is clipped.
 
+    It holds for noise with `half_exponential_decay`, which is not checked here, as its constant is not named.
     The theorem has an unnamed universal constant C, and c = 4 C: the numbers say how things scale, and no
     more, until a value of C is proven.
 
@@ -210,10 +234,10 @@ def theorem_d13(
     """
     values = np.asarray(problem.eigenvalues)
     smallest, moment = float(values.min()), float(values.sum() + 2.0 * values.max())
-    rate = smallest if decay_rate is None else positive_float("decay_rate", decay_rate)
+    rate = smallest if decay_rate is None else moderate("decay_rate", decay_rate)
     if rate > smallest:
         raise ValueError(f"decay_rate={rate} must be at most the smallest eigenvalue {smallest}.")
-    constant = positive_float("constant", constant)
+    constant = moderate("constant", constant)
     found = spectrum(noise)
     log = math.log(positive_int("steps", steps) / fraction("probability", probability))
     sigma, eta = problem.residual_std, problem.learning_rate
@@ -223,7 +247,7 @@ def theorem_d13(
     scale = 8.0 * constant**2 * moment**2 * len(values) * (found.gamma * absolute) ** 2 * log**5
     return TheoremD13(
         4.0 * constant * moment * longest * log**2.5,
-        min(1.0 / (constant * moment * log), rate * positive_float("rho", rho) / scale),
+        min(1.0 / (constant * moment * log), rate * moderate("rho", rho) / scale),
     )
 
 
@@ -247,7 +271,8 @@ def finite_time_rates(
         Paper 000, Section 2.3 (b) and Corollaries D.14 and D.15.
     """
     effective, values = effective_dimension(eigenvalues), np.asarray(eigenvalues, dtype=np.float64)
-    largest, d, rho = float(values.max()), len(values), positive_float("rho", rho)
+    distance, residual_std = at_least("distance", distance), at_least("residual_std", residual_std)
+    largest, d, rho = float(values.max()), len(values), moderate("rho", rho)
     condition = largest / float(values.min())
     t, signal = positive_int("steps", steps), float(values.sum()) * distance**2
     spread = (signal + residual_std**2) / (rho * t)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import Array, positive_int
+from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import generating
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.errors import UnsupportedError
@@ -35,6 +35,8 @@ Complex = NDArray[np.complex128]
 BLOCK = 1 << 21
 # Relative difference of the norm of C by its own closed form and by the integral of 1 / |B|^2.
 AGREEMENT = 1e-6
+# Least 1 - |a| of a mode that float64 tells from one that does not fade.
+SLOWEST = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +54,8 @@ class Spectrum:
 
     def transfer(self, omega: ArrayLike) -> Complex:
         """B(omega), of any shape; omega in radians a step."""
-        omega = np.asarray(omega, dtype=np.float64)
-        return transfer(self.noise, away_from_one(omega.ravel())).reshape(omega.shape)
+        flat = finite_array("omega", np.ravel(omega))
+        return transfer(self.noise, away_from_one(flat)).reshape(np.shape(omega))
 
     def power(self, omega: ArrayLike) -> Array:
         """|B(omega)|^2, of any shape: the power spectrum of C^-1 Z for Z of variance 1."""
@@ -105,9 +107,17 @@ class Spectrum:
 
         Returns:
             Shape (d,).
+
+        Raises:
+            ValueError: if a gap lies outside.
         """
-        gaps = np.asarray(gaps, dtype=np.float64)
+        gaps = finite_array("gaps", gaps)
         near = float(np.minimum(gaps, 2.0 - gaps).min())
+        if near < SLOWEST:
+            raise ValueError(
+                f"gaps={np.array2string(gaps, threshold=6)} must lie in (0, 2), {SLOWEST:g} from its ends:"
+                " 1 - a of modes that fade."
+            )
         # a kernel of negative a peaks at the angle pi: panels as narrow everywhere resolve it
         points = self.points(near, widest=math.pi if gaps.max() <= 1.0 else max(4 * near, 1e-3))
         return poisson_means(gaps, points, self.power(points.angles))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, positive_float, positive_int, steps_within
+from anechoic._validate import Array, moderate, positive_int, steps_within
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.endless import EndlessMechanism
@@ -227,8 +227,8 @@ def noise_std(
             raise ValueError(
                 "batch_size=inf has no noise per example: pass a mechanism, whose own batch size divides it."
             )
-        gamma *= positive_float("clip_norm", clip_norm)
-        return gamma / math.sqrt(2.0 * positive_float("rho", rho)) / problem.batch
+        gamma *= moderate("clip_norm", clip_norm)
+        return gamma / math.sqrt(2.0 * moderate("rho", rho)) / problem.batch
     if rho is not None:
         raise ValueError(f"rho={rho} beside a mechanism: it has its noise already. Leave rho out.")
     std, batch = known

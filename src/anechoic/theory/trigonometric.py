@@ -3,68 +3,117 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import fft
 from scipy.linalg import cho_factor, cho_solve, solve
 
 from anechoic._validate import Array
-from anechoic.algebra.circle import Circle
+from anechoic.algebra.circle import circle
 
 ITERATIONS = 500
-DECREMENT = 1e-12  # relative excess of the product of the two means at which Newton's method stops
+REFINEMENTS = 60
+DECREMENT = 1e-13  # relative excess of the sum of the two means at which Newton's method stops
+EXCESS = 1e-7  # the largest that duality may leave open
 LARGEST = 1 << 20  # points of the circle for a spectral factor
 
+Rows = Callable[[Array], tuple[Array, Array]]
 
-def best_power(terms: int, points: Circle, direct: Array, reciprocal: Array) -> tuple[Array, int]:
+
+def best_power(terms: int, rows: Rows, finest: float, widest: float) -> tuple[Array, int]:
     """r with R(w) = r_0 + 2 sum_k r_k cos(k w) > 0 that minimises mean(direct R) mean(reciprocal / R).
 
     The sum of the two means is convex in r, and where it is least, so is the product: scaling R makes the
-    means equal. Newton's method with steps that stay where R > 0.
+    means equal. Newton's method finds it on points that resolve 1 / R for the R before: where R almost
+    touches zero between two points, they are refined there. What is returned is proven to be least:
+    for every positive R' of these terms mean(direct R') + mean(reciprocal / R') >= 2 mean(reciprocal / R)
+    + g r', with g the gradient at R, and |g r'| is at most max |S| mean(direct R') for the S of these terms
+    for which direct S has the moments g.
 
     Args:
         terms: entries of r, >= 1.
-        points: of the circle, fine enough for `terms`.
-        direct, reciprocal: > 0 at the points.
+        rows: gives direct and reciprocal, > 0, at angles.
+        finest, widest: of `circle`, for these rows.
 
     Returns:
         r, shape (terms,), and the number of Newton steps.
 
     Raises:
-        ArithmeticError: if Newton's method does not settle.
+        ArithmeticError: if Newton's method does not settle, or leaves more open than 1e-7 of the value.
     """
-    basis = 2.0 * np.cos(np.outer(np.arange(terms), points.angles))
+    r = np.eye(1, terms)[0]
+    fine = _values(r, max(4096, 64 * terms))
+    steps = 0
+    for _ in range(REFINEMENTS):
+
+        def resolved(angles: Array, r: Array = r) -> Array:
+            direct, over = rows(angles)
+            power = r @ _cosines(terms, angles)
+            return np.stack([direct, over / power, over / power**2])
+
+        points = circle(resolved, finest, widest=widest)
+        direct, over = (points.weights * row for row in rows(points.angles))
+        basis = _cosines(terms, points.angles)
+        found, count = _newton(r, basis, basis @ direct, over)
+        steps += count
+        after = _values(found, len(fine))
+        if after.min() <= 0.0:  # between the points: go as far as it stays positive
+            share = 0.9 * float((fine / np.maximum(fine - after, 1e-300))[after < fine].min())
+            found, after = r + share * (found - r), fine + share * (after - fine)
+        elif count <= 1:
+            power = found @ basis
+            value, slope = float(direct @ power + (over / power).sum()), basis @ (direct - over / power**2)
+            share = solve((basis * direct) @ basis.T, slope, assume_a="pos")
+            if float(slope @ found) + 2.0 * float(np.abs(share @ basis).max()) * value <= EXCESS * value:
+                return found, steps
+        r, fine = found, after
+    raise ArithmeticError(
+        f"the best power of {terms} terms was not found in {steps} Newton steps: take fewer bands."
+    )
+
+
+def _cosines(terms: int, angles: Array) -> Array:
+    """1, 2 cos w, 2 cos 2w, …, shape (terms, points)."""
+    basis = 2.0 * np.cos(np.outer(np.arange(terms), angles))
     basis[0] = 1.0
-    linear = basis @ (points.weights * direct)
-    over = points.weights * reciprocal
-    r = np.zeros(terms)
-    r[0] = math.sqrt(float(over.sum()) / float(linear[0]))
+    return np.asarray(basis)
+
+
+def _values(r: Array, size: int) -> Array:
+    """R at `size` equidistant points of the circle."""
+    padded = np.zeros(size)
+    padded[: len(r)] = r
+    padded[size - len(r) + 1 :] = r[:0:-1]
+    return np.asarray(fft.fft(padded).real)
+
+
+def _newton(r: Array, basis: Array, linear: Array, over: Array) -> tuple[Array, int]:
+    """The least linear r + sum(over / (r basis)) from r, with steps that stay where r basis > 0."""
 
     def value(r: Array) -> float:
         power = r @ basis
         return math.inf if power.min() <= 0 else float(linear @ r + (over / power).sum())
 
-    for step_number in range(ITERATIONS):
+    r = r * math.sqrt(float((over / (r @ basis)).sum()) / float(linear @ r))
+    for count in range(ITERATIONS):
         power = r @ basis
         gradient = linear - basis @ (over / power**2)
         curved = basis * (2.0 * over / power**3)
         hessian = curved @ basis.T
         scale = 1.0 / np.sqrt(np.diag(hessian))
         scaled = hessian * np.outer(scale, scale)
-        scaled[np.diag_indices(terms)] += 1e-14 * terms
+        scaled[np.diag_indices(len(r))] += 1e-14 * len(r)
         step = -scale * cho_solve(cho_factor(scaled), scale * gradient)
-        slope, now = float(gradient @ step), value(r)
-        if -slope <= DECREMENT * now:
-            return r, step_number + 1
-        size = 1.0
-        while value(r + size * step) > now + 0.1 * size * slope:
+        slope, now, size = float(gradient @ step), value(r), 1.0
+        while value(r + size * step) > now + 0.1 * size * slope and size > 1e-12:
             size /= 2.0
-            if size < 1e-12:
-                return r, step_number + 1  # rounding hides any gain
+        if size <= 1e-12:
+            return r, count + 1  # rounding hides any gain
         r = r + size * step
-    raise ArithmeticError(
-        f"the best power of {terms} terms was not found in {ITERATIONS} Newton steps: take fewer bands."
-    )
+        if -slope <= DECREMENT * now:
+            return r, count + 1
+    return r, ITERATIONS
 
 
 def spectral_factor(r: Array) -> Array:
@@ -84,10 +133,7 @@ def spectral_factor(r: Array) -> Array:
         return np.sqrt(r)
     size = 1 << max(10, (8 * terms).bit_length())
     while True:
-        padded = np.zeros(size)
-        padded[:terms] = r
-        padded[size - terms + 1 :] = r[:0:-1]
-        power = fft.fft(padded).real
+        power = _values(r, size)
         if power.min() <= 0:
             raise ArithmeticError(f"the power falls to {power.min():.3g} <= 0: it has no spectral factor.")
         cepstrum = fft.ifft(np.log(power)).real

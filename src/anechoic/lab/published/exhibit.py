@@ -13,12 +13,21 @@ from anechoic._validate import Array
 
 #: Panels in one row; more stand in rows of two.
 MOST_ACROSS = 3
-_COLOURS = ("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#8b949e")
+#: Points of a curve in its data; of a longer one every second, third, … is written.
+MOST_POINTS = 600
+_COLOURS = (
+    *("#104e8b", "#c44e12", "#2e7d32", "#6a1b9a", "#57606a", "#b8860b", "#00838f"),
+    *("#ad1457", "#8b949e", "#5d4037", "#9ccc65", "#64b5f6", "#ff8a65", "#212121"),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line: x and y of shape (points,), and the standard errors of y where there are some."""
+    """One line: x and y of shape (points,), and the standard errors of y where there are some.
+
+    Curves of one label have one colour in all panels, and that of the label `like`, if given. Points that are
+    like a line are not in the legend.
+    """
 
     label: str
     x: Array
@@ -26,17 +35,22 @@ class Curve:
     dashed: bool = False
     points: bool = False
     error: Array | None = None
+    like: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One pair of axes; `log` holds the letters of the axes that are logarithmic."""
+    """One pair of axes; `log` holds the letters of the axes that are logarithmic.
+
+    `matrix`, shape (rows, columns), is drawn in place of curves.
+    """
 
     title: str
     x: str
     y: str
-    curves: tuple[Curve, ...]
+    curves: tuple[Curve, ...] = ()
     log: str = ""
+    matrix: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +96,14 @@ class Exhibit:
         head = ("panel", "curve", "x", "y", *(["standard error"] if with_errors else []))
         rows: list[tuple[Any, ...]] = [head]
         for panel in self.panels:
+            if panel.matrix is not None:
+                places = np.ndenumerate(panel.matrix)
+                rows += [(panel.title, f"row {i}", f"{j}", f"{v:.10g}") for (i, j), v in places]
             for curve in panel.curves:
                 errors = np.full(len(curve.x), np.nan) if curve.error is None else curve.error
-                for x, y, e in zip(*(np.asarray(v, float) for v in (curve.x, curve.y, errors)), strict=True):
+                kept = slice(None, None, -(-len(curve.x) // MOST_POINTS))
+                columns = (np.asarray(v, float)[kept] for v in (curve.x, curve.y, errors))
+                for x, y, e in zip(*columns, strict=True):
                     spread = [""] if np.isnan(e) else [f"{e:.3g}"]
                     rows.append((panel.title, curve.label, f"{x:.10g}", f"{y:.10g}", *spread[:with_errors]))
         return rows
@@ -116,28 +135,53 @@ class Exhibit:
             across = count if count <= MOST_ACROSS else 2
             down = -(-count // across)
             figure = Figure(figsize=(4.4 * across, 3.6 * down), layout="constrained")
+            colours = self._colours()
             for axes, panel in zip(np.ravel(figure.subplots(down, across)), self.panels, strict=False):
-                for curve, colour in zip(panel.curves, _COLOURS * 2, strict=False):
-                    line = "none" if curve.points else "--" if curve.dashed else "-"
-                    marker = "o" if curve.points else ""
+                for curve in panel.curves:
                     axes.errorbar(
                         curve.x,
                         curve.y,
                         None if curve.error is None else np.nan_to_num(curve.error),
-                        ls=line,
-                        marker=marker,
+                        ls="none" if curve.points else "--" if curve.dashed else "-",
+                        marker="o" if curve.points else "",
                         ms=3,
                         lw=1.4,
-                        color=colour,
-                        label=curve.label,
+                        color=colours[curve.like or curve.label],
+                        label="_" if curve.points and curve.like else curve.label,
                     )
                 axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-                if "x" in panel.log:
-                    axes.set_xscale("log")
-                if "y" in panel.log:
-                    axes.set_yscale("log")
-                axes.legend(fontsize=7.5)
+                if panel.matrix is not None:
+                    figure.colorbar(axes.imshow(panel.matrix, cmap="viridis"), ax=axes, shrink=0.8)
+                for letter in panel.log:
+                    _logarithmic(axes, letter)
+            told = [[c.label for c in panel.curves if not (c.points and c.like)] for panel in self.panels]
+            if len(told) > 1 and all(labels == told[0] for labels in told) and told[0]:
+                figure.legend(
+                    *axes.get_legend_handles_labels(), fontsize=7.5, loc="outside lower center", ncols=4
+                )
+            else:
+                for axes in figure.axes[: len(told)]:
+                    if axes.get_legend_handles_labels()[0]:
+                        axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
             figure.savefig(file, metadata={"Date": None})
+
+    def _colours(self) -> dict[str, str]:
+        """A colour for each label, in the order in which they come."""
+        labels = dict.fromkeys(c.like or c.label for panel in self.panels for c in panel.curves)
+        return {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+
+
+def _logarithmic(axes: Any, letter: str) -> None:
+    """A logarithmic axis whose ticks do not run into one another: decades, or 1, 2, 5 of few decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    (axes.set_xscale if letter == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if letter == "x" else axes.yaxis
+    low, high = sorted(axis.get_view_interval())
+    axis.set_minor_formatter(NullFormatter())
+    if high < 100.0 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def slope(x: Any, y: Any) -> float:

@@ -14,10 +14,13 @@ EXHIBITS: dict[str, Callable[[], Exhibit]] = {
     "000-table-1": correlated.table_1,
     "000-table-2": correlated.table_2,
     "000-table-3": correlated.table_3,
+    "000-table-4": correlated.table_4,
     "000-directions": correlated.directions,
     "001-last-iterate": ftrl.last_iterate,
     "004-2": descent.figure_2,
     "004-4": descent.figure_4,
+    "004-5": descent.figure_5,
+    "004-6": descent.figure_6,
 }
 
 #: Those that train on data of the caller's, and take long: made only when they are asked for by name.

@@ -58,8 +58,8 @@ def last_iterate() -> Exhibit:
         f" {contraction_rho(steps=STEPS, fade=0.99, sensitivity=2.0, noise_std=1.0):.4f},"
         f" the claimed one {4 / STEPS:.4f}; at ηβ = 1 it is T/2 = {STEPS // 2} times the claim.",
         "Gradients that are bounded everywhere (Huber) do not help: for T = 400, σ = 0.2, η = 1/√T, the"
-        f" states of neighbours have a total variation of {seen:.3f} (by quadrature), where the claim allows"
-        f" {bound:.3f}.",
+        f" states of neighbours have a total variation of {seen:.3f} (by quadrature), where the claim, with"
+        f" its own L = 2, allows {bound:.3f}.",
         "What holds (right): for convex losses whose gradients are β-Lipschitz and η ≤ 2/β, an"
         " example is protected"
         " by its own and all later noise, `theory.last_iterate_rho`. Losses that are not smooth have no such"
@@ -93,5 +93,6 @@ def huber(steps: int = 400, noise: float = 0.2, cells: int = 801) -> tuple[float
     left, right = (
         np.interp(np.arange(cells) + s, np.arange(cells), law, left=0.0, right=0.0) for s in (shift, -shift)
     )
-    claimed = 2.0 / (math.sqrt(steps / 2.0) * noise)
+    # (alpha, 4 alpha L^2 / (T sigma^2)) with L = 2, the norm of clip(w, -1, 1) plus or minus 1
+    claimed = math.sqrt(8.0 * 2.0**2 / steps) / noise
     return float(np.abs(left - right).sum() / 2.0), float(2.0 * norm.cdf(claimed / 2.0) - 1.0)
