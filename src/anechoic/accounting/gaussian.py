@@ -13,6 +13,9 @@ from scipy.special import log_ndtr
 
 from anechoic._validate import LARGEST, fraction, positive_float
 
+#: From this epsilon on amplification is not accounted: nothing is private there.
+UNSAMPLED_FROM = 1e5
+
 # Units in the last place by which each logarithm of `gaussian_delta` may be off (scipy: a few).
 _ULPS = 4 * 2.3e-16
 
