@@ -67,9 +67,9 @@ def _interpolated(coarse: Array, workload: Workload, bands: int, size: int) -> A
     for t in range(max(0, steps - few + 1), steps):  # what n cuts off goes on as it was
         shapes[t, steps - t :] = shapes[t, steps - t - 1]
     n = workload.n
-    t = np.clip((np.arange(n) + 0.5) / size - 0.5, 0, steps - 1)
-    lag = np.minimum(np.arange(bands) / size, few - 1)
-    at = np.meshgrid(t, lag, indexing="ij")
+    places = np.clip((np.arange(n) + 0.5) / size - 0.5, 0, steps - 1)
+    lags = np.minimum(np.arange(bands) / size, few - 1)
+    at = np.meshgrid(places, lags, indexing="ij")
     fine = scipy.ndimage.map_coordinates(shapes, at, order=1) * square_root_coefficients(workload, bands)
     return np.where(np.arange(n)[:, None] + np.arange(bands) < n, fine, 0.0)
 
