@@ -56,7 +56,7 @@ def positive_int(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -
 
 def positive_float(name: str, value: Any, *, remedy: str = "") -> float:
     """`value` as a finite float > 0."""
-    number = _real(name, value)
+    number = real_number(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name}={value!r} must be a finite number > 0.{_tail(remedy)}")
     return number
@@ -75,7 +75,7 @@ def moderate(name: str, value: Any, *, remedy: str = "") -> float:
 
 def at_least(name: str, value: Any, minimum: float = 0.0, *, remedy: str = "") -> float:
     """`value` as a float of moderate size >= `minimum`."""
-    number = _real(name, value)
+    number = real_number(name, value)
     if math.isfinite(number) and number > MODERATE:
         raise ValueError(f"{name}={value!r} must be at most {MODERATE:g}: choose other units.")
     if not (math.isfinite(number) and number >= minimum):
@@ -102,7 +102,7 @@ def byte_count(name: str, value: Any) -> float:
 
 def fraction(name: str, value: Any, *, remedy: str = "") -> float:
     """`value` as a float strictly between 0 and 1."""
-    number = _real(name, value)
+    number = real_number(name, value)
     if not 0 < number < 1:
         raise ValueError(f"{name}={value!r} must lie strictly between 0 and 1.{_tail(remedy)}")
     return number
@@ -110,7 +110,7 @@ def fraction(name: str, value: Any, *, remedy: str = "") -> float:
 
 def decaying(name: str, value: Any, *, remedy: str = "") -> float:
     """`value` as a float in [0, 1)."""
-    number = _real(name, value)
+    number = real_number(name, value)
     if not 0 <= number < 1:
         raise ValueError(f"{name}={value!r} must lie in [0, 1).{_tail(remedy)}")
     return number
@@ -198,7 +198,7 @@ def scale_rows(diagonal: Array, x: Array) -> Array:
     return np.asarray(diagonal.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
 
 
-def _real(name: str, value: Any) -> float:
+def real_number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name}={value!r} must be a real number.")
     try:

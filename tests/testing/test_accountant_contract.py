@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from anechoic.accounting import (
@@ -13,10 +14,13 @@ from anechoic.accounting import (
     RandomAllocationAccountant,
     Verified,
     accountant_of,
+    gaussian_epsilon,
+    gaussian_mu,
 )
 from anechoic.accounting.accountant import Accountant, SampledAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
 from anechoic.batches import batches_of
+from anechoic.participation import Cyclic
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -25,7 +29,8 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.strategies import BandedToeplitz, Identity
+from anechoic.sensitivity import sensitivity
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
 from anechoic.testing import AccountantContract, ContractError, check_accountant, draws
 from tests.marks import mostly_slow
 
@@ -148,3 +153,41 @@ def test_an_accountant_of_what_is_not_amplified_is_seen():
 def test_the_contract_asks_for_accountants():
     with pytest.raises(NotImplementedError, match="give accountants"):
         AccountantContract().test_it_says_what_proves_it()
+
+
+@pytest.mark.parametrize("std", [0.05, 0.2, 0.5, 3.0])
+def test_sampling_never_costs_more_than_none(std):
+    """Eleven steps in ten groups: two compositions at the largest column norm are more than the run has."""
+    strategy = ColumnNormalized(BandedToeplitz(11, 0.8 ** np.arange(10)))
+    accountant = accountant_of(CyclicPoisson(1000, 90, 10, 11), strategy, "zero_out", "deterministic")
+    length = sensitivity(strategy, Cyclic(10)).value
+    assert accountant.bound(1e-6, std) <= gaussian_epsilon(1e-6, length / std)
+    assert accountant.noise_std(8.0, 1e-6) <= length / gaussian_mu(8.0, 1e-6)
+
+
+SELDOM = {
+    "cyclic": (CyclicPoisson(10_000, 1, 3, 4), BandedToeplitz(4, [1.0, 0.5])),
+    "overlapping": (Poisson(10_000, 1, 4), BandedToeplitz(4, [1.0, 0.5])),
+    "bins": (BallsInBins(10_000, 900, 5), BandedToeplitz(5, [1.0, 0.5])),
+    "allocation": (RandomAllocation(10_000, 900, 5), Identity(5)),
+    "min-sep": (MinSepSampling(10_000, 1, 3, 6), BandedToeplitz(6, [1.0, 0.5])),
+}
+
+
+@pytest.mark.parametrize("name", SELDOM)
+def test_where_delta_is_the_chance_of_taking_part_nothing_is_hidden(name):
+    sampling, strategy = SELDOM[name]
+    accountant = accountant_of(
+        sampling, strategy, "zero_out", SAMPLED if name == "min-sep" else "deterministic"
+    )
+    assert 1e-5 < accountant.taking_part < 0.01
+    assert accountant.epsilon(0.01, 1e-3) == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="any noise would do"):
+        accountant.noise_std(1.0, 0.01)
+
+
+def test_samples_are_not_drawn_where_they_show_nothing(monkeypatch):
+    accountant = accountant_of(MinSepSampling(N, 50, 3, 6), BANDED[6], "zero_out", SAMPLED)
+    monkeypatch.setattr(MinSepAccountant, "pair", None)
+    assert accountant.epsilon(1e-6, 1e12) == pytest.approx(0.0)
+    assert accountant.epsilon(1e-6, 1e-12) > 1e20

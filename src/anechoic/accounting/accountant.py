@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import cached_property, singledispatch
 from typing import ClassVar, Literal
 
+from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.laws.tilted import POINT, TiltedPair
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
 from anechoic.accounting.terms import Term, points_of, term_of_laws
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import Sampling
+from anechoic.sensitivity import sensitivity
 from anechoic.statement.theorem import Theorem
 from anechoic.strategies import Strategy
 
@@ -31,7 +33,10 @@ _SAMPLED_POINTS = (1.0, 0.3, 0.1)  # parts of delta at which Monte Carlo is aske
 
 @dataclass(frozen=True)
 class Accountant(ABC):
-    """Base. Subclasses check their conditions in `__post_init__`.
+    """Base. Subclasses check their conditions in `__post_init__`, and say what the draw amplifies.
+
+    What is stated is never more than without amplification, and 0 where delta is at least the probability of
+    taking part at all: then the two laws have that much in common.
 
     Args:
         strategy: C.
@@ -51,12 +56,40 @@ class Accountant(ABC):
     accounting: Accounting
 
     @abstractmethod
-    def bound(self, delta: float, std: float) -> float:
-        """An upper bound on epsilon without sampling error."""
+    def amplified_bound(self, delta: float, std: float) -> float:
+        """An upper bound on epsilon by the theorem, without sampling error."""
 
     @abstractmethod
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
+        """About the least noise std at which the theorem shows `epsilon`."""
+
+    @property
+    def taking_part(self) -> float:
+        """Probability that a unit takes part in any step, or more; 1 where none is known."""
+        return 1.0
+
+    @cached_property
+    def unamplified(self) -> float:
+        """mu such that the run at noise std 1 is mu-GDP, whatever is drawn."""
+        length = sensitivity(self.strategy, self.sampling.participation).value
+        return adjacency_factor(self.adjacency) * length
+
+    def bound(self, delta: float, std: float) -> float:
+        """An upper bound on epsilon without sampling error: the least that is proved."""
+        if self.taking_part <= delta:
+            return 0.0
+        plain = gaussian_epsilon(delta, self.unamplified / std)
+        return 0.0 if plain == 0.0 else min(plain, self.amplified_bound(delta, std))
+
     def noise_std(self, epsilon: float, delta: float) -> float:
-        """About the least noise std at which `epsilon` is at most `epsilon`."""
+        """About the least noise std at which `epsilon` is at most `epsilon`.
+
+        Raises:
+            ValueError: if delta is at least the probability of taking part at all.
+        """
+        refuse_any_noise(delta, self.taking_part)
+        plain = self.unamplified / gaussian_mu(epsilon, delta)
+        return plain if epsilon >= UNSAMPLED_FROM else min(plain, self.amplified_noise_std(epsilon, delta))
 
     @abstractmethod
     def describe(self) -> str:
@@ -90,6 +123,25 @@ class Accountant(ABC):
         """
         points = points_of(lambda each: self.bound(each, std), delta)
         return term_of_laws([], points, self.bound(delta, std), delta, mu)
+
+
+def adjacency_factor(adjacency: str) -> float:
+    """How far one unit moves its contributions, in clip norms."""
+    # replacing moves each contribution from one point of the unit ball to another: twice as far
+    return 2.0 if adjacency == "replace_one" else 1.0
+
+
+def refuse_any_noise(delta: float, taking_part: float) -> None:
+    """Refuse a delta at which nothing has to be hidden.
+
+    Raises:
+        ValueError: if it is at least the probability of taking part at all.
+    """
+    if taking_part <= delta:
+        raise ValueError(
+            f"delta={delta} is at least {taking_part:.12g}, the probability of taking part in any step: any"
+            " noise would do, and the guarantee would say nothing. Choose a smaller delta."
+        )
 
 
 @singledispatch
@@ -142,6 +194,9 @@ class SampledAccountant(Accountant):
     def epsilon(self, delta: float, std: float) -> float:
         least = self.bound(delta, std)
         if not isinstance(self.accounting, Verified) or self.accounting.failure >= delta:
+            return least
+        # samples would show no less, or that a single participation hides nothing
+        if least == 0.0 or least >= UNSAMPLED_FROM * self.strategy.n:
             return least
         record = self.accounting
         found = self.pair.epsilon(

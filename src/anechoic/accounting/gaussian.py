@@ -11,7 +11,10 @@ import math
 
 from scipy.special import log_ndtr
 
-from anechoic._validate import LARGEST, fraction, positive_float
+from anechoic._validate import LARGEST, fraction, positive_float, real_number
+
+#: From this epsilon on amplification is not accounted: nothing is private there.
+UNSAMPLED_FROM = 1e5
 
 # Units in the last place by which each logarithm of `gaussian_delta` may be off (scipy: a few).
 _ULPS = 4 * 2.3e-16
@@ -23,7 +26,17 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     Args:
         epsilon: >= 0.
         mu: > 0.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
+    epsilon, mu = real_number("epsilon", epsilon), positive_float("mu", mu)
+    if not 0.0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon={epsilon} must be finite and at least 0.")
+    return _delta(epsilon, mu)
+
+
+def _delta(epsilon: float, mu: float) -> float:
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
     slack = _ULPS * (2.0 + abs(upper) + abs(lower) + epsilon)
@@ -41,14 +54,14 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         ValueError: if an argument is out of range.
     """
     delta, mu = fraction("delta", delta), positive_float("mu", mu)
-    if gaussian_delta(0.0, mu) <= delta:
+    if _delta(0.0, mu) <= delta:
         return 0.0
     if mu > LARGEST:  # epsilon is about mu^2 / 2
         return math.inf
     high = 1.0
-    while gaussian_delta(high, mu) > delta:
+    while _delta(high, mu) > delta:
         high *= 2
-    return _smallest(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, 0.0, high)
+    return _smallest(lambda epsilon: _delta(epsilon, mu) <= delta, 0.0, high)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -64,13 +77,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     # search over s = 1 / mu, the noise multiplier: more noise is safe
     high = 1.0
-    while gaussian_delta(epsilon, 1.0 / high) > delta:
+    while _delta(epsilon, 1.0 / high) > delta:
         high *= 2
     low = high / 2
-    while gaussian_delta(epsilon, 1.0 / low) <= delta:
+    while _delta(epsilon, 1.0 / low) <= delta:
         low /= 2
-    mu = 1.0 / _smallest(lambda s: gaussian_delta(epsilon, 1.0 / s) <= delta, low, high)
-    while gaussian_delta(epsilon, mu) > delta:
+    mu = 1.0 / _smallest(lambda s: _delta(epsilon, 1.0 / s) <= delta, low, high)
+    while _delta(epsilon, mu) > delta:
         mu = math.nextafter(mu, 0.0)
     return mu
 

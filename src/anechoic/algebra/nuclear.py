@@ -33,6 +33,13 @@ def dual_value(a: Array, w: Array | None, *, steps: int, columns: Array | None =
         steps: decompositions, each O(n^3); >= 1.
         columns: v to start from, shape (n,), sum 1; None for the column norms of W^(1/2) A.
     """
+    size = 2.0 ** math.frexp(float(np.abs(a).max()))[1]  # squares of entries are held for any size of A
+    if not 0.0 < size < math.inf:
+        return 0.0
+    return size * _dual_value(a / size, w, steps, columns)
+
+
+def _dual_value(a: Array, w: Array | None, steps: int, columns: Array | None) -> float:
     n = len(a)
     rows = np.full(n, 1.0 / n) if w is None else w
     if columns is None:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from anechoic._validate import Array, finite_array
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
-from anechoic.lower_bounds.cycles import LARGEST, cyclic_bound
+from anechoic.lower_bounds.cells import cells_bound
 from anechoic.lower_bounds.dual import (
     EPS,
     Multiplier,
@@ -33,11 +33,12 @@ from anechoic.workloads import Workload
 
 EVERY = "every factorisation"
 NUCLEAR = "nuclear norm of diag(p)^½ A W^½ over sqrt(sum v) (dual of Problem 4.6)"
-STRINGS = "nuclear norm of diag(p)^½ A (R (x) I)^½ over sqrt(period) (dual of Problem 4.6)"
+STRINGS = "nuclear norm of diag(p)^½ A (R (x) I)^½ over sqrt(sum v) (dual of Problem 4.6)"
 DIAGONAL = "full batch: sum of the column norms of diag(p)^½ A"
 STILL = 1e-7  # relative growth in three rounds below which a bound is left as it is
 PARAMETERS = 2**16  # numbers in the factors of overlapping patterns
-SMALL = 256  # steps up to which a bound from n x n arrays is cheap
+# Steps up to which a bound from n x n arrays is cheap; from which patterns of cells may tell more.
+SMALL, TINY = 256, 64
 
 
 def participation_bound(
@@ -173,9 +174,28 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
 def cheap_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
     """A bound that takes a fraction of a second, or None where none is known.
 
-    Up to 256 steps some rounds of L-BFGS, for any workload and loss; above, for the RMS and max losses of
-    prefix sums and up to 64 participations, `lower_bounds_cycles`, whatever n is.
+    Up to 256 steps some rounds of L-BFGS, for any workload and loss; for the RMS and max losses of prefix
+    sums `lower_bounds.cells`, whatever n is, where few cells do.
     """
+    found = [
+        bound
+        for bound in (_of_few_steps(workload, participation, kind), _of_cells(workload, participation, kind))
+        if bound is not None
+    ]
+    return max(found, key=lambda bound: bound.value, default=None)
+
+
+def _of_cells(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+    if not (workload.is_prefix_sum and isinstance(kind, str) and kind in ("rms", "max")):
+        return None
+    try:
+        value = cells_bound(workload.n, participation, free=kind == "max") if workload.n > TINY else None
+    except UnsupportedError:
+        return None
+    return None if value is None else Bound(value, STRINGS, EVERY)
+
+
+def _of_few_steps(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
     n = workload.n
     try:
         period = participation.contained_period(n)
@@ -191,9 +211,6 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
         if patterns.shape[0] > period:  # overlapping ones, whose start is less good
             rounds = 20
         return ascended(a, weights, start(a, weights, patterns), rounds)
-    count = -(-n // period)
-    if workload.is_prefix_sum and 1 < count <= LARGEST and isinstance(kind, str) and kind in ("rms", "max"):
-        return Bound(cyclic_bound(n, period, growing=kind == "max"), STRINGS, EVERY)
     return None
 
 

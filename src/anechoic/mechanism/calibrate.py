@@ -6,10 +6,11 @@ from typing import Literal
 
 from anechoic._validate import fraction
 from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
+from anechoic.accounting.accountant import adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.covered import check_covered, check_strategy
 from anechoic.mechanism.goal import asked_for, shown
-from anechoic.mechanism.mechanism import Adjacency, Mechanism, adjacency_factor
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding import before_drift
 from anechoic.sampling import Sampling
 from anechoic.sensitivity import sensitivity

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from anechoic._serialize import decode, encode, text_of
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Accountant, Accounting, Verified, accountant_of, gaussian_epsilon
+from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.covered import check_covered
 from anechoic.noise import NoiseStream
@@ -324,8 +325,3 @@ class Mechanism:
             f" noise_std={self.noise_std}, clip_norm={self.clip_norm:g}, adjacency={self.adjacency!r},"
             f" fingerprint={self.fingerprint[:12]}…)"
         )
-
-
-def adjacency_factor(adjacency: str) -> float:
-    # replacing moves each contribution from one point of the unit ball to another: twice as far
-    return 2.0 if adjacency == "replace_one" else 1.0

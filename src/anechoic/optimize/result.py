@@ -87,11 +87,10 @@ def finish(
     `bound` is the certificate of the optimiser itself; a larger one known for every strategy replaces it.
     """
     reached = loss(workload, strategy, participation, kind)
+    found = Optimized(strategy, reached, None, None, evaluations, 0.0, gradient=gradient)
     # a bound of the class that meets the loss cannot be exceeded by one of every class
     if bound is None or bound.value < (1 - 1e-9) * reached:
         general = lower_bound(workload, participation, kind)
         if general is not None and (bound is None or general.value > bound.value):
             bound = general
-    seconds = time.perf_counter() - started
-    found = Optimized(strategy, reached, None, None, evaluations, seconds, gradient=gradient)
-    return found.against(bound)
+    return replace(found, seconds=time.perf_counter() - started).against(bound)

@@ -42,7 +42,7 @@ class Cyclic(Participation):
         return len({t % self.period for t in distinct(steps, n)}) <= 1
 
     def together(self, n: int) -> NDArray[np.bool_]:
-        return pairs(lags(n) % self.period == 0)
+        return pairs(lags(n) % min(self.period, n) == 0)
 
     def contained_period(self, n: int) -> int:
         return min(self.period, n)

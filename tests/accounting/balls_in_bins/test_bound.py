@@ -17,6 +17,7 @@ from anechoic.accounting.balls_in_bins.bound import (
 from anechoic.accounting.balls_in_bins.chains import COARSE, chains
 from anechoic.accounting.balls_in_bins.classes import _classes, dominations
 from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
     BLT,
@@ -66,6 +67,33 @@ def test_classes_cover_every_bin_equally_often(bins):
         assert (covered == covered[0]).all()
         gaps = np.diff(np.sort(classes, axis=1), axis=1)
         assert count == 1 or gaps.min() >= bins // count
+
+
+@pytest.mark.parametrize(("n", "bins", "epsilon"), [(3, 70, 0.1), (10, 70, 1.0), *slow((100, 1000, 1.0))])
+def test_less_than_one_pass_costs_what_random_allocation_does(n, bins, epsilon):
+    """Of b bins n have a step: the two schemes are one law, where the noise is independent."""
+    gram = bins_gram(Identity(n), bins)
+    allocated = random_allocation_noise_multiplier(epsilon, 1e-6, bins, n)
+    assert noise_std_bound(gram, epsilon, 1e-6) == pytest.approx(allocated, rel=5e-4)
+    assert BinsBound(gram).rough_noise_std(epsilon, 1e-6) == pytest.approx(allocated, rel=0.03)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bins_without_a_step_are_bounded_as_nobody(seed):
+    gram, std = np.zeros((5, 5)), 1.4
+    gram[:2, :2] = random_gram(2, 3, seed)
+    exact = np.array(exact_deltas(gram, std, EPSILONS))
+    bound = BinsBound(gram)
+    for epsilon, truth in zip(EPSILONS, exact.max(axis=1).tolist(), strict=True):
+        if 1e-9 < truth < 0.4:
+            assert bound.epsilon(truth, std) >= epsilon * (1 - 2e-3)
+    for law in bound.laws(1e-3, std):
+        assert (np.array([law(epsilon) for epsilon in EPSILONS]) >= exact * (1 - 3e-3) - 1e-9).all()
+    assert bound.laws(1e-3, std)
+    assert bound.epsilon(0.45, std) == pytest.approx(0.0)  # what happens that seldom tells nobody apart
+    assert bound.laws(0.45, std) == []
+    with pytest.raises(ValueError, match="any noise would do"):
+        bound.noise_std(1.0, 0.45)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)

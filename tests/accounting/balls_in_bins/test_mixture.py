@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from anechoic.accounting import gaussian_delta
+from anechoic.accounting import gaussian_delta, gaussian_mu
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.laws.tilted import Tilt, _values
 from anechoic.accounting.monte_carlo.verified import GROWTH
@@ -220,3 +220,15 @@ def test_what_is_sampled_lies_above_the_gram_matrix(seed):
     assert (mixture._factor @ mixture._factor.T >= gram).all()
     lengths = np.where(gram.diagonal() > 0, np.sqrt(gram.diagonal()), 1.0)
     assert (np.abs(mixture.gram - gram) / lengths / lengths[:, None]).max() < 1e-11
+
+
+def test_noise_to_verify_is_at_most_that_without_sampling():
+    """At a small epsilon and delta the confidence term alone exceeds delta, whatever the noise."""
+    mixture = Mixture(np.eye(10))
+    found = mixture.noise_std_to_verify(0.1, 1e-12, samples=1000, failure=1e-14)
+    assert found == pytest.approx(1.0 / gaussian_mu(0.1, 1e-12))
+
+
+def test_no_noise_is_looked_for_where_any_would_do():
+    with pytest.raises(ValueError, match="any noise would do"):
+        Mixture(np.diag([1.0, 0.0, 0.0, 0.0])).noise_std(1.0, 0.3, samples=1000)

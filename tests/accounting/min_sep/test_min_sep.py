@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from anechoic.accounting import poisson_epsilon
+from anechoic.accounting import MinSepAccountant, Verified, poisson_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.laws.tilted import Tilt
@@ -43,6 +43,8 @@ def test_recursion_is_the_sum_over_patterns(n, b, size):
     pair, std = MinSepPair(strategy, sampling), 1.3
     law, c = patterns(n, b, sampling.rate), strategy.to_dense()
     assert sum(law.values()) == pytest.approx(1)
+    accountant = MinSepAccountant(strategy, sampling, "zero_out", Verified(1000, 1e-9, 0))
+    assert accountant.taking_part == pytest.approx(1 - law.get((0,) * n, 0.0), abs=1e-11)
     means = np.array([c @ np.array(bits) for bits in law])
     weights = np.array(list(law.values()))
     assert pair.largest == pytest.approx((means**2).sum(axis=1).max())

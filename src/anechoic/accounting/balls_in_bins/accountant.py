@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -17,7 +16,6 @@ from anechoic.accounting.accountant import (
 )
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.laws.tilted import TiltedPair
 from anechoic.accounting.monte_carlo.verified import Verified
@@ -51,16 +49,19 @@ class BallsInBinsAccountant(SampledAccountant):
     def pair(self) -> TiltedPair:
         return Mixture(self._gram)
 
-    def bound(self, delta: float, std: float) -> float:
+    @property
+    def taking_part(self) -> float:
+        return min(1.0, self.strategy.n / self.sampling.bins)
+
+    def amplified_bound(self, delta: float, std: float) -> float:
         return self.deterministic.epsilon(delta, std)
 
     def laws(self, delta: float, std: float) -> list[Law]:
         return self.deterministic.laws(delta, std)
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         if isinstance(self.accounting, Verified):
-            unsampled = math.sqrt(self.deterministic.unsampled) / gaussian_mu(epsilon, delta)
-            std = min(unsampled, self._noise_std_to_verify(epsilon, delta))
+            std = self._noise_std_to_verify(epsilon, delta)
             if self.bound(delta, std) > epsilon:
                 return std
         return self.deterministic.noise_std(epsilon, delta)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic.accounting.accountant import refuse_any_noise
 from anechoic.accounting.balls_in_bins.chains import (
     COARSE,
     FINE,
@@ -31,6 +32,7 @@ from anechoic.accounting.balls_in_bins.chains import (
 from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
 from anechoic.accounting.search import least_noise
 from anechoic.errors import UnsupportedError
@@ -44,6 +46,7 @@ _RENYI_UP_TO = 12
 _BEYOND, _BELOW = 1.8, 1e4  # a law is computed up to this multiple of epsilon, and this part of delta
 _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
+_ROUNDING = 1e-12
 _ROUGH = 0.02  # from which classes and chains are ranked again
 
 
@@ -120,12 +123,28 @@ class BinsBound:
         return float(self.gram.diagonal().max())
 
     @cached_property
+    def _taking_part(self) -> tuple[float, BinsBound] | None:
+        """h, the probability of a bin with a step, and the bound given that; None where every bin has one.
+
+        P = (1 - h) Q + h P' for the mixture P' of those bins. If P' and Q are (e', delta / h)-close both ways
+        round, then P and Q are (log(1 + h (exp(e') - 1)), delta)-close (docs/proofs/balls-in-bins.md).
+        """
+        taken = self.gram.diagonal() > 0
+        if taken.all():
+            return None
+        inner = replace(self, gram=self.gram[np.ix_(taken, taken)])
+        return float(taken.mean()) * (1 + _ROUNDING), inner
+
+    @cached_property
     def _classes(self) -> list[Domination]:
         return dominations(self.gram) if self.classes is None else list(self.classes)
 
     @cached_property
     def _chains(self) -> list[BinChain]:
-        return chains(self.gram) if self.chains is None else list(self.chains)
+        if self.chains is not None:
+            return list(self.chains)
+        # one of b orthogonal means is a class: no chain gives less
+        return chains(self.gram) if np.count_nonzero(self.gram) > len(self.gram) else []
 
     def epsilon(self, delta: float, std: float) -> float:
         """An upper bound on epsilon.
@@ -136,6 +155,9 @@ class BinsBound:
         """
         delta, std = fraction("delta", delta), positive_float("std", std)
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
+        if self._taking_part is not None:
+            taken, inner = self._taking_part
+            return 0.0 if taken <= delta else min(plain, _amplified(inner.epsilon(delta / taken, std), taken))
         if len(self.gram) == 1 or plain == 0.0:
             return plain
         least = self._class(delta, std, self._chain(delta, std, plain)[0])[0]
@@ -149,6 +171,9 @@ class BinsBound:
         Each bounds both directions at every epsilon.
         """
         delta, std = fraction("delta", delta), positive_float("std", std)
+        if self._taking_part is not None:
+            taken, inner = self._taking_part
+            return [] if taken <= delta else [_seldom(law, taken) for law in inner.laws(delta / taken, std)]
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         found: list[Callable[[float], tuple[float, float]]] = []
         least, chain = self._chain(delta, std, plain)
@@ -177,6 +202,11 @@ class BinsBound:
         """
         epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
         high = math.sqrt(self.unsampled) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
+        if self._taking_part is not None:
+            taken, inner = self._taking_part
+            refuse_any_noise(delta, taken)
+            part = _given_part(epsilon, taken)
+            return min(high, inner.noise_std(part, delta / taken, start=start, tolerance=tolerance))
         if len(self.gram) == 1:
             return high
         std = 0.6 * high if start is None else min(start, high)
@@ -200,6 +230,10 @@ class BinsBound:
         """
         epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
         high = std = math.sqrt(self.unsampled) / gaussian_mu(epsilon, delta) * (1 + 1e-9)
+        if self._taking_part is not None:
+            taken, inner = self._taking_part
+            refuse_any_noise(delta, taken)
+            return min(high, inner.rough_noise_std(_given_part(epsilon, taken), delta / taken))
         for start in (0.6, 1.0):
             near = start * std
             found = BinsBound(
@@ -252,6 +286,32 @@ class BinsBound:
 def _first(found: list[BinChain], std: float) -> list[BinChain]:
     """The chains that should give the least at this noise."""
     return sorted(found, key=lambda chain: chain.rank(std))[:_TRIED]
+
+
+def _amplified(epsilon: float, taken: float) -> float:
+    """log(1 + h (e^epsilon - 1)), rounded up."""
+    least = math.log1p(taken * math.expm1(epsilon)) if epsilon < 600.0 else epsilon + math.log(taken)
+    return min(epsilon, least * (1 + _ROUNDING))
+
+
+def _given_part(epsilon: float, taken: float) -> float:
+    """The epsilon' with log(1 + h (e^epsilon' - 1)) = epsilon, rounded down."""
+    most = math.log1p(math.expm1(epsilon) / taken) if epsilon < 600.0 else epsilon - math.log(taken)
+    return max(epsilon, most * (1 - 2 * _ROUNDING))
+
+
+def _seldom(law: Law, taken: float) -> Law:
+    """The two directions of (1 - h) Q + h P' and Q, from those of P' and Q."""
+
+    def mixed(epsilon: float) -> tuple[float, float]:
+        remove = min(1.0, taken * law(_given_part(epsilon, taken))[0] * (1 + _ROUNDING))
+        left = 1.0 - math.exp(min(epsilon, 600.0)) * (1.0 - taken) + _ROUNDING
+        if left <= 0.0:
+            return remove, 0.0
+        behind = epsilon + math.log(taken / left)
+        return remove, min(1.0, left * law(max(0.0, behind))[1] * (1 + _ROUNDING))
+
+    return mixed
 
 
 def epsilon_bound(gram: Array, delta: float, std: float) -> float:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
+from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.accounting.monte_carlo.confidence import LARGEST_BET, upper_mean_of
 
 DIRECTIONS = ("remove", "add")
@@ -213,7 +214,7 @@ class TiltedPair(ABC):
         """
         epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
         drawn = self._drawn(samples, seed)
-        return self._crossing(lambda std: self._point(drawn, epsilon, std), delta)
+        return self._crossing(lambda std: self._point(drawn, epsilon, std), epsilon, delta, delta)
 
     def noise_std_to_verify(
         self, epsilon: float, delta: float, *, samples: int, failure: float, seed: int = 1
@@ -237,18 +238,30 @@ class TiltedPair(ABC):
                 uppers.append(mean + goal * tilt.range / (samples * bet) + bet * second / tilt.range / 2)
             return max(uppers)
 
-        return self._crossing(expected, delta * _MARGIN)
+        return self._crossing(expected, epsilon, delta, delta * _MARGIN)
 
-    def _crossing(self, delta_at: Callable[[float], float], delta: float) -> float:
-        """The noise std where a falling function crosses `delta`."""
-        low = high = math.sqrt(self.largest)
-        while delta_at(high) > delta:
-            low, high = high, 2 * high
-        while delta_at(low) <= delta:
+    def _crossing(
+        self, delta_at: Callable[[float], float], epsilon: float, delta: float, aim: float
+    ) -> float:
+        """The noise std where a falling function crosses `aim`, at most the one that no sampling needs.
+
+        Raises:
+            ValueError: if it crosses nowhere: delta is about the probability of taking part at all.
+        """
+        high = math.sqrt(self.largest) / gaussian_mu(epsilon, delta)
+        if delta_at(high) > aim:  # so few samples show less than is known
+            return high
+        least, low = 1e-9 * high, high / 2
+        while delta_at(low) <= aim:
+            if low < least:
+                raise ValueError(
+                    f"delta={delta} is at least about the probability of taking part at all: any noise would"
+                    " do, and the guarantee would say nothing. Choose a smaller delta."
+                )
             low, high = low / 2, low
         while high > low * (1 + 1e-4):
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+            low, high = (low, middle) if delta_at(middle) <= aim else (middle, high)
         return high
 
     # -- sampling ------------------------------------------------------------------------------

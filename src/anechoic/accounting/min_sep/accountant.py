@@ -14,7 +14,6 @@ from anechoic.accounting.accountant import (
     accountant_of,
     refuse_replacing,
 )
-from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.tilted import TiltedPair
 from anechoic.accounting.min_sep.pair import MinSepPair, check_bands
 from anechoic.accounting.monte_carlo.verified import Verified
@@ -46,12 +45,19 @@ class MinSepAccountant(SampledAccountant):
     def pair(self) -> TiltedPair:
         return MinSepPair(self.strategy, self.sampling)
 
-    def bound(self, delta: float, std: float) -> float:
-        return gaussian_epsilon(delta, math.sqrt(self.pair.largest) / std)
+    @property
+    def taking_part(self) -> float:
+        p, b, n = self.sampling.rate, self.sampling.separation, self.strategy.n
+        first = 1 + (b - 1) * p  # over the probability of being eligible at a step
+        # eligible from the first step on, or after 1, …, b - 1 more
+        absent = (1 - p) ** n + p * math.fsum((1 - p) ** max(0, n - free) for free in range(1, b))
+        return min(1.0, max(0.0, 1.0 - absent / first) + 1e-12)
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
-        unsampled = math.sqrt(self.pair.largest) / gaussian_mu(epsilon, delta)
-        return min(unsampled, self._noise_std_to_verify(epsilon, delta))
+    def amplified_bound(self, delta: float, std: float) -> float:
+        return math.inf  # samples alone show less than without amplification
+
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
+        return self._noise_std_to_verify(epsilon, delta)
 
     def describe(self) -> str:
         return (

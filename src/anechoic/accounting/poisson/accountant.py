@@ -14,7 +14,8 @@ from anechoic.accounting.accountant import (
     accountant_of,
     only_deterministic,
 )
-from anechoic.accounting.poisson.epsilon import INTERVALS, UNSAMPLED_FROM, poisson_epsilon
+from anechoic.accounting.gaussian import UNSAMPLED_FROM
+from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
 from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
 from anechoic.accounting.terms import SampledGaussianTerm, Term
@@ -46,7 +47,11 @@ class PoissonAccountant(Accountant):
     def _compositions(self) -> int:
         return -(-self.strategy.n // self.sampling.groups)
 
-    def bound(self, delta: float, std: float) -> float:
+    @property
+    def taking_part(self) -> float:
+        return taking_part(self.sampling.rate, self._compositions)
+
+    def amplified_bound(self, delta: float, std: float) -> float:
         sigma = std / self.strategy.largest_column_norm()
         rate = self.sampling.rate
         return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
@@ -59,7 +64,7 @@ class PoissonAccountant(Accountant):
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
         return SampledGaussianTerm(self.bound(delta, std), sigma, rate, self.adjacency, self._compositions)
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = fast_poisson_noise_multiplier(
             epsilon, delta, self.sampling.rate, self._compositions, adjacency=self.adjacency
         )

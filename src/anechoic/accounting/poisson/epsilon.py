@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from anechoic._validate import fraction, positive_float, positive_int
-from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
@@ -35,8 +35,6 @@ INTERVALS = (
     (1e-4, 0.07),
     (1e-5, 0.0),
 )
-#: From this epsilon on the bound without sampling is given: it is valid, and nothing is private there.
-UNSAMPLED_FROM = 1e5
 #: Width of the grid in standard deviations of the loss of one release, at most.
 FINENESS = 0.015
 _MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases

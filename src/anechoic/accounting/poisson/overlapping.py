@@ -16,12 +16,11 @@ from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson.common_row import SHARE, CommonRow, common_row
 from anechoic.accounting.poisson.conditional import SHARES, HistoryChain
 from anechoic.accounting.poisson.counted import Counted, counted_of
-from anechoic.accounting.poisson.epsilon import poisson_epsilon
+from anechoic.accounting.poisson.epsilon import poisson_epsilon, taking_part
 from anechoic.accounting.poisson.reduction import chain_of, spectral_bound
 from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
-from anechoic.sensitivity import sensitivity
 from anechoic.statement.theorem import Theorem
 
 _CLOSE = 5e-4  # a noise std is good where its epsilon is as near as this to the one asked for
@@ -66,10 +65,6 @@ class OverlappingAccountant(Accountant):
         return -(-self.strategy.n // self.sampling.groups)
 
     @cached_property
-    def _sensitivity(self) -> float:
-        return sensitivity(self.strategy, self.sampling.participation).value
-
-    @cached_property
     def _spectral(self) -> float:
         return spectral_bound(self.strategy, self.sampling.groups)
 
@@ -85,8 +80,12 @@ class OverlappingAccountant(Accountant):
     def _counted(self) -> Counted | None:
         return counted_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
-    def bound(self, delta: float, std: float) -> float:
-        epsilon = gaussian_epsilon(delta, self._sensitivity / std)
+    @property
+    def taking_part(self) -> float:
+        return taking_part(self.sampling.rate, self._compositions)
+
+    def amplified_bound(self, delta: float, std: float) -> float:
+        epsilon = gaussian_epsilon(delta, self.unamplified / std)
         if self.sampling.rate == 1.0:
             return epsilon
         if self._counted is not None:
@@ -99,8 +98,8 @@ class OverlappingAccountant(Accountant):
                 epsilon = rows.epsilon(delta, std, epsilon)
         return epsilon
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
-        std = self._sensitivity / gaussian_mu(epsilon, delta)
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
+        std = self.unamplified / gaussian_mu(epsilon, delta)
         if self.sampling.rate == 1.0:
             return std
         sigma = fast_poisson_noise_multiplier(epsilon, delta, self.sampling.rate, self._compositions)

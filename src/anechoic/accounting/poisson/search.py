@@ -22,8 +22,8 @@ import numpy as np
 from scipy import fft
 
 from anechoic._validate import Array, fraction, positive_float
+from anechoic.accounting.gaussian import UNSAMPLED_FROM
 from anechoic.accounting.poisson.epsilon import (
-    UNSAMPLED_FROM,
     least_noise_from,
     noise_guess,
     poisson_noise_multiplier,

@@ -44,7 +44,11 @@ class RandomAllocationAccountant(Accountant):
                 " neighbours. Use Identity, or BallsInBins."
             )
 
-    def bound(self, delta: float, std: float) -> float:
+    @property
+    def taking_part(self) -> float:
+        return min(1.0, self.sampling.steps / self.sampling.period)
+
+    def amplified_bound(self, delta: float, std: float) -> float:
         sigma = std / self.strategy.largest_column_norm()
         return random_allocation_epsilon(delta, sigma, self.sampling.period, self.sampling.steps)
 
@@ -56,7 +60,7 @@ class RandomAllocationAccountant(Accountant):
             laws = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
         return term_of_laws(laws, [], self.bound(delta, std), delta, mu)
 
-    def noise_std(self, epsilon: float, delta: float) -> float:
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = random_allocation_noise_multiplier(epsilon, delta, self.sampling.period, self.sampling.steps)
         return sigma * self.strategy.largest_column_norm()
 

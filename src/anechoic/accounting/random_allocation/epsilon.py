@@ -12,13 +12,15 @@ from collections.abc import Callable
 from functools import lru_cache, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
-from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.likelihood import Ratio, gaussian_ratio, product_of, sum_of
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.accounting.search import least_noise
 
 #: Ratios of less noise than this are not summed: the bound without sampling is returned.
 LEAST_NOISE = 0.05
+#: Steps beyond which float64 does not hold the sum of their ratios: the same bound is returned.
+MOST = 10**9
 
 
 def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int, steps: int) -> float:
@@ -36,7 +38,11 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
     delta = fraction("delta", delta)
     noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
     period, steps = positive_int("period", period), positive_int("steps", steps)
+    if steps <= delta * period:
+        return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     plain = gaussian_epsilon(delta, math.sqrt(-(-steps // period)) / noise_multiplier)
+    if max(period, steps) > MOST or plain >= UNSAMPLED_FROM * period:
+        return plain
     if period == 1 or noise_multiplier < LEAST_NOISE:
         return plain
     ratio = allocation_ratio(noise_multiplier, period, steps)
@@ -62,7 +68,7 @@ def random_allocation_noise_multiplier(
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     period, steps = positive_int("period", period), positive_int("steps", steps)
     high = math.sqrt(-(-steps // period)) / gaussian_mu(epsilon, delta) * (1 + 1e-9)  # without sampling
-    if period == 1 or high <= LEAST_NOISE:
+    if period == 1 or high <= LEAST_NOISE or max(period, steps) > MOST:
         return high
     guess = poisson_noise_multiplier_estimate(epsilon, delta, 1 / period, steps)
 

@@ -13,6 +13,7 @@ from anechoic.losses import row_weights
 from anechoic.optimize.full.participation import dense_with_participation
 from anechoic.participation import Cyclic, Participation
 from anechoic.workloads import Workload
+from anechoic.workloads.base import checked_workload
 
 LARGEST = 16  # steps up to which the patterns of an overlapping schema are listed
 CLOSE = 1e-3  # relative; the optimum is known to about the root of the gap
@@ -55,6 +56,9 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
     References:
         Monograph, Conjecture 4.7.
     """
+    checked_workload(workload)
+    if not isinstance(participation, Participation):
+        raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
     n = workload.n
     # whole cycles are allowed, so where no other pair of steps is, they are all patterns, and disjoint
     cycles = Cyclic(participation.contained_period(n))

@@ -1,0 +1,62 @@
+"""No input hangs, takes gigabytes, or ends in an error that is not ours; `tests.fuzzing` has the calls."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anechoic import accounting, lower_bounds, optimize
+from anechoic.participation import Cyclic, Single
+from anechoic.workloads import from_coefficients, prefix_sum
+from tests.fuzzing import CALLS, complaint, seeds
+
+COUNT = int(os.environ.get("ANECHOIC_FUZZ", "100000"))  # calls of the slow test
+
+CHILD = """
+import sys
+from tests.fuzzing import complaint, limit_memory, seeds
+limit_memory()
+for name, seed in seeds(int(sys.argv[1])):
+    found = complaint(name, seed)
+    if found is not None:
+        print(name, seed, found, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_no_input_hangs_or_crashes():
+    """In a process of its own, whose memory is limited; settings of small rates and noise take longer."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(COUNT)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("bins", "poisson", "calibration")])
+def test_a_few_of_them(name):
+    assert [found for seed in range(12) if (found := complaint(name, seed)) is not None] == []
+
+
+def test_every_call_has_its_share():
+    assert {name for name, _ in seeds(1000)} == set(CALLS)
+    assert 1000 <= len(seeds(1000)) < 1010
+
+
+def test_what_the_fuzz_found():
+    with pytest.raises(ValueError, match="mu=0"):
+        accounting.gaussian_delta(1.0, 0.0)
+    with pytest.raises(ValueError, match=r"epsilon=-1\.0 must be finite and at least 0"):
+        accounting.gaussian_delta(-1, 1.0)
+    with pytest.raises(ValueError, match="participation=None"):
+        optimize.conjecture_4_7(prefix_sum(3), None)
+    assert not Cyclic(10**19).together(3).any()
+    assert accounting.random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
+    assert accounting.random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
+    large = from_coefficients([1e250, 1e250], 3)
+    assert lower_bounds.lower_bound(large, Single(), "max").value > 1e250
