@@ -189,7 +189,8 @@ def test_runs_draw_so_from_delivery_to_step(mode):
 
     run = start(mode, mech=mechanism(steps=3), model=network(dropout=0.5))
     for batch in run.loader:
-        assert active()
+        assert active() and is_secret(torch.initial_seed())
         step(run, batch)
-        assert not active()
+        assert not is_secret(torch.initial_seed())  # what is drawn then is what the script seeded
+    assert not active()
     assert run.engine.releases == 3
