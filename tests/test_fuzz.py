@@ -26,6 +26,7 @@ for name, seed in seeds(int(sys.argv[1])):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
 def test_no_input_hangs_or_crashes():
     """In a process of its own, whose memory is limited; settings of small rates and noise take longer."""
     done = subprocess.run(

@@ -23,7 +23,7 @@ from anechoic.optimize.full.balance import Balanced, Progress, balance
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
-from anechoic.optimize.full.participation import dense_with_participation
+from anechoic.optimize.full.participation import dense_with_participation, few_patterns
 from anechoic.optimize.full.windows import windows_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.participation import Participation
@@ -104,7 +104,19 @@ def dense(
                 found = finish(alone, workload, participation, loss, evaluations=1, started=started)
                 if found.gap is not None and found.gap <= gap:
                     return found
-        found = dense_with_participation(workload, participation, loss, gap=gap, progress=progress)
+        few = few_patterns(participation, n) if overlapping else None
+        found = dense_with_participation(workload, few or participation, loss, gap=gap, progress=progress)
+        if few is not None and found.bound_name is not None and found.lower_bound is not None:
+            bound = Bound(found.lower_bound, found.bound_name, str(found.bound_covers))
+            found = finish(
+                found.strategy,
+                workload,
+                participation,
+                loss,
+                evaluations=found.evaluations,
+                started=started,
+                bound=bound,
+            )
         if found.gap is not None and found.gap <= gap:
             return found
         if not overlapping:
