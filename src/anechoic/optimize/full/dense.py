@@ -50,11 +50,12 @@ def dense(
     """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
 
     That holds for one participation, and for Cyclic, FullBatch and listed ones (Problem 4.6), unless the
-    iteration stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch it holds for up to 12
-    steps and 40 patterns, which are listed. Beyond, no algorithm for the optimum is known: the best is sought among strategies whose columns are orthogonal where a unit can touch
-    both (Problem 4.8, with a better diagonal), and in the structured classes that are quick to optimise; for
-    the error of one step alone the infimum is known, and reached to the gap. The lower bound holds for every
-    factorisation, and says how much could be gained.
+    iteration stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch it holds for up to
+    12 steps and 40 patterns, which are listed. Beyond, no algorithm for the optimum is known: the best is
+    sought among strategies whose columns are orthogonal where a unit can touch both (Problem 4.8, with a
+    better diagonal), and in the structured classes that are quick to optimise; for the error of one step
+    alone the infimum is known, and reached to the gap. The lower bound holds for every factorisation, and
+    says how much could be gained.
 
     For prefix sums, exponential decay and anything else whose inverse is bidiagonal, with any learning
     rates, an iteration takes O(n), and only C itself O(n^2) memory and O(n^3) time (n = 4096: seconds). For
