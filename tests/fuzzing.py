@@ -244,14 +244,14 @@ class Drawer:
 
 #: Calls, and how many of a thousand are of each.
 CALLS = {
-    "gaussian": 200,
-    "poisson": 20,
-    "allocation": 10,
-    "calibration": 20,
-    "sensitivities": 350,
-    "losses": 250,
-    "bounds": 100,
-    "optimisers": 49,
+    "gaussian": 130,
+    "poisson": 2,
+    "allocation": 3,
+    "calibration": 5,
+    "sensitivities": 400,
+    "losses": 300,
+    "bounds": 120,
+    "optimisers": 39,
     "bins": 1,
 }
 

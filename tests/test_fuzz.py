@@ -26,6 +26,7 @@ for name, seed in seeds(int(sys.argv[1])):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
 def test_no_input_hangs_or_crashes():
     """In a process of its own, whose memory is limited; settings of small rates and noise take longer."""
     done = subprocess.run(
@@ -58,5 +59,6 @@ def test_what_the_fuzz_found():
     assert not Cyclic(10**19).together(3).any()
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
+    assert accounting.random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
     large = from_coefficients([1e250, 1e250], 3)
     assert lower_bounds.lower_bound(large, Single(), "max").value > 1e250

@@ -13,6 +13,7 @@ from anechoic.sensitivity import comb, full_batch, min_sep, single, theorems
 from anechoic.sensitivity.chain import best_epoch_chain
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
+from anechoic.sensitivity.listed import or_listed
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -38,7 +39,7 @@ def once_per_epoch(strategy: Strategy, period: int) -> Sensitivity:
         return Sensitivity.of_squared(
             squared, True, "dynamic programme (only adjacent epochs interact)", theorems.ONCE_PER_EPOCH
         )
-    return min(_bounds(strategy, gram, period), key=float)
+    return or_listed(min(_bounds(strategy, gram, period), key=float), strategy, OncePerEpoch(period))
 
 
 def _separate(strategy: Strategy, period: int) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import islice
+
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
-from anechoic.participation import Patterns
+from anechoic.participation import Participation, Patterns
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
+
+STEPS, PATTERNS = 12, 256  # up to which all patterns of a schema are listed
 
 
 def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
@@ -44,6 +49,20 @@ def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
             float(sums.max()), True, "Lemma 3.15(b) (enumeration of patterns)", theorems.NONNEGATIVE_PRODUCTS
         )
     return _mixed_signs(gram, blocks, sums)
+
+
+def or_listed(found: Sensitivity, strategy: Strategy, participation: Participation) -> Sensitivity:
+    """A bound, or what is less: that of all patterns of the schema, where they are few."""
+    few = None if found.exact else _few(participation, strategy.n)
+    return found if few is None else min(found, listed(strategy, few), key=float)
+
+
+@lru_cache(maxsize=256)
+def _few(participation: Participation, n: int) -> Patterns | None:
+    if n > STEPS:
+        return None
+    patterns = list(islice(participation.patterns(n), PATTERNS + 1))
+    return Patterns(patterns) if len(patterns) <= PATTERNS else None
 
 
 def _gram(strategy: Strategy, steps: NDArray[np.intp]) -> Array:

@@ -18,6 +18,7 @@ from anechoic.sensitivity import (
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import Gram, gram_of
 from anechoic.sensitivity.limits import TIGHT
+from anechoic.sensitivity.listed import or_listed
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import Strategy
 
@@ -28,7 +29,7 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
     Exact where C is Toeplitz and non-increasing (Lemma 3.16 c), where C^T C vanishes at lags >= separation
     (Algorithm 3.2), where C >= 0 is Toeplitz and C^T C falls from lag = separation on (`falling_gram`), for
     whole trees and the smooth binary mechanism (`nodes`), and where C^T C vanishes at lags >= 2 separation or
-    count = 2 (`chain`), unless the programme is too long; otherwise a bound.
+    count = 2 (`chain`), unless the programme is too long; otherwise a bound, from all patterns where few.
     """
     structure = strategy.structure
     if structure.nonincreasing:
@@ -54,7 +55,7 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
         lower = cyclic.cyclic(strategy, separation, gram)
         if lower.exact and lower.value >= (1 - TIGHT) * best.value:
             return Sensitivity(best.value, True, f"{best.method}, attained by a cycle", best.theorem)
-    return best
+    return or_listed(best, strategy, MinSep(separation, count))
 
 
 def _neighbours_only(gram: Gram, separation: int, count: int) -> float | None:

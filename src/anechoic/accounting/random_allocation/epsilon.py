@@ -41,7 +41,7 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
     if steps <= delta * period:
         return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     plain = gaussian_epsilon(delta, math.sqrt(-(-steps // period)) / noise_multiplier)
-    if max(period, steps) > MOST or plain >= UNSAMPLED_FROM * period:
+    if plain == 0.0 or max(period, steps) > MOST or plain >= UNSAMPLED_FROM * period:
         return plain
     if period == 1 or noise_multiplier < LEAST_NOISE:
         return plain

@@ -13,6 +13,7 @@ from anechoic.algebra import banded
 from anechoic.errors import UnsupportedError
 from anechoic.losses import LossKind, row_weights
 from anechoic.lower_bounds.dual import EPS, cycles, start
+from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import EVERY, NUCLEAR, ascended, contained_patterns, full_batch_bound
 from anechoic.optimize.columns.banded import NEGLIGIBLE, begun, presentable
@@ -26,6 +27,7 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Part
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
 
+FEW_STEPS, FEW_PATTERNS = 12, 40  # up to which all patterns are listed
 DIRECT = 60  # rounds of L-BFGS for a bound
 # Steps from which a search under minimum separation is one over banded columns; the gap to the bound of their
 # class at which that for the largest error ends, as other classes may be better still.
@@ -146,6 +148,14 @@ def _(
     enough = bound.value * (1 + gap)
     c, evaluations = _over_windows(participation, workload, a, shared, enough, progress)
     return c, bound, evaluations
+
+
+def few_patterns(participation: Participation, n: int) -> Patterns | None:
+    """All that are part of no other, where they are few: their optimum is known (Problem 4.6)."""
+    if n > FEW_STEPS:
+        return None
+    found = maximal(list(participation.patterns(n)))
+    return Patterns(found) if len(found) <= FEW_PATTERNS else None
 
 
 @singledispatch
