@@ -365,6 +365,10 @@ def test_what_was_made_from_an_earlier_batch_is_not_public():
         assert isinstance(types.of(kept), Mixed)
         constant = torch.ones(3)
         assert types.of(constant * 2) is None
+        made = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+        assert types.of(made) == RowAxis(0)
+        begun(types, torch.randn(4, 3))
+        assert isinstance(types.of(made), Mixed)
     finally:
         types.end()
         secret_draws.stop()

@@ -55,6 +55,7 @@ class RowTypes:
         self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
         self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._data: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._begun = False
         self.end()
@@ -84,10 +85,10 @@ class RowTypes:
 
     def end(self) -> None:
         """Another batch follows, or none."""
-        for tensor in list(self._labels):
+        for tensor in (*self._labels, *self._guessed):
             self._earlier[tensor] = True
         self._labels = WeakIdKeyDictionary()
-        self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._guessed = WeakIdKeyDictionary()
         # the same by place in memory, for what reaches the same numbers by another tensor
         self._places: dict[Any, tuple[Any, Label]] = {}
         # storages whose label changed in place, and what was labelled since
