@@ -364,3 +364,46 @@ def test_a_learning_rate_is_no_number_of_a_batch():
     run.optimizer.param_groups[0]["lr"] = step_of
     run.optimizer.step()
     assert run.engine.releases == 1
+
+
+EACH_BY_ITSELF = {
+    "gathered": lambda out, y: -out.log_softmax(1).gather(1, y[:, None]).mean(),
+    "one place a row": lambda out, y: -out.log_softmax(1)[torch.arange(len(y)), y].mean(),
+    "places of a range": lambda out, y: out.square()[range(len(y)), y].mean(),
+    "picked by a mask": lambda out, y: out.square().sum(1)[y > 0].sum() / len(y),
+    "picked, and no longer linear": lambda out, y: -(out.square().sum(1)[y > 0] + 1).log().sum() / len(y),
+    "margins": lambda out, y: F.multi_margin_loss(out, y),
+    "huber": lambda out, y: F.huber_loss(out[:, 0], y.float()),
+    "smooth": lambda out, y: F.smooth_l1_loss(out[:, 0], y.float()),
+    "logits": lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y.float()),
+    "probabilities": lambda out, y: F.binary_cross_entropy(out[:, 0].sigmoid(), y.float()),
+    "soft margins": lambda out, y: F.soft_margin_loss(out[:, 0], 2.0 * y - 1),
+    "divergence": lambda out, y: F.kl_div(out.log_softmax(1), F.one_hot(y, 2).float(), reduction="batchmean"),
+    "norms": lambda out, y: out.norm(dim=1).mean(),
+    "the largest": lambda out, y: out.max(dim=1).values.mean(),
+    "sorted": lambda out, y: (out.sort(1).values * torch.arange(2.0)).sum(1).mean(),
+    "cosine": lambda out, y: F.cosine_similarity(out, torch.tensor([[1.0, 2.0]])).mean(),
+    "distances": lambda out, y: torch.cdist(out, torch.eye(3)[:, :2]).square().mean(),
+    "cumulated in a row": lambda out, y: out.cumsum(1).square().mean(),
+    "padded": lambda out, y: F.pad(out, (1, 2)).square().sum(1).mean(),
+    "joined": lambda out, y: torch.cat([out, out.square()], 1).sum(1).mean(),
+    "table": lambda out, y: (out * torch.eye(2)[y]).sum(1).square().mean(),
+    "where": lambda out, y: torch.where(y[:, None] > 0, out, out.square()).mean(),
+    "product of a row": lambda out, y: out.prod(1).square().mean(),
+    "log of a sum": lambda out, y: out.logsumexp(1).mean(),
+    "einsum": lambda out, y: torch.einsum("nd,nd->n", out, out).mean(),
+    "products of matrices": lambda out, y: (out[:, :, None] @ out[:, None, :]).square().sum((1, 2)).mean(),
+}
+
+
+@pytest.mark.parametrize("name", EACH_BY_ITSELF)
+def test_a_loss_of_each_row_by_itself_goes_through(name):
+    run, loss = start(mech=mechanism(batch_size=8, steps=2)), EACH_BY_ITSELF[name]
+    x, y = next(iter(run.loader))
+    loss(run.module(x), y).backward()
+    found, total = run.optimizer.source.sums(run.optimizer.ledger.in_hand), 0.0
+    for row in range(len(x)):
+        own = torch.autograd.grad(loss(run.model(x[row : row + 1]), y[row : row + 1]), run.optimizer.params)
+        own = torch.cat([g.flatten() for g in own])
+        total = total + own * (run.optimizer.max_grad_norm / own.norm()).clamp(max=1.0)
+    assert torch.allclose(torch.cat([t.flatten() for t in found]).float(), total, atol=1e-3)

@@ -70,13 +70,14 @@ class RowTypes:
         if not self._begun:
             self._begun = True
             # what the script had before the first batch is its own, though it may have as many rows
-            others = [self._data, *(kept for run in ACTIVE for kept in (run._labels, run._earlier))]
+            others = [self._data, *(kept for run in ACTIVE for kept in (run._delivered, run._earlier))]
             self.share(t for t in tensors_alive() if not any(t in kept for kept in others))
         self.batch.start(delivery.size)
         self.active = True
         ACTIVE.append(self)
         for tensor, label in delivered(delivery.content, self.rows, self._dimension):
             self.mark(tensor, label)
+            self._delivered[tensor] = True
 
     def rest(self) -> None:
         """The batch is not in hand any more: what is made of it until the next one is looked at then."""
@@ -94,6 +95,8 @@ class RowTypes:
         # storages whose label changed in place, and what was labelled since
         self._written: dict[int, tuple[Any, Tensor, Label]] = {}
         self._since: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        # what was delivered, and what is made of it, whatever was guessed
+        self._delivered: WeakIdKeyDictionary = WeakIdKeyDictionary()
         # tensors of as many values as the data say
         self._counted: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.batch.start(0)
@@ -161,7 +164,7 @@ class RowTypes:
 
         With one row an example it counts as data.
         """
-        if any(other is not self and other.follows(tensor) for other in ACTIVE):
+        if any(other is not self and tensor in other._delivered for other in ACTIVE):
             return _ANOTHER
         axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
         if axis is None or isinstance(tensor, torch.nn.Parameter):
@@ -198,6 +201,9 @@ class RowTypes:
             for tensor in made:
                 self._made_public(tensor)
             return
+        if any(tensor in self._delivered for tensor in tensors_among((args, kwargs))):
+            for tensor in made:
+                self._delivered[tensor] = True
         if not made and func.overloadpacket in _NUMBERS:
             self.batch.decided = True
             self.batch.pulled = self.batch.pulled or bool(running_roots())

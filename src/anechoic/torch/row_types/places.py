@@ -114,9 +114,8 @@ def put(call: Call) -> Label:
     own: Any = call.label(call["self"])
     given = [(axis, t) for axis, t in enumerate(call["indices"]) if isinstance(t, Tensor)]
     value, labels = call["values"], [call.label(t) for _, t in given]
-    same_number = call.label(value) is None and all(
-        size == 1 or not step for size, step in zip(value.shape, value.stride(), strict=True)
-    )
+    public = call.label(value) is None
+    same_number = public and (value.numel() == 1 or bool((value == value.reshape(-1)[:1]).all()))
     first = given[0][1]
     picked = isinstance(call.label(value), Picked) and call.label(value) == Picked(place(first))
     if (same_number or picked) and first.dtype == torch.bool and len(given) == 1 and given[0][0] == 0:
@@ -125,7 +124,7 @@ def put(call: Call) -> Label:
             return label
     leading = [axis for axis, _ in given] == list(range(len(given)))
     same = own in (None, RowAxis(0)) and len(call["self"]) == call.rows
-    rows = call.label(value) == RowAxis(0) and value.shape[:1] == first.shape[:1]
+    rows = call.label(value) in (None, RowAxis(0)) and value.shape[:1] == first.shape[:1]
     if leading and same and _one_a_row(call, given) and (same_number or rows):
         return RowAxis(0)
     if not same_number:
@@ -177,4 +176,4 @@ def ctc_pulled(call: Call) -> Label:
 
 def nll_pulled(call: Call) -> Any:
     """Gradients of `nll`: those of each row, once its own divisor was looked at on the way there."""
-    return call.only("self", "target", "grad_output")
+    return call.only("self", "target", "grad_output", "is_target")

@@ -153,6 +153,9 @@ def _where(out: Tensor, alone: Tensor, row: int, rows: int) -> Label | None:
 _ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-4, torch.complex128: 1e-9}
 
 
+_ADDED = ("scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
+
+
 def _rules() -> dict[Any, Rule]:
     made: dict[Any, Rule] = {}
 
@@ -256,7 +259,7 @@ def _rules() -> dict[Any, Rule]:
         ),
     )
     enter(embedded, "embedding")
-    enter(gathered, "gather", "scatter", "scatter_", "take_along_dim")
+    enter(gathered, "gather", "take_along_dim", "scatter", "scatter_", *_ADDED)
     enter(selected, "index_select")
     enter(indexed, "index")
     enter(masked, "masked_select")
@@ -269,7 +272,8 @@ def _rules() -> dict[Any, Rule]:
     enter(ctc_pulled, "_ctc_loss_backward")
     enter(margin_loss, "multi_margin_loss", "multilabel_margin_loss_forward")
     enter(put, "index_put", "index_put_", "_index_put_impl_")
-    enter(nll_pulled, "nll_loss_backward", "nll_loss2d_backward")
+    enter(nll_pulled, "nll_loss_backward", "nll_loss2d_backward", "multi_margin_loss_backward")
+    enter(nll_pulled, "multilabel_margin_loss_backward")
     enter(nll, "nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d")
     return made
 
