@@ -33,10 +33,11 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     epsilon, mu = real_number("epsilon", epsilon), positive_float("mu", mu)
     if not 0.0 <= epsilon < math.inf:
         raise ValueError(f"epsilon={epsilon} must be finite and at least 0.")
-    return _delta(epsilon, mu)
+    return hockey_stick(epsilon, mu)
 
 
-def _delta(epsilon: float, mu: float) -> float:
+def hockey_stick(epsilon: float, mu: float) -> float:
+    """The same at any finite epsilon, below 0 too, for proofs that come there; no argument is checked."""
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
     slack = _ULPS * (2.0 + abs(upper) + abs(lower) + epsilon)
@@ -54,14 +55,14 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         ValueError: if an argument is out of range.
     """
     delta, mu = fraction("delta", delta), positive_float("mu", mu)
-    if _delta(0.0, mu) <= delta:
+    if hockey_stick(0.0, mu) <= delta:
         return 0.0
     if mu > LARGEST:  # epsilon is about mu^2 / 2
         return math.inf
     high = 1.0
-    while _delta(high, mu) > delta:
+    while hockey_stick(high, mu) > delta:
         high *= 2
-    return _smallest(lambda epsilon: _delta(epsilon, mu) <= delta, 0.0, high)
+    return _smallest(lambda epsilon: hockey_stick(epsilon, mu) <= delta, 0.0, high)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -77,13 +78,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     # search over s = 1 / mu, the noise multiplier: more noise is safe
     high = 1.0
-    while _delta(epsilon, 1.0 / high) > delta:
+    while hockey_stick(epsilon, 1.0 / high) > delta:
         high *= 2
     low = high / 2
-    while _delta(epsilon, 1.0 / low) <= delta:
+    while hockey_stick(epsilon, 1.0 / low) <= delta:
         low /= 2
-    mu = 1.0 / _smallest(lambda s: _delta(epsilon, 1.0 / s) <= delta, low, high)
-    while _delta(epsilon, mu) > delta:
+    mu = 1.0 / _smallest(lambda s: hockey_stick(epsilon, 1.0 / s) <= delta, low, high)
+    while hockey_stick(epsilon, mu) > delta:
         mu = math.nextafter(mu, 0.0)
     return mu
 

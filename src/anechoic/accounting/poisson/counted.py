@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 
 from anechoic._validate import Array
-from anechoic.accounting.gaussian import gaussian_delta
+from anechoic.accounting.gaussian import hockey_stick
 from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
 from anechoic.participation import MinSep
 from anechoic.sensitivity import sensitivity
@@ -60,7 +60,7 @@ class Counted:
         return max(remove, left / least * self._mixed(behind, std))
 
     def _mixed(self, epsilon: float, std: float) -> float:
-        deltas = np.array([gaussian_delta(epsilon, length / std) for length in self.lengths.tolist()])
+        deltas = np.array([hockey_stick(epsilon, length / std) for length in self.lengths.tolist()])
         return min(1.0, (float(self.weights @ deltas) + self.more) * (1 + _ROUNDING))
 
     def epsilon(self, delta: float, std: float, high: float) -> float:
