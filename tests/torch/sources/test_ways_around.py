@@ -12,6 +12,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.torch.row_types.following import ACTIVE
 from tests.torch.setting import FEATURES, backward, mechanism, start, step
 
 
@@ -206,6 +207,7 @@ def test_nothing_is_watched_once_the_loop_is_over():
     assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
     for batch in run.loader:
         step(run, batch)
+    assert run.optimizer.source.types not in ACTIVE
     assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
 
 

@@ -29,6 +29,7 @@ from anechoic.torch.randomness.generators import (
     restore,
     states,
 )
+from anechoic.torch.row_types import modes
 
 
 class Surroundings:
@@ -191,6 +192,7 @@ def idle() -> None:
     with _DESK.lock:
         if not _DESK.living():
             secret_draws.stop()
+            modes.forget_resting()
 
 
 def rng_state() -> dict[str, Any]:

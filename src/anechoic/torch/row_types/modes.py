@@ -183,6 +183,11 @@ def _begun(
 _SHARED = Starting()
 
 
+def forget_resting() -> None:
+    """Runs without a batch in hand are looked at again with their next one."""
+    ACTIVE[:] = [run for run in ACTIVE if run.active]
+
+
 def start() -> None:
     """Look at what is done in this thread from now on."""
     _SHARED.idle = False

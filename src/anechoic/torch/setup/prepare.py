@@ -365,6 +365,7 @@ def _work_around(run: PrivateRun) -> None:
     run.source.types.keep(part for part in parts if isinstance(part, Tensor))
     run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
     run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
+    weakref.finalize(run, run.source.types.end)
     weakref.finalize(run, idle)
     run.optimizer.identity = run
 
