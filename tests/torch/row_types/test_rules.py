@@ -1,5 +1,7 @@
 """What each operation makes of rows: never apart where other rows change it, and apart where they do not."""
 
+import gc
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,15 @@ from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, Row
 from anechoic.torch.row_types.numbers import among
 
 ROWS = 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undisturbed():
+    """Runs of other tests that are collected meanwhile would end the watch, which no batch in hand keeps."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def label(function, *shapes, rows=ROWS, integers=()):
