@@ -68,9 +68,11 @@ class ReleaseLedger(Uncopyable):
         self._process = os.getpid()
         #: called before the first batch of all is handed out
         self.before_first: Callable[[], None] | None = None
-        #: what is done around the work on each batch: once it is delivered, once it is stepped or given up
+        #: what is done around the work on each batch: once it is delivered, once it is stepped or given up,
+        #: and once the next one is asked for, or the loop over them is left
         self.delivered: Callable[[Delivery], None] = lambda delivery: None
         self.settled: Callable[[], None] = lambda: None
+        self.left: Callable[[], None] = lambda: None
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False
@@ -193,6 +195,11 @@ class ReleaseLedger(Uncopyable):
                 " for batches that do not fit into memory use anechoic.torch.BatchMemoryManager; to evaluate"
                 " on the training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
             )
+
+    def leave(self, turn: int) -> None:
+        """The loop body of an iterator is over; nothing to do for a stale one."""
+        if turn == self._turn:
+            self.left()
 
     def deliver(self, turn: int, delivery: Delivery) -> None:
         """Note that `delivery` is being handed to the training loop."""

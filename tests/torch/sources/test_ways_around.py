@@ -197,6 +197,7 @@ def test_what_is_made_of_a_batch_after_its_step_is_followed_too(mode, keep):
 
 
 def test_nothing_is_watched_once_the_loop_is_over():
+    ACTIVE.clear()  # runs of other tests, of which a traceback keeps one
     run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
     for batch in run.loader:
         step(run, batch)

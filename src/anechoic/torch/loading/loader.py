@@ -18,7 +18,6 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.same_examples import SameExamples
 from anechoic.torch.randomness.generators import SEED_BYTES
-from anechoic.torch.randomness.surroundings import idle
 from anechoic.torch.row_types.batch import with_numbers
 from anechoic.units.batch import UnitBatch, check_item_fits
 
@@ -188,10 +187,10 @@ class _Deliveries(Iterator[Any]):
 
     def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
-        weakref.finalize(self, idle).atexit = False
+        weakref.finalize(self, ledger.leave, turn).atexit = False
 
     def __next__(self) -> Any:
-        idle()
+        self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
         step, chunk, chunks, size, batch, units = next(self._fetched)
         batch = with_numbers(batch, size)

@@ -29,7 +29,7 @@ from anechoic.torch.randomness.generators import (
     restore,
     states,
 )
-from anechoic.torch.row_types import modes
+from anechoic.torch.row_types.following import ACTIVE
 
 
 class Surroundings:
@@ -188,11 +188,10 @@ def rest() -> None:
 
 
 def idle() -> None:
-    """A run is gone, or at its next batch: where no other has one in hand, nothing need be watched."""
+    """Where no run has a batch in hand, or rests after one, nothing need be watched."""
     with _DESK.lock:
-        if not _DESK.living():
+        if not _DESK.living() and not ACTIVE:
             secret_draws.stop()
-            modes.forget_resting()
 
 
 def rng_state() -> dict[str, Any]:

@@ -44,7 +44,9 @@ class Batch:
         return not constant and (near == self.rows if once else near % self.rows == 0)
 
 
-def delivered(content: Any, rows: int, dimension: int) -> Iterator[tuple[Tensor, Label]]:
+def delivered(
+    part: Any, rows: int, dimension: int, *, inside: bool = False
+) -> Iterator[tuple[Tensor, Label]]:
     """The tensors of a batch, each with its label: all depend on the data.
 
     A list of as many parts as rows has one for each of them.
@@ -52,23 +54,21 @@ def delivered(content: Any, rows: int, dimension: int) -> Iterator[tuple[Tensor,
     Args:
         rows: of the batch.
         dimension: of the rows, where a tensor has it.
+        inside: whether `part` is one of a batch, and not the whole.
     """
-    yield from _delivered(content, rows, dimension, inside=False)
-
-
-def _delivered(part: Any, rows: int, dimension: int, *, inside: bool) -> Iterator[tuple[Tensor, Label]]:
     if isinstance(part, Tensor):
         yield part, of_delivered(part, rows, dimension)
     elif isinstance(part, (list, tuple)) and len(part) == rows:
         own = [tensors_in(each) for each in part]
         by_rows = all(row_axis(t, rows, dimension) is not None for tensors in own for t in tensors)
         unclear = Mixed(f"a list of {rows} tensors with {rows} rows each was delivered")
-        for row, tensor in ((row, tensor) for row, tensors in enumerate(own) for tensor in tensors):
-            of_each = unclear if inside and rows > 1 else of_delivered(tensor, rows, dimension)
-            yield tensor, of_each if by_rows else One(row)
+        for row, tensors in enumerate(own):
+            for tensor in tensors:
+                of_each = unclear if inside and rows > 1 else of_delivered(tensor, rows, dimension)
+                yield tensor, of_each if by_rows else One(row)
     else:
         for each in parts_of(part):
-            yield from _delivered(each, rows, dimension, inside=True)
+            yield from delivered(each, rows, dimension, inside=True)
 
 
 def with_numbers(content: Any, rows: int) -> Any:
@@ -87,10 +87,12 @@ def with_numbers(content: Any, rows: int) -> Any:
 
 def of_delivered(tensor: Tensor, rows: int, dimension: int) -> Label:
     """The label of a tensor that the loader delivered."""
-    others = (axis for axis, size in enumerate(tensor.shape) if size == rows)
-    if (axis := row_axis(tensor, rows, dimension)) is None and (axis := next(others, None)) is None:
-        return Mixed(f"a tensor of shape {tuple(tensor.shape)} was delivered, without one row an example")
-    return RowAxis(axis)
+    first = row_axis(tensor, rows, dimension)
+    if first is not None:
+        return RowAxis(first)
+    if rows in tensor.shape:
+        return RowAxis(tensor.shape.index(rows))
+    return Mixed(f"a tensor of shape {tuple(tensor.shape)} was delivered, without one row an example")
 
 
 def row_axis(tensor: Tensor, rows: int, dimension: int) -> int | None:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, flat, packets
+from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, packets
 from anechoic.torch.row_types.labels import TOTAL, Label, One, Picked, RowAxis, Total
 
 
 def pointwise(call: Call) -> Label | None:
-    return met(call, call.out if isinstance(call.out, Tensor) else flat(call.out)[0])
+    return met(call, call.made[0])
 
 
 def met(call: Call, out: Tensor | torch.Size) -> Label:
@@ -41,7 +41,7 @@ def met(call: Call, out: Tensor | torch.Size) -> Label:
 def met_along(call: Call) -> Label:
     """The same, but for one axis that is named, along which entries meet each other."""
     label = pointwise(call)
-    if isinstance(label, RowAxis) and label.axis not in (call.dims(flat(call.out)[0]) or [label.axis]):
+    if isinstance(label, RowAxis) and label.axis not in (call.dims(call.made[0]) or [label.axis]):
         return label
     raise NotApart(f"{call} goes along the rows")
 

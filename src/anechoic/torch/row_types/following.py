@@ -84,6 +84,11 @@ class RowTypes:
         self.active = False
         self.let_go()
 
+    def leave(self) -> None:
+        """The loop body is over: what is done from here on is not looked at, unless a batch is in hand."""
+        if not self.active and self in ACTIVE:
+            ACTIVE.remove(self)
+
     def end(self) -> None:
         """Another batch follows, or none."""
         for tensor in (*self._labels, *self._guessed):
@@ -101,8 +106,7 @@ class RowTypes:
         self._counted: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.batch.start(0)
         self.active = False
-        if self in ACTIVE:
-            ACTIVE.remove(self)
+        self.leave()
 
     def let_go(self) -> None:
         """backward() is over: keep the memory of no tensor that the script has dropped."""
@@ -164,7 +168,7 @@ class RowTypes:
 
         With one row an example it counts as data.
         """
-        if any(other is not self and tensor in other._delivered for other in ACTIVE):
+        if any(other is not self and tensor in other._delivered for other in tuple(ACTIVE)):
             return _ANOTHER
         axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
         if axis is None or isinstance(tensor, torch.nn.Parameter):
@@ -192,16 +196,16 @@ class RowTypes:
         Args:
             before: labels of the tensors among its arguments, by identity.
         """
-        made = tensors_among(out)
+        given, made = tensors_among((args, kwargs)), tensors_among(out)
         if before and func._schema.is_mutable and not made:
-            for tensor in tensors_among((args, kwargs)):
+            for tensor in given:
                 self.mark(tensor, Mixed(f"{func.overloadpacket.__name__} may have written to it"))
             return
         if not before:
             for tensor in made:
                 self._made_public(tensor)
             return
-        if any(tensor in self._delivered for tensor in tensors_among((args, kwargs))):
+        if any(tensor in self._delivered for tensor in given):
             for tensor in made:
                 self._delivered[tensor] = True
         if not made and func.overloadpacket in _NUMBERS:
@@ -222,14 +226,12 @@ class RowTypes:
                 self._since = WeakIdKeyDictionary()
             self.mark(tensor, label)
             self._since[tensor] = label
-            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, args):
+            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, given):
                 self._counted[tensor] = True
 
-    def _is_counted(self, func: Any, args: Any) -> bool:
+    def _is_counted(self, func: Any, given: list[Tensor]) -> bool:
         """Whether how many values an operation returns is decided by the data."""
-        return torch.Tag.dynamic_output_shape in func.tags or any(
-            tensor in self._counted for tensor in tensors_among(args)
-        )
+        return torch.Tag.dynamic_output_shape in func.tags or any(t in self._counted for t in given)
 
     def asked(self, tensor: Tensor) -> None:
         """The script has asked for a size of a tensor."""
@@ -269,8 +271,9 @@ class RowTypes:
             label = self.of(tensor)
             if label is None or isinstance(label, RowAxis) or self._alone(label):
                 continue
-            alone = isinstance(label, One)
-            why = label.why if isinstance(label, Mixed) else "it is one row alone" if alone else _SEVERAL
+            why = _why(
+                label, "it is one row alone" if isinstance(label, One) else "it is made of several rows"
+            )
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
                 f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
@@ -290,14 +293,14 @@ class RowTypes:
             return "what does not come from the examples (positions, say), which all of them share"
         if isinstance(label, RowAxis):
             return f"an input of shape {tuple(tensor.shape)} whose rows are not the examples, one each"
-        return f"what depends on several examples: {label.why if isinstance(label, Mixed) else 'a total'}"
+        return f"what depends on several examples: {_why(label, 'a total')}"
 
     def check_losses(self, losses: Tensor) -> None:
         """Refuse losses that are not one a row, each of its own row."""
         label = self.of(losses) if self.active else RowAxis(0)
         if isinstance(label, RowAxis):
             return  # how many there are is looked at by whoever pulls them back
-        why = label.why if isinstance(label, Mixed) else "it is none of a single row"
+        why = _why(label, "it is none of a single row")
         raise GuaranteeError(f"the loss of an example depends on other rows of the batch: {why}.{REMEDY}")
 
     def check_loss(self, loss: Tensor) -> None:
@@ -321,7 +324,7 @@ class RowTypes:
         elif label is None:
             why = "it reaches the model's outputs in a way that was not seen"
         else:
-            why = label.why if isinstance(label, Mixed) else "it is no sum over all rows"
+            why = _why(label, "it is no sum over all rows")
         raise GuaranteeError(f"the loss mixes the rows of the batch: {why}.{REMEDY}")
 
     def check_backward(self, gradients: Iterable[Tensor], axes: Iterable[int | None]) -> None:
@@ -349,7 +352,7 @@ class RowTypes:
             label = self.of(gradient)
             if label is None or (axis is not None and label == RowAxis(axis)) or self._alone(label):
                 continue
-            why = label.why if isinstance(label, Mixed) else "rows reached it in other places"
+            why = _why(label, "rows reached it in other places")
             raise GuaranteeError(
                 "the gradient of the loss with respect to the model's outputs mixes the rows of the batch:"
                 f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
@@ -371,7 +374,6 @@ class RowTypes:
             )
 
 
-_SEVERAL = "it is made of several rows"
 _A_SUM = (
     "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
     " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
@@ -390,6 +392,10 @@ _ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
 ACTIVE: list[RowTypes] = []
+
+
+def _why(label: Label | None, otherwise: str) -> str:
+    return label.why if isinstance(label, Mixed) else otherwise
 
 
 def _each_by_itself(func: Any) -> bool:

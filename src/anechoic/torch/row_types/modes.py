@@ -40,7 +40,8 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
     """
     if not ACTIVE or _PAUSED:
         return run()
-    before = [(types, types.labels(args, kwargs)) for types in ACTIVE]
+    # a copy: runs that are collected meanwhile leave the list
+    before = [(types, types.labels(args, kwargs)) for types in tuple(ACTIVE)]
     out = run()
     _PAUSED.append(True)
     try:
@@ -84,23 +85,23 @@ class Starting(TorchFunctionMode):
         out = func(*args, **kwargs)
         if func in _TAKING:
             return _taken(func, args[0], out)
-        if func in _SIZES:
-            for run in ACTIVE:
+        for run in tuple(ACTIVE):
+            if func in _SIZES:
                 run.asked(args[0])
-        elif among(args) or among(kwargs):
-            # __setitem__ returns nothing
-            for tensor in tensors_among(args[0] if func is Tensor.__setitem__ else out):
-                for run in ACTIVE:
+            elif among(args) or among(kwargs):
+                # __setitem__ returns nothing
+                for tensor in tensors_among(args[0] if func is Tensor.__setitem__ else out):
                     run.mark(tensor, _NUMBER)
-        elif func in _COMING or func == _SET_DATA:
-            for run in ACTIVE:
-                run.came_in(out if func in _COMING else args[0], args[0] if func in _COMING else args[1])
+            elif func in _COMING:
+                run.came_in(out, args[0])
+            elif func == _SET_DATA:
+                run.came_in(*args)
         return out
 
 
 def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
     """What left a tensor past torch: a copy has its label, numbers remember where they come from."""
-    for types in ACTIVE:
+    for types in tuple(ACTIVE):
         if (label := types.of(tensor)) is None:
             continue
         if isinstance(out, Tensor):
@@ -176,16 +177,11 @@ def _begun(
     finally:
         if run is not None:
             run.started = False
-        for types in ACTIVE:  # another run may have followed it too
+        for types in tuple(ACTIVE):  # another run may have followed it too
             types.let_go()
 
 
 _SHARED = Starting()
-
-
-def forget_resting() -> None:
-    """Runs without a batch in hand are looked at again with their next one."""
-    ACTIVE[:] = [run for run in ACTIVE if run.active]
 
 
 def start() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anechoic.torch.row_types.call import EACH_ROW, Call, NotApart, Rule, packets, words
-from anechoic.torch.row_types.labels import MEAN, TOTAL, Label, Mixed, Picked, RowAxis, Total
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Label, Picked, RowAxis, Total
 from anechoic.torch.row_types.shapes import alone, no_rule_for
 
 _aten: Any = torch.ops.aten
@@ -112,10 +112,6 @@ def attended(call: Call) -> Any:
     return [label if t.dim() >= 3 and t.shape[0] == size else None for t in call.made]
 
 
-def _elsewhere(call: Call) -> Mixed:
-    return Mixed(f"{call} goes along the rows")
-
-
 def drawn(call: Call) -> Label:
     """Places that are drawn by each row's own chances."""
     label = call.only("self")
@@ -127,16 +123,8 @@ def drawn(call: Call) -> Label:
 def by_first(call: Call) -> Any:
     """Layers of images and sequences: example by example along the first axis."""
     (given, label), *others = call.labelled
-    weight = call["weight"]
-    batched = call.func.overloadpacket is not _aten.convolution or given.dim() == weight.dim()
-    if (
-        others
-        or given is not call.tensors[0]
-        or label != RowAxis(0, getattr(label, "inner", 1))
-        or not batched
-    ):
+    rows_first = isinstance(label, RowAxis) and label.axis == 0 and given is call.tensors[0]
+    batched = call.func.overloadpacket is not _aten.convolution or given.dim() == call["weight"].dim()
+    if others or not rows_first or not batched:
         raise NotApart(f"{call} goes along the rows")
-    return [
-        None if not t.numel() else label if t.dim() and t.shape[0] == given.shape[0] else _elsewhere(call)
-        for t in call.made
-    ]
+    return [label if t.numel() else None for t in call.made]

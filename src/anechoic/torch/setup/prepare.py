@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from torch import Tensor, nn, optim
@@ -365,9 +365,14 @@ def _work_around(run: PrivateRun) -> None:
     run.source.types.keep(part for part in parts if isinstance(part, Tensor))
     run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
     run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
-    weakref.finalize(run, run.source.types.end)
-    weakref.finalize(run, idle)
+    run.ledger.left = partial(_unwatch, run.source.types.leave)
+    weakref.finalize(run, _unwatch, run.source.types.end)
     run.optimizer.identity = run
+
+
+def _unwatch(leave: Callable[[], None]) -> None:
+    leave()
+    idle()
 
 
 def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:
