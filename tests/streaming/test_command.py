@@ -363,7 +363,7 @@ def test_parquet_in_and_out_by_the_command(tmp_path, capsys, table):
 
 
 def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.streaming.sources.find_spec", lambda name: None)
+    monkeypatch.setattr("anechoic.streaming.columns.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="needs Polars"):
         read_columns(tmp_path / "x.parquet", ["a"])
 

@@ -45,7 +45,7 @@ class QuietDashboard(NoNoise, streaming.Dashboard):
 def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypatch, many, installed):
     monkeypatch.setattr(command, "Dashboard", QuietDashboard)
     if not installed:
-        monkeypatch.setattr("anechoic.streaming.sources.find_spec", lambda name: None)
+        monkeypatch.setattr("anechoic.streaming.columns.find_spec", lambda name: None)
     rng = np.random.default_rng(1)
     honest = [f"{DAY}{i % 3:02}:30,{'AU'[i % 2]}A,{i}" for i in range(300)]
     lines = [line.encode() for line in honest] + [hostile_line(rng) for _ in range(many)]

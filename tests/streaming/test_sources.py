@@ -6,8 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from anechoic.streaming import sources
-from anechoic.streaming.sources import numbers_of, source_of, texts_of
+from anechoic.streaming import columns, sources
+from anechoic.streaming.columns import numbers_of, texts_of
+from anechoic.streaming.sources import source_of
 
 ORDINARY = [f"{i},0.5" for i in range(5)]
 
@@ -30,7 +31,7 @@ def read_columns(path, names):
 def reader(request, monkeypatch):
     """With and without Polars."""
     if request.param == "plain":
-        monkeypatch.setattr(sources, "find_spec", lambda name: None)
+        monkeypatch.setattr(columns, "find_spec", lambda name: None)
     else:
         pytest.importorskip("polars")
 

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from anechoic.participation import MinSep, Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
+from anechoic.streaming.columns import numbers_of, texts_of
 from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.estimators import Dashboard
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally, last_step
 from anechoic.streaming.sentences import best_guess
-from anechoic.streaming.sources import numbers_of, source_of, texts_of
+from anechoic.streaming.sources import source_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
 from anechoic.streaming.tables import checked_target, write_releases

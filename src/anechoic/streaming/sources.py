@@ -9,30 +9,24 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import math
 import os
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anechoic._validate import Array
-from anechoic.errors import UnsupportedError
+from anechoic.streaming.columns import Column, column_of, has_polars, polars, text_of
 
 #: Bytes that are read at once, and more than any line may have; rows of Parquet that are read at once.
 BLOCK, ROWS = 2**23, 2**18
 #: Lines of one record at most, and their bytes: a quote that is never closed takes no more for its own.
 _LINES, _LETTERS = 64, 2**17
-
-#: A column of some records: texts, or a series of Polars.
-Column = Any
 
 
 def source_of(path: str, names: Sequence[str], *, growing: bool = False) -> Source:
@@ -54,7 +48,7 @@ def source_of(path: str, names: Sequence[str], *, growing: bool = False) -> Sour
     return kind(path, names, growing=growing)
 
 
-class Source:
+class Source(ABC):
     """Records of a file.
 
     Attributes:
@@ -68,15 +62,15 @@ class Source:
         self.read = 0
         self.faults: Counter[str] = Counter()
 
+    @abstractmethod
     def batches(self) -> Iterator[dict[str, Column]]:
         """The named columns of some records after others, to the end of what is there now.
 
         Raises:
             ValueError: for a column that is missing, or what is no text.
         """
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some hold none
         """Give the file back."""
 
     def _fault(self, reason: str, count: int = 1) -> None:
@@ -124,7 +118,7 @@ class TextSource(Source):
         self._rest = b""  # read, and not yet used
         self._skipping = False  # to the end of a line that is too long
         self._ended = False
-        self._head: list[str] | None = None
+        self._head: list[str] = []
         self._is_json: bool | None = None
 
     def batches(self) -> Iterator[dict[str, Column]]:
@@ -225,12 +219,12 @@ class TextSource(Source):
             self.read += 1
             for column, text in zip(found, texts, strict=True):
                 column.append(text)
-        return {name: _column(texts) for name, texts in zip(self.names, found, strict=True)}
+        return {name: column_of(texts) for name, texts in zip(self.names, found, strict=True)}
 
     # -- CSV -----------------------------------------------------------------------------------
 
     def _from_csv(self, data: bytes) -> dict[str, Column] | None:
-        if self._head is None:
+        if not self._head:
             first, _, data = data.partition(b"\n")
             self._read_head(first)
         if not data:
@@ -239,7 +233,7 @@ class TextSource(Source):
         if plain and _is_utf8(data):
             return self._from_plain(data)
         rows = list(self._rows(data.split(b"\n")[:-1]))
-        return {name: _column([row[place] for row in rows]) for name, place in self._places.items()}
+        return {name: column_of([row[place] for row in rows]) for name, place in self._places.items()}
 
     def _read_head(self, line: bytes) -> None:
         """Names of columns, and what stands between them."""
@@ -255,7 +249,6 @@ class TextSource(Source):
 
     def _from_plain(self, data: bytes) -> dict[str, Column] | None:
         """Lines without quotes, each of which is a record: its fields are what stands between the marks."""
-        assert self._head is not None
         letters = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(letters == ord("\n"))
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -319,7 +312,6 @@ class TextSource(Source):
         return None, 0 if place + _LINES > len(lines) and not self._ended else 1
 
     def _fields(self, lines: list[bytes]) -> list[str] | None:
-        assert self._head is not None
         try:
             text = b"\n".join(lines).decode("utf-8").removesuffix("\r")
             if '"' in text:
@@ -345,79 +337,3 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-# -- columns -----------------------------------------------------------------------------------------
-
-
-def _column(texts: list[str]) -> Column:
-    """One kind for all, so that a number is read the same whatever its neighbours are."""
-    return polars().Series(texts, dtype=polars().String) if has_polars() else texts
-
-
-def texts_of(column: Column) -> list[str]:
-    """A column as text."""
-    if isinstance(column, list):
-        return column
-    if column.dtype == polars().String:
-        return list(column.fill_null("").to_list())
-    return list(map(text_of, column.to_list()))
-
-
-def numbers_of(column: Column) -> tuple[Array, NDArray[np.bool_]]:
-    """A column as numbers, NaN for what is none; and where something stands that is none."""
-    if isinstance(column, list):
-        found = np.array([_number(text) for text in column], dtype=np.float64)
-        return found, np.isnan(found) & np.array([_is_odd(text) for text in column], dtype=bool)
-    read = column.cast(polars().Float64, strict=False).to_numpy()
-    found = np.array(read, dtype=np.float64)
-    if column.dtype != polars().String:
-        return found, np.zeros(len(found), bool)
-    odd = np.isnan(found)
-    for i in np.flatnonzero(odd).tolist():  # what Polars does not read: spaces, underscores
-        text = column[i] or ""
-        found[i], odd[i] = _number(text), _is_odd(text)
-    return found, odd & np.isnan(found)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _is_odd(text: str) -> bool:
-    """Whether something stands there that is not said to be missing."""
-    return text.strip().lower() not in ("", "nan", "na", "null", "none")
-
-
-def text_of(value: Any) -> str:
-    """A value of JSON or Parquet as text: numbers that are equal have one, so 7, 7.0 and "7" are the same.
-
-    What is missing (None, NaN) is empty.
-    """
-    if isinstance(value, float):
-        if math.isnan(value):
-            return ""
-        return str(int(value)) if value.is_integer() else repr(value)
-    return "" if value is None else str(value)
-
-
-def has_polars() -> bool:
-    return find_spec("polars") is not None
-
-
-def polars() -> Any:
-    """The package.
-
-    Raises:
-        UnsupportedError: if it is not installed.
-    """
-    if not has_polars():
-        raise UnsupportedError(
-            "Parquet needs Polars, which is not installed: pip install 'anechoic[streaming]', or use CSV."
-        )
-    import polars as found
-
-    return found

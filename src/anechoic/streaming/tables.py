@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from anechoic.streaming.columns import polars
 from anechoic.streaming.release import Release
-from anechoic.streaming.sources import polars
 
 HEAD = ("step", "time", "statistic", "entry", "label", "value", "standard_error", "low", "high", "epsilon")
 

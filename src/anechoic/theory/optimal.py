@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import OptimizeResult, minimize, minimize_scalar
 
 from anechoic._validate import Array, moderate, positive_int
 from anechoic.algebra.circle import Circle, gap_power
@@ -161,22 +161,15 @@ def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tu
         by_rate = signs * (slopes @ (error / error.sum() - norm / norm.sum()))
         return value, np.cumsum(by_rate[::-1])[::-1] * np.exp(theta)
 
-    best = None
-    for low, high in ((0.3, 2.0), (1.0, 1.0), (0.3, 5.0)):
+    def descent(low: float, high: float) -> OptimizeResult:
         rates = np.geomspace(low * slowest, max(high, 2 * low * slowest), 2 * buffers)
         start = np.log(np.diff(rates, prepend=0.0))
+        options = {"maxiter": 2000, "ftol": 1e-14, "gtol": 1e-10}
         bounds = [(-40.0, 5.0)] * len(start)
-        found = minimize(
-            objective,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": 2000, "ftol": 1e-14, "gtol": 1e-10},
-        )
-        if best is None or found.fun < best.fun:
-            best = found
-    assert best is not None
+        return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+
+    starts = ((0.3, 2.0), (1.0, 1.0), (0.3, 5.0))
+    best = min((descent(low, high) for low, high in starts), key=lambda found: found.fun)
     rates = np.cumsum(np.exp(best.x))
     return blt_of(rates), rates, evaluations
 
