@@ -60,8 +60,9 @@ bench-peer: $(READY) $(PEER)/.ready ## our optimisers beside JAX Privacy's, in o
 tables: $(READY) ## the published tables, computed again into docs/tables.md (about 15 minutes)
 	$(BIN)/python benchmarks/tables.py --out docs/tables.md $(ARGS)
 
-figures: $(READY) ## the monograph's figures, drawn again into docs/images/monograph
+figures: $(READY) ## the papers' figures: the monograph's into docs/images/monograph, the others' into figures/
 	$(BIN)/python benchmarks/figures.py $(ARGS)
+	$(BIN)/python -m studies papers --out figures
 
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from numpy.typing import NDArray
 
 import anechoic as an
 from anechoic import theory
-from anechoic.lab.data import fashion_mnist
-from anechoic.lab.data.flights import flights_design
-from anechoic.lab.published.exhibit import Curve, Exhibit, Panel
+from anechoic.demo.flights import flights_design
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
+from studies.data.fashion_mnist import fashion_mnist
+from studies.published.exhibit import Curve, Exhibit, Panel
 
 Array = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-6

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.arms import ARMS
 from adaptive.cells import Results, Setting, best_rate, complete
 from adaptive.table import tables

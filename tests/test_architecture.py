@@ -28,7 +28,7 @@ STOREYS = [
     {"optimize", "audit", "theory"},
     {"planning"},
     {"torch", "federated", "flower", "streaming"},
-    {"lab"},
+    {"demo"},
     {"cli", "__main__"},
 ]
 STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
@@ -213,7 +213,7 @@ def test_the_reader_sees_every_import():
         ("noise.stream", "torch", False, "core needs"),
         ("noise.torch_arrays", "torch", False, None),
         ("torch.engine", "torch.nn", True, None),
-        ("torch.engine", "anechoic.lab", True, "stands above"),
+        ("torch.engine", "anechoic.demo", True, "stands above"),
         ("cli", "anechoic.torch.engine", False, None),
     ],
 )

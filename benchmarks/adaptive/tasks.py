@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anechoic.lab.data import fashion_mnist, flights_design
-from anechoic.lab.studies.metrics import auc
+from anechoic.demo.flights import flights_design
+from anechoic.demo.metrics import auc
+from studies.data.fashion_mnist import fashion_mnist
 
 Shape = tuple[int, ...]
 

@@ -435,7 +435,7 @@ def test_short_forms():
 
 
 def test_the_demo_counts_the_first_days_of_2013(tmp_path, capsys):
-    from anechoic.lab.studies.stream import streaming_demo
+    from anechoic.demo.hourly import streaming_demo
 
     page = streaming_demo(tmp_path, hours=30)
     assert "30 hourly releases" in capsys.readouterr().out

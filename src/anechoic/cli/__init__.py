@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | train | plan | stream | explain | audit | theory."""
+"""The command line: anechoic demo | plan | stream | explain | audit."""
 
 from anechoic.cli.main import main
 

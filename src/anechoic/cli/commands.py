@@ -14,12 +14,12 @@ from anechoic.cli.values import as_tuple
 
 def demo(options: argparse.Namespace) -> None:
     if options.streaming:
-        from anechoic.lab.studies.stream import streaming_demo
+        from anechoic.demo.hourly import streaming_demo
 
         streaming_demo(options.out)
         return
     need("torch", "opacus", "rich", "matplotlib")
-    from anechoic.lab.studies.demo import demo
+    from anechoic.demo.late_flights import demo
 
     demo(
         out=options.out,
@@ -31,92 +31,8 @@ def demo(options: argparse.Namespace) -> None:
     )
 
 
-def _check_alone(name: str, options: argparse.Namespace) -> None:
-    """Refuse options beside one that takes none of them."""
-    own = (name, "command", "command_line", "run", "usual")
-    given = [
-        "--" + other.replace("_", "-")
-        for other, value in vars(options).items()
-        if other not in own and value != options.usual(other)
-    ]
-    if given:
-        raise ValueError(
-            f"{', '.join(given)} with --{name}, which prints settings as they were published: give it alone."
-        )
-
-
-def _check_resume(options: argparse.Namespace) -> None:
-    if options.resume and options.checkpoint is None:
-        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
-
-
-def train(options: argparse.Namespace) -> None:
-    need("torch", "opacus", "rich", "matplotlib")
-    from anechoic.lab.studies.train import train
-
-    _check_resume(options)
-    train(
-        data=options.data,
-        directory=options.data_dir,
-        out=options.out,
-        jobs=options.jobs,
-        command=options.command_line,
-        quick=options.quick,
-        damped=options.damped,
-        checkpoints=options.checkpoint,
-        checkpoint_every=options.checkpoint_every,
-        resume=options.resume,
-        model=options.model,
-        batch_size=options.batch_size,
-        steps=options.steps,
-        epochs=options.epochs,
-        sampling=options.sampling,
-        unit=options.unit,
-        separation=options.separation,
-        limit=options.limit,
-        local_steps=options.local_steps,
-        strategy=options.mechanism,
-        epsilons=as_tuple(options.epsilon),
-        delta=options.delta,
-        rates=as_tuple(options.lr),
-        seeds=options.seeds,
-    )
-
-
-def federate(options: argparse.Namespace) -> None:
-    if options.deployments:
-        _check_alone("deployments", options)
-        from anechoic.lab.studies.federated.deployments import deployments_text
-
-        with patience("optimising strategies for the published settings"):
-            print(deployments_text())
-        return
-    need("torch", "opacus", "rich", "matplotlib")
-    from anechoic.lab.studies.federated.command import federate
-
-    _check_resume(options)
-    federate(
-        data=options.data,
-        directory=options.data_dir,
-        out=options.out,
-        jobs=options.jobs,
-        command=options.command_line,
-        quick=options.quick,
-        clients=options.clients,
-        epsilons=as_tuple(options.epsilon),
-        seeds=options.seeds,
-        rates=as_tuple(options.lr),
-        rounds={
-            name: getattr(options, name)
-            for name in ("rounds", "clients_per_round", "separation", "max_participations")
-        },
-        checkpoints=options.checkpoint,
-        resume=options.resume,
-    )
-
-
 def plan(options: argparse.Namespace) -> None:
-    from anechoic.lab.report.plan_table import print_plan
+    from anechoic.cli.plan_table import print_plan
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning import plan
@@ -204,17 +120,3 @@ def stream(options: argparse.Namespace) -> None:
     from anechoic.streaming.command import stream_file
 
     stream_file(options)
-
-
-def theory(options: argparse.Namespace) -> None:
-    need("matplotlib")
-    from anechoic.lab.published import EXHIBITS, TRAINED, exhibit
-
-    if options.list:
-        for name, make in (EXHIBITS | TRAINED).items():
-            print(f"{name:20} {(make.__doc__ or '').splitlines()[0]}")
-        return
-    for name in options.names or EXHIBITS:
-        found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")
-        for file in found.write(options.out):
-            print(file, flush=True)

@@ -1,7 +1,8 @@
-"""The command line: anechoic demo | train | plan | stream | explain | audit | theory."""
+"""The command line: anechoic demo | plan | stream | explain | audit."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -17,9 +18,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `audit` returns 1 where it refutes a guarantee.
     """
+    return run_command(parser_of_all(), arguments)
+
+
+def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """As `main`, for the commands of a parser."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser_of_all().parse_args(given)
-    options.command_line = shlex.join(["anechoic", *given])
+    options = parser.parse_args(given)
+    options.command_line = shlex.join([*shlex.split(parser.prog), *given])
+    name = f"{parser.prog} {options.command}"
     try:
         code: int = options.run(options) or 0
         sys.stdout.flush()
@@ -28,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (AnechoicError, ValueError, OSError) as error:
-        print(f"anechoic {options.command}: {one_line(error)}", file=sys.stderr)
+        print(f"{name}: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"anechoic {options.command}: stopped.", file=sys.stderr)
+        print(f"{name}: stopped.", file=sys.stderr)
         return 130
 
 

@@ -11,7 +11,7 @@ from anechoic.cli import commands as do
 from anechoic.cli.manners import version
 from anechoic.cli.values import count, size
 
-_STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
+STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 
@@ -26,8 +26,6 @@ def parser_of_all() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"anechoic {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
-    _add_train(commands)
-    _add_federate(commands)
     _add_plan(commands)
     _add_stream(commands)
 
@@ -38,74 +36,18 @@ def parser_of_all() -> argparse.ArgumentParser:
     explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
-    _add_theory(commands)
     return parser
 
 
 def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="private training on 327,346 flights, with a report")
-    _add_running(demo, Path("demo-report"))
+    add_running(demo, Path("demo-report"))
     demo.add_argument("--seeds", type=count, help="seeds of each arm (default: 3)")
     demo.add_argument("--streaming", action="store_true", help="releases of every hour instead of training")
     demo.set_defaults(run=do.demo)
 
 
-def _add_train(commands: Any) -> None:
-    train = commands.add_parser("train", help="compare mechanisms on a data set, over several epochs")
-    train.add_argument("--data", choices=("fashion-mnist", "flights"), required=True)
-    train.add_argument("--data-dir", metavar="DIR", help="folder with the four files of Fashion-MNIST")
-    train.add_argument("--model", choices=("logistic", "cnn"), help="default: logistic")
-    train.add_argument("--epsilon", type=float, nargs="+", help="default: 1 (flights: 0.1 0.3 1)")
-    train.add_argument("--delta", type=float, help="default: 1e-6")
-    length = train.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=count, help="default: 2048")
-    length.add_argument("--epochs", type=count, help="passes, instead of --steps")
-    train.add_argument("--batch-size", type=count, help="default: 469")
-    train.add_argument("--sampling", choices=("fixed", "poisson", "both"), help="default: fixed")
-    train.add_argument(
-        "--unit", choices=("flight", "tail"), help="of the flights: what is protected, tail for the aircraft"
-    )
-    train.add_argument("--separation", type=count, metavar="STEPS", help="of an aircraft's participations")
-    train.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
-    train.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
-    train.add_argument("--mechanism", choices=_STRATEGIES, help="of the planned arm (default: auto)")
-    train.add_argument(
-        "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
-    )
-    train.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
-    _add_running(train, Path("train-report"))
-    train.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
-    train.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
-    train.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    train.set_defaults(run=do.train)
-
-
-def _add_federate(commands: Any) -> None:
-    federate = commands.add_parser(
-        "federate", help="compare noise for whole clients of a federation, simulated on this machine"
-    )
-    what = federate.add_mutually_exclusive_group(required=True)
-    what.add_argument("--data", choices=("fashion-mnist", "changelogs", "docstrings"))
-    what.add_argument(
-        "--deployments", action="store_true", help="print published settings with the errors predicted here"
-    )
-    federate.add_argument("--data-dir", metavar="DIR", help="folder of the data; texts have a usual place")
-    federate.add_argument("--clients", type=count, help="to spread the images over (default: 2000)")
-    federate.add_argument("--epsilon", type=float, nargs="+", help="default: 1 2 4 8 16")
-    federate.add_argument("--rounds", type=count, help="default: 720, of text 240")
-    federate.add_argument("--clients-per-round", type=count, help="default: 32")
-    federate.add_argument(
-        "--separation", type=count, metavar="ROUNDS", help="that a client rests; default: 48"
-    )
-    federate.add_argument("--max-participations", type=count, help="of a client; default: 15, of text 5")
-    federate.add_argument("--seeds", type=count, help="of the figures (default: 3)")
-    _add_running(federate, Path("federate-report"))
-    federate.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep the outcome of every run here")
-    federate.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    federate.set_defaults(run=do.federate, usual=federate.get_default)
-
-
-def _add_running(command: argparse.ArgumentParser, out: Path) -> None:
+def add_running(command: argparse.ArgumentParser, out: Path) -> None:
     command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
     command.add_argument("--lr", type=float, nargs="+", help="the grid of learning rates, one for all arms")
     command.add_argument("--jobs", type=count, default=min(os.cpu_count() or 1, 8), help="worker processes")
@@ -134,7 +76,7 @@ def _add_plan(commands: Any) -> None:
         "--min-sep", type=count, metavar="STEPS", help="promised: steps between two participations"
     )
     plan.add_argument("--max-participations", type=count, help="promised, with --min-sep")
-    plan.add_argument("--mechanism", choices=_STRATEGIES, default="auto", help="compare this class only")
+    plan.add_argument("--mechanism", choices=STRATEGIES, default="auto", help="compare this class only")
     plan.add_argument(
         "--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step"
     )
@@ -218,16 +160,3 @@ def _add_audit(commands: Any) -> None:
     audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
     audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
     audit.set_defaults(run=do.audit)
-
-
-def _add_theory(commands: Any) -> None:
-    theory = commands.add_parser(
-        "theory", help="figures and tables of the papers on learning, computed again"
-    )
-    theory.add_argument(
-        "names", nargs="*", metavar="NAME", help="such as 000-2; by default all that train nothing"
-    )
-    theory.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="default: theory")
-    theory.add_argument("--data-dir", metavar="DIR", help="folder of the images, for what trains on them")
-    theory.add_argument("--list", action="store_true", help="print the names, and stop")
-    theory.set_defaults(run=do.theory)

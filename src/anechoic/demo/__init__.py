@@ -1,0 +1,1 @@
+"""`anechoic demo`: its data, its runs and its report. Needs the extras torch and plot."""

@@ -1,0 +1,105 @@
+"""The demo: late flights, one pass in time order, where no sampling can help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from anechoic.demo import words
+from anechoic.demo.report import utility_chart
+from anechoic.demo.runner import plain_arms, private_arms, run_study
+from anechoic.demo.study import Study
+from anechoic.demo.task import Flights, load
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.families import StrategyName
+from anechoic.statement import render, statement_of
+
+DELTA = 1e-6
+EPSILONS = (0.1, 0.3, 1.0)
+RATES = (0.25, 0.5, 1.0, 2.0)
+SEEDS = 3
+#: What --quick leaves of it: for a look at the report, not for figures.
+QUICK_EXAMPLES, QUICK_SEEDS, QUICK_RATES = 64_000, 2, (0.5, 1.0)
+
+
+def flights_study(
+    *,
+    examples: int | None = None,
+    epsilons: tuple[float, ...] = EPSILONS,
+    delta: float = DELTA,
+    rates: tuple[float, ...] = RATES,
+    seeds: int = SEEDS,
+    strategy: StrategyName = "auto",
+    widen: bool = False,
+) -> tuple[Study, dict[str, str]]:
+    """The study of the flights, and why each mechanism was planned.
+
+    Args:
+        examples: the first so many flights; None for all.
+        epsilons, delta: of the guarantees.
+        rates: the grid of learning rates.
+        seeds: how many, counted from 0.
+        strategy: what the planned arm may choose from; see `plan`.
+        widen: see `Study`.
+    """
+    task = Flights(examples=examples)
+    count = len(load(task).labels)
+    steps = count // task.batch_size
+    arms, reasons = private_arms(
+        task,
+        scheme="fixed",
+        epsilons=epsilons,
+        delta=delta,
+        steps=steps,
+        examples=count,
+        dimension=sum(p.numel() for p in task.build(0).parameters()),
+        strategy=strategy,
+        compare=strategy != "identity",
+    )
+    arms = [*plain_arms(task), *arms]
+    return Study(task, tuple(arms), rates, tuple(range(seeds)), steps, delta, widen), reasons
+
+
+def demo(
+    *, out: Path, seeds: int | None, quick: bool, jobs: int, rates: tuple[float, ...] | None, command: str
+) -> dict[str, Any]:
+    """Run the demo, show it, and write its report into `out`; returns the record.
+
+    Args:
+        out: folder for report.html, utility.svg, results.json and the mechanism files.
+        seeds: how many; None for the default.
+        quick: a slice of the data, fewer seeds and learning rates.
+        jobs: worker processes.
+        rates: the grid of learning rates; None for the default, which is widened where an arm needs it.
+        command: how to run it again, for the report.
+    """
+    console = Console()
+    with console.status("Planning the mechanisms"):
+        study, reasons = flights_study(
+            examples=QUICK_EXAMPLES if quick else None,
+            rates=rates or (QUICK_RATES if quick else RATES),
+            seeds=seeds or (QUICK_SEEDS if quick else SEEDS),
+            widen=not (rates or quick),
+        )
+    title = "late flights, in time order" + (" (quick look, a slice of the data)" if quick else "")
+    record = run_study(study, reasons, title=title, command=command, out=out, jobs=jobs, console=console)
+    (out / "utility.svg").write_text(utility_chart(record), encoding="utf-8")
+    finish(study, out, console)
+    return record
+
+
+def finish(study: Study, out: Path, console: Console) -> None:
+    """Print the guarantee of the middle epsilon, of owners where these are protected, and where all is."""
+    planned = sorted((arm for arm in study.arms if arm.kind == "planned"), key=lambda arm: arm.epsilon or 0.0)
+    planned = [arm for arm in planned if arm.unit != "example"] or planned
+    if planned:
+        arm = planned[(len(planned) - 1) // 2]
+        console.print(f"\n[bold]The guarantee of the {arm.title}[/]")
+        stated = words.with_keys_from_seeds(statement_of(Mechanism.from_json(arm.mechanism or "")))
+        console.print(render(stated, "text"), markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"\nThe others: anechoic explain {out / (planned[0].name + '.json')}, …", highlight=False
+        )
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)

@@ -1,0 +1,206 @@
+"""Sentences and numbers that the screen and the report share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anechoic.mechanism.sentences import KEYS
+from anechoic.statement.statement import Statement
+
+TUNING = (
+    "Each arm takes its own best learning rate of its grid, by the mean over the seeds. That"
+    " choice looks at"
+    " the private data again: it is outside the guarantee."
+)
+WIDENED = ", and further where an arm does best at an end of its grid"
+
+NOT_COVERED = (
+    TUNING,
+    "The metric is computed from the private data and published: each published figure is one"
+    " more look at it.",
+    "The noise keys follow from the seeds, so that the figures can be reproduced. A run that"
+    " protects anyone passes"
+    " no keys, and the engine draws them from the operating system.",
+    "Several runs on the same data add up: each statement above is that of one run of its mechanism.",
+)
+
+#: In the place of the duty `anechoic.mechanism.sentences.KEYS`, in statements about the runs of a study.
+SEEDED = (
+    "in this study keys follow from the seeds, so that its figures can be reproduced: whoever knows the seeds"
+    " can take the noise off. The statement is that of a run whose keys come from the operating system, stay"
+    " secret, and are used once"
+)
+
+SCHEMES = {"fixed": "fixed order", "poisson": "sampled"}
+
+#: A way to form batches, and what is protected.
+Setting = tuple[str, str]
+
+
+def with_keys_from_seeds(statement: Statement) -> Statement:
+    """What `statement` says of a run of a study, whose keys are no secret."""
+    duties = tuple(SEEDED if duty == KEYS else duty for duty in statement.duties)
+    return replace(statement, duties=duties)
+
+
+def reached(arm: Mapping[str, Any]) -> str:
+    """Metric of an arm's best learning rate, with its standard error where there are several seeds."""
+    return with_error(arm["best"]["mean"], arm["best"]["error"] if len(arm["best"]["metrics"]) > 1 else None)
+
+
+def with_error(mean: float, error: float | None) -> str:
+    """`mean ± error` to four decimals; the mean alone where the error is None."""
+    return f"{mean:.4f}" if error is None else f"{mean:.4f} ± {error:.4f}"
+
+
+def gained(row: Mapping[str, Any]) -> str:
+    """Gain of a comparison, with its sign, and its standard error where there are several seeds."""
+    spread = "" if row["gain_error"] is None else f" ± {row['gain_error']:.4f}"
+    return signed(row["gain"], 4) + spread
+
+
+def signed(value: float, digits: int) -> str:
+    """`value` with its sign, a typographic minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def notes(arm: Mapping[str, Any]) -> str:
+    """What an arm without privacy is."""
+    if arm["kind"] == "clipped":
+        unit = "" if unit_of(arm) == "example" else f" by {unit_of(arm)}"
+        return f"Not private (the same training and clipping{unit}, without noise)"
+    return "Not private, without clipping either (plain SGD)"
+
+
+def edges(record: Mapping[str, Any]) -> list[str]:
+    """A sentence for each end of the grid at which some arm does best: better ones may lie beyond it."""
+    lines = []
+    for edge in ("lowest", "highest"):
+        names = [arm["title"] for arm in record["arms"] if arm["best"]["edge"] == edge]
+        if names:
+            lines.append(
+                f"Best at the {edge} learning rate of the grid, so that a wider grid (--lr) could raise it:"
+                f" {'; '.join(names)}."
+            )
+    return lines
+
+
+def reference(record: Mapping[str, Any], unit: str = "example") -> Mapping[str, Any] | None:
+    """The arm that differs from the private ones of a unit by the noise alone, where the study has it."""
+    return next((a for a in record["arms"] if a["kind"] == "clipped" and unit_of(a) == unit), None)
+
+
+def arms_by_name(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The arms of a record."""
+    return {arm["name"]: arm for arm in record["arms"]}
+
+
+def schemes(record: Mapping[str, Any]) -> list[str]:
+    """The ways batches are formed in a record's private arms, in the order of the arms."""
+    return list(dict.fromkeys(arm["scheme"] for arm in record["arms"] if arm["epsilon"] is not None))
+
+
+def unit_of(entry: Mapping[str, Any]) -> str:
+    """What an arm or a comparison protects: "example", where the record does not say."""
+    return str(entry.get("unit", "example"))
+
+
+def units(record: Mapping[str, Any]) -> list[str]:
+    """What a record's private arms protect, in the order of the arms."""
+    return list(dict.fromkeys(unit_of(arm) for arm in record["arms"] if arm["epsilon"] is not None))
+
+
+def settings(record: Mapping[str, Any]) -> list[Setting]:
+    """The settings of a record's private arms, in the order of the arms."""
+    private = [arm for arm in record["arms"] if arm["epsilon"] is not None]
+    return list(dict.fromkeys((arm["scheme"], unit_of(arm)) for arm in private))
+
+
+def unit_name(record: Mapping[str, Any], unit: str) -> str:
+    """A unit as people call it: "flight" for an example of the flights."""
+    return str(record["task"].get("example", unit)) if unit == "example" else unit
+
+
+def heading(record: Mapping[str, Any]) -> list[str]:
+    """Names of the columns that tell a record's settings apart."""
+    return ["batches"] * (len(schemes(record)) > 1) + ["unit"] * (len(units(record)) > 1)
+
+
+def cells(record: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
+    """What stands in these columns for an arm or a comparison."""
+    shown = [SCHEMES[entry["scheme"]]] * (len(schemes(record)) > 1)
+    return shown + [unit_name(record, unit_of(entry))] * (len(units(record)) > 1)
+
+
+def named(record: Mapping[str, Any], setting: Setting) -> str:
+    """A setting in words; empty where a record has but one."""
+    return ", ".join(cells(record, {"scheme": setting[0], "unit": setting[1]}))
+
+
+#: Columns that say what a unit costs, where a record has several.
+COSTS = ("noise std", "predicted error")
+
+
+def costs(record: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """What stands in `COSTS` for a comparison: independent / planned, in clip norms."""
+    if len(units(record)) < 2:
+        return []
+    arms = arms_by_name(record)
+    pair = [arms[row[kind]]["mechanism"] for kind in ("independent", "planned")]
+    return [" / ".join(f"{m[key]:.3g}" for m in pair) for key in ("noise_std", "predicted")]
+
+
+#: What `COSTS` are.
+COSTS_ARE = (
+    "Noise std: of one entry of Z over the clip norm. Predicted error: of the running sums of mean gradients,"
+    " root mean square over the steps, in clip norms. Each is independent / planned."
+)
+
+
+def central(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row of the middle epsilon: what a headline is about."""
+    ordered = sorted(rows, key=lambda row: row["epsilon"])
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """The result in one sentence."""
+    metric, arms, plain = record["task"]["metric"], arms_by_name(record), reference(record)
+    if len(units(record)) > 1 and record["comparisons"]:
+        return _headline_of_units(record, arms)
+    without = (
+        "" if plain is None else f"; the same training without noise reaches {plain['best']['mean']:.3f}"
+    )
+    if record["comparisons"]:
+        row = central([r for r in record["comparisons"] if r["scheme"] == record["comparisons"][0]["scheme"]])
+        planned, independent = (arms[row[kind]]["best"]["mean"] for kind in ("planned", "independent"))
+        return (
+            f"At ε = {row['epsilon']:g}, correlated noise reaches {metric} {planned:.3f} where"
+            " independent noise"
+            f" reaches {independent:.3f}{without}."
+        )
+    private = [arm for arm in record["arms"] if arm["epsilon"] is not None]
+    if private:
+        arm = central(private)
+        what = arm["title"].split(",")[0]
+        return f"At ε = {arm['epsilon']:g}, the {what} reaches {metric} {reached(arm)}{without}."
+    return f"Without privacy, {metric} {record['arms'][0]['best']['mean']:.3f}."
+
+
+def _headline_of_units(record: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> str:
+    metric, said = record["task"]["metric"], []
+    for unit in units(record):
+        name = article(unit_name(record, unit))
+        row = central([r for r in record["comparisons"] if unit_of(r) == unit])
+        planned, independent = (arms[row[kind]]["best"]["mean"] for kind in ("planned", "independent"))
+        said.append(
+            f"to protect {name} it is {metric} {planned:.3f} with correlated noise and {independent:.3f} with"
+            " independent noise"
+        )
+    return f"At ε = {row['epsilon']:g}, {'; '.join(said)}."
+
+
+def article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeio" else f"a {word}"

@@ -1,1 +1,0 @@
-"""What `anechoic demo` and `anechoic train` need: data, studies, reports; the command line reads it."""

@@ -1,6 +1,0 @@
-"""Figures and tables of the papers, computed again: `exhibit("000-2").write(folder)`."""
-
-from anechoic.lab.published.exhibit import Curve, Exhibit, Panel
-from anechoic.lab.published.exhibits import EXHIBITS, TRAINED, exhibit
-
-__all__ = ["EXHIBITS", "TRAINED", "Curve", "Exhibit", "Panel", "exhibit"]

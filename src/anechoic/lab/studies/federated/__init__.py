@@ -1,1 +1,0 @@
-"""`anechoic federate`: training with privacy for whole clients, by a server and simulated clients."""

@@ -1,0 +1,198 @@
+"""Studies beyond the demo: python -m studies train | federate | papers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anechoic.cli.main import run_command
+from anechoic.cli.manners import need, patience
+from anechoic.cli.parser import STRATEGIES, add_running
+from anechoic.cli.values import as_tuple, count
+
+
+def _check_alone(name: str, options: argparse.Namespace) -> None:
+    """Refuse options beside one that takes none of them."""
+    own = (name, "command", "command_line", "run", "usual")
+    given = [
+        "--" + other.replace("_", "-")
+        for other, value in vars(options).items()
+        if other not in own and value != options.usual(other)
+    ]
+    if given:
+        raise ValueError(
+            f"{', '.join(given)} with --{name}, which prints settings as they were published: give it alone."
+        )
+
+
+def _check_resume(options: argparse.Namespace) -> None:
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the folder to go on from.")
+
+
+def train(options: argparse.Namespace) -> None:
+    need("torch", "opacus", "rich", "matplotlib")
+    from studies.train import train
+
+    _check_resume(options)
+    train(
+        data=options.data,
+        directory=options.data_dir,
+        out=options.out,
+        jobs=options.jobs,
+        command=options.command_line,
+        quick=options.quick,
+        damped=options.damped,
+        checkpoints=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
+        resume=options.resume,
+        model=options.model,
+        batch_size=options.batch_size,
+        steps=options.steps,
+        epochs=options.epochs,
+        sampling=options.sampling,
+        unit=options.unit,
+        separation=options.separation,
+        limit=options.limit,
+        local_steps=options.local_steps,
+        strategy=options.mechanism,
+        epsilons=as_tuple(options.epsilon),
+        delta=options.delta,
+        rates=as_tuple(options.lr),
+        seeds=options.seeds,
+    )
+
+
+def federate(options: argparse.Namespace) -> None:
+    if options.deployments:
+        _check_alone("deployments", options)
+        from studies.federated.deployments import deployments_text
+
+        with patience("optimising strategies for the published settings"):
+            print(deployments_text())
+        return
+    need("torch", "opacus", "rich", "matplotlib")
+    from studies.federated.command import federate
+
+    _check_resume(options)
+    federate(
+        data=options.data,
+        directory=options.data_dir,
+        out=options.out,
+        jobs=options.jobs,
+        command=options.command_line,
+        quick=options.quick,
+        clients=options.clients,
+        epsilons=as_tuple(options.epsilon),
+        seeds=options.seeds,
+        rates=as_tuple(options.lr),
+        rounds={
+            name: getattr(options, name)
+            for name in ("rounds", "clients_per_round", "separation", "max_participations")
+        },
+        checkpoints=options.checkpoint,
+        resume=options.resume,
+    )
+
+
+def papers(options: argparse.Namespace) -> None:
+    need("matplotlib")
+    from studies.published import EXHIBITS, TRAINED, exhibit
+
+    if options.list:
+        for name, make in (EXHIBITS | TRAINED).items():
+            print(f"{name:20} {(make.__doc__ or '').splitlines()[0]}")
+        return
+    for name in options.names or EXHIBITS:
+        found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")
+        for file in found.write(options.out):
+            print(file, flush=True)
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_federate(commands)
+    _add_papers(commands)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    train_ = commands.add_parser("train", help="compare mechanisms on a data set, over several epochs")
+    train_.add_argument("--data", choices=("fashion-mnist", "flights"), required=True)
+    train_.add_argument("--data-dir", metavar="DIR", help="folder with the four files of Fashion-MNIST")
+    train_.add_argument("--model", choices=("logistic", "cnn"), help="default: logistic")
+    train_.add_argument("--epsilon", type=float, nargs="+", help="default: 1 (flights: 0.1 0.3 1)")
+    train_.add_argument("--delta", type=float, help="default: 1e-6")
+    length = train_.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=count, help="default: 2048")
+    length.add_argument("--epochs", type=count, help="passes, instead of --steps")
+    train_.add_argument("--batch-size", type=count, help="default: 469")
+    train_.add_argument("--sampling", choices=("fixed", "poisson", "both"), help="default: fixed")
+    train_.add_argument(
+        "--unit", choices=("flight", "tail"), help="of the flights: what is protected, tail for the aircraft"
+    )
+    train_.add_argument("--separation", type=count, metavar="STEPS", help="of an aircraft's participations")
+    train_.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
+    train_.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
+    train_.add_argument("--mechanism", choices=STRATEGIES, help="of the planned arm (default: auto)")
+    train_.add_argument(
+        "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
+    )
+    train_.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
+    add_running(train_, Path("train-report"))
+    train_.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
+    train_.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
+    train_.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    train_.set_defaults(run=train)
+
+
+def _add_federate(commands: Any) -> None:
+    federate_ = commands.add_parser(
+        "federate", help="compare noise for whole clients of a federation, simulated on this machine"
+    )
+    what = federate_.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", choices=("fashion-mnist", "changelogs", "docstrings"))
+    what.add_argument(
+        "--deployments", action="store_true", help="print published settings with the errors predicted here"
+    )
+    federate_.add_argument("--data-dir", metavar="DIR", help="folder of the data; texts have a usual place")
+    federate_.add_argument("--clients", type=count, help="to spread the images over (default: 2000)")
+    federate_.add_argument("--epsilon", type=float, nargs="+", help="default: 1 2 4 8 16")
+    federate_.add_argument("--rounds", type=count, help="default: 720, of text 240")
+    federate_.add_argument("--clients-per-round", type=count, help="default: 32")
+    federate_.add_argument(
+        "--separation", type=count, metavar="ROUNDS", help="that a client rests; default: 48"
+    )
+    federate_.add_argument("--max-participations", type=count, help="of a client; default: 15, of text 5")
+    federate_.add_argument("--seeds", type=count, help="of the figures (default: 3)")
+    add_running(federate_, Path("federate-report"))
+    federate_.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep outcomes of runs here")
+    federate_.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    federate_.set_defaults(run=federate, usual=federate_.get_default)
+
+
+def _add_papers(commands: Any) -> None:
+    papers_ = commands.add_parser(
+        "papers", help="figures and tables of the papers on learning, computed again"
+    )
+    papers_.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as 000-2; by default all that train nothing"
+    )
+    papers_.add_argument("--out", type=Path, default=Path("papers"), metavar="DIR", help="default: papers")
+    papers_.add_argument("--data-dir", metavar="DIR", help="folder of the images, for what trains on them")
+    papers_.add_argument("--list", action="store_true", help="print the names, and stop")
+    papers_.set_defaults(run=papers)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    return run_command(parser_of_all(), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Readers of data sets that do not ship with the package: Fashion-MNIST, changelogs and docstrings."""

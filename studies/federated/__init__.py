@@ -1,0 +1,1 @@
+"""`federate`: training with privacy for whole clients, by a server and simulated clients."""

@@ -1,0 +1,113 @@
+"""One run: a server that enforces participation, and clients that are simulated in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from anechoic.demo.study import Arm, Outcome, TrainingRun
+from anechoic.errors import AnechoicError
+from anechoic.federated import SGD, Server, Starved, to_grid
+from anechoic.mechanism.mechanism import Mechanism
+from studies import keeping
+from studies.federated.arms import discipline_of, silent
+from studies.federated.local import updates
+from studies.federated.split import DAY
+from studies.federated.tasks import FederatedTask, load
+from studies.training import REPORT_EVERY, identity, key
+
+#: Days in a row without enough clients after which a run is given up.
+PATIENCE = 3
+
+
+def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
+    """Train and score. One attempt at a round every hour; an hour in which too few are there passes.
+
+    Args:
+        run: of a federation's task.
+        report: called with the number of rounds made since it was last called.
+
+    Raises:
+        Starved: if the population does not fill a round for `PATIENCE` days.
+    """
+    if run.resume and (known := keeping.finished(run, identity(run))) is not None:
+        report(run.steps)
+        return known
+    data, rounds = load(run.task), run.task.rounds
+    start = time.perf_counter()
+    # Reproducible figures need keys that the run fixes. A run that protects anyone passes no key.
+    server = server_of(
+        run.task, run.arm, SGD(run.learning_rate, momentum=rounds.momentum), key("federated", run)
+    )
+    everyone = server.clients(range(data.clients))
+    hour = waited = hungry = 0
+    while not server.finished:
+        there = data.windows.there(hour)
+        hour += 1
+        try:
+            asked = server.ask(everyone.only(there))
+        except Starved:
+            waited, hungry = waited + 1, hungry + 1
+            if hungry > PATIENCE * DAY:
+                raise
+            continue
+        hungry = 0
+        trained = updates(
+            asked.model["weights"],
+            *data.batch(asked.clients),  # type: ignore[arg-type] # ids are the places in the population
+            steps=rounds.local_steps,
+            rate=rounds.local_rate,
+        )
+        for client, update in zip(asked.clients, trained, strict=True):
+            sent = to_grid(update.ravel(), clip_norm=server.clip_norm, grid_bits=server.grid_bits)
+            if refusal := asked.add(client, sent):
+                raise AnechoicError(f"client {client!r} was refused: {refusal}.")
+        server.close(asked)
+        if server.step % REPORT_EVERY == 0 or server.finished:
+            report((server.step - 1) % REPORT_EVERY + 1)
+    metric = data.accuracy(server.model["weights"])
+    seen = server.report().ledger
+    facts = {
+        "hours": hour,
+        "starved": waited,
+        "clients": seen.clients,
+        "most": seen.most,
+        "nearest": seen.nearest,
+    }
+    spent = server.mechanism.epsilon() if run.arm.private else None
+    seconds = time.perf_counter() - start
+    outcome = Outcome(run.arm.name, run.learning_rate, run.seed, metric, seconds, spent, facts)
+    if run.checkpoint:
+        keeping.keep(run, identity(run), outcome)
+    return outcome
+
+
+def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | None = None) -> Server:
+    """The server of a run: in memory, every round full."""
+    rounds = task.rounds
+    return Server(
+        {"weights": np.zeros(load(task).shape, np.float32)},
+        mechanism=_read(arm.mechanism) if arm.mechanism is not None else silent(rounds),
+        discipline=discipline_of(rounds),
+        clients_per_round=rounds.clients_per_round,
+        min_replies=rounds.clients_per_round,
+        optimizer=optimizer,
+        key=secret,
+    )
+
+
+def stated(task: FederatedTask, arms: Sequence[Arm]) -> str:
+    """What the server states of the BLT arm nearest to epsilon = 8 before its first round; "" without one."""
+    own = [arm for arm in arms if arm.kind == "blt" and arm.epsilon is not None]
+    if not own:
+        return ""
+    arm = min(own, key=lambda arm: abs((arm.epsilon or 0.0) - 8.0))
+    return server_of(task, arm, SGD(1.0)).statement()
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> Mechanism:
+    return Mechanism.from_json(text)

@@ -1,0 +1,74 @@
+"""What a study leaves on disk to go on from: checkpoints of unfinished runs, outcomes of finished ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from anechoic.demo.study import Outcome, TrainingRun
+from anechoic.errors import CheckpointError
+
+
+def checkpoint(run: TrainingRun) -> Path:
+    """File of an unfinished private run. It is secret: it holds the keys and the past noise."""
+    return Path(run.checkpoint or ".") / f"{run.name}.pt"
+
+
+def begun(run: TrainingRun) -> bool:
+    """Whether there is a checkpoint to go on from."""
+    return run.checkpoint is not None and checkpoint(run).is_file()
+
+
+def check_empty(folder: Path | None) -> None:
+    """Refuse to begin a study where another one left its runs.
+
+    Raises:
+        CheckpointError: naming one of them.
+    """
+    if folder is None or not folder.is_dir():
+        return
+    kept = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".pt", ".json")]
+    if kept:
+        raise CheckpointError(
+            f"--checkpoint {folder} holds runs already ({kept[0]} among them), which would be written over:"
+            " go on with them by --resume, or name another folder."
+        )
+
+
+def keep(run: TrainingRun, identity: str, outcome: Outcome) -> None:
+    """Write the outcome of a finished run, and drop its checkpoint."""
+    path = _finished(run)
+    draft = path.with_suffix(".part")
+    draft.write_text(json.dumps({"identity": identity, **asdict(outcome)}, indent=1), encoding="utf-8")
+    os.replace(draft, path)
+    checkpoint(run).unlink(missing_ok=True)
+
+
+def finished(run: TrainingRun, identity: str) -> Outcome | None:
+    """The outcome of this very run, where it is on disk.
+
+    Raises:
+        CheckpointError: if the file is damaged, or of a run with other settings under the same name.
+    """
+    path = _finished(run)
+    if run.checkpoint is None or not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        known = record.pop("identity")
+        outcome = Outcome(**record)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}. Delete it, and the run starts again.") from error
+    if known != identity:
+        raise CheckpointError(
+            f"{path} is of a run with other settings (steps, data, mechanism): resume with the"
+            " settings it was begun"
+            " with, or take another --checkpoint folder."
+        )
+    return outcome
+
+
+def _finished(run: TrainingRun) -> Path:
+    return Path(run.checkpoint or ".") / f"{run.name}.json"

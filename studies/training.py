@@ -1,0 +1,155 @@
+"""One run of a study of other units than examples, or one that can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anechoic.demo.study import Arm, Outcome, TrainingRun
+from anechoic.demo.task import Data, load
+from anechoic.demo.training import REPORT_EVERY, key, without_noise
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import External, Poisson
+from anechoic.strategies import Identity
+from anechoic.torch import PrivacyEngine
+from anechoic.units.ownership import Units
+from studies import keeping
+from studies.bounding import owners_in, participation_of
+from studies.tasks import SampledFlights, loader, used
+
+#: Learning rate of local steps.
+LOCAL_RATE = 1.0
+
+
+def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
+    """Train and score, or go on with what was begun, where the run says so.
+
+    Args:
+        run: what to train.
+        report: called with the number of steps made since it was last called.
+    """
+    with warnings.catch_warnings():
+        # torch says so of every model whose first layer is hooked: inputs need no gradient here
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        return _execute(run, report)
+
+
+def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
+    if run.resume and (known := keeping.finished(run, identity(run))) is not None:
+        report(run.steps)
+        return known
+    data = load(run.task)
+    start = time.perf_counter()
+    model, optimizer, batches, engine = prepare(run, data)
+    logits: list[Tensor] = []
+    labels: list[Tensor] = []
+    done = 0
+    private = engine if run.arm.private else None  # a run without a guarantee keeps no state
+    if private is not None and run.resume and keeping.begun(run):
+        kept = private.load_checkpoint(path=keeping.checkpoint(run), module=model, optimizer=optimizer)
+        done, start = private.releases, start - kept["seconds"]
+        logits, labels = list(kept["logits"]), list(kept["labels"])
+        report(done)
+    criterion = nn.CrossEntropyLoss()
+    local = None
+    if run.arm.local_steps > 1:
+        local = engine.pseudo_gradients(criterion, local_steps=run.arm.local_steps, learning_rate=LOCAL_RATE)
+    said = done
+    while done < run.steps:
+        for features, target in batches:
+            optimizer.zero_grad(set_to_none=True)
+            if run.task.scores_batches:  # before the model is trained on them
+                # all flights of the step's window, also those that a bound leaves out of the training
+                window = slice(done * run.task.batch_size, (done + 1) * run.task.batch_size)
+                with torch.no_grad():
+                    logits.append(model(data.features[window]))
+                labels.append(data.labels[window])
+            if local is not None:
+                local((features, target))
+            elif len(target):
+                criterion(model(features), target).backward()
+            optimizer.step()
+            done += 1
+            if done - said == REPORT_EVERY or done == run.steps:
+                report(done - said)
+                said = done
+            if private is not None and run.checkpoint and done % run.checkpoint_every == 0:
+                kept = {"seconds": time.perf_counter() - start, "logits": logits, "labels": labels}
+                private.save_checkpoint(
+                    path=keeping.checkpoint(run), module=model, optimizer=optimizer, checkpoint_dict=kept
+                )
+            if done == run.steps:
+                break
+    metric = run.task.score(model, data, logits, labels)
+    spent = None if private is None else float(private.get_epsilon(private.mechanism.delta))
+    outcome = Outcome(run.arm.name, run.learning_rate, run.seed, metric, time.perf_counter() - start, spent)
+    if run.checkpoint:
+        keeping.keep(run, identity(run), outcome)
+    return outcome
+
+
+def prepare(run: TrainingRun, data: Data) -> tuple[nn.Module, Any, Any, Any]:
+    """Model, optimizer, batches and engine (None without privacy) of a run."""
+    model = run.task.build(run.seed)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=run.learning_rate)
+    batches = loader(run.task, data, run.seed, unit=run.arm.unit)
+    mechanism = _read(run.arm.mechanism) if run.arm.mechanism is not None else None
+    if mechanism is None and run.arm.unit != "example":
+        mechanism = silent(run.task, data, run.arm, run.steps)
+    if mechanism is not None:
+        # Reproducible figures need keys that the run fixes. A run that protects anyone passes no keys:
+        # the engine then draws them from the operating system.
+        engine = PrivacyEngine(noise_key=key("noise", run), sampling_key=key("sampling", run))
+        private = engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=batches,
+            mechanism=mechanism,
+            max_grad_norm=mechanism.clip_norm,
+            poisson_sampling=mechanism.amplified,
+            unit_ids=owned(run, data),
+        )
+        return (*private, engine)
+    return (*without_noise(run, model, optimizer), batches, None)
+
+
+def owned(run: TrainingRun, data: Data) -> Units | None:
+    """Who owns what an arm trains on; None where examples are units."""
+    if run.arm.unit == "example":
+        return None
+    if isinstance(run.task, SampledFlights):
+        return Units(np.asarray(data.owners), combine="mean", max_examples=run.task.most_flights)
+    return Units(np.asarray(data.owners)[used(run.task, data)[0]], combine="mean")
+
+
+def silent(task: Any, data: Data, arm: Arm, steps: int) -> Mechanism:
+    """The training of a private arm of another unit without its noise: a mechanism that adds next to none."""
+    if isinstance(task, SampledFlights):
+        count, size = len(np.unique(np.asarray(data.owners))), task.owners_a_batch
+        return Mechanism(Identity(steps), Poisson(count, size, steps), 1e-12, task.clip_norm, unit=arm.unit)
+    rows, batches = used(task, data)
+    owners = np.asarray(data.owners)[rows]
+    sampling = External(participation_of(batches, owners), max(1, round(owners_in(batches, owners))), steps)
+    return Mechanism(Identity(steps), sampling, 1e-12, task.clip_norm, unit=arm.unit)
+
+
+def identity(run: TrainingRun) -> str:
+    """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and steps."""
+    bound = repr(getattr(run.task, "bound", None)) if run.arm.unit != "example" else ""
+    text = bound + (f"{run.arm.local_steps} local steps" if run.arm.local_steps > 1 else "")
+    text += run.arm.mechanism or ""
+    return hashlib.sha256(key("outcome", run) + text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> Mechanism:
+    # reading checks the file's epsilon, which takes a second where batches are sampled
+    return Mechanism.from_json(text)

@@ -1,0 +1,166 @@
+import base64
+import io
+import math
+import re
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from anechoic.demo import charts
+from anechoic.demo.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
+from anechoic.errors import AnechoicError
+
+matplotlib = pytest.importorskip("matplotlib")
+
+LINE = Line("planned mechanism", "planned", [0.1, 1.0, 10.0], [1.0, 3.0, 2.0], error=[0.25, 0.0, 0.1])
+PLAIN = {"x": Axis("x"), "y": Axis("y"), "title": "t"}
+
+
+def texts(chart):
+    """What the chart writes; it must be XML."""
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(chart).iter() if tag(node) == "text"]
+
+
+def tag(node):
+    return node.tag.rsplit("}", 1)[-1]
+
+
+def axes_of(lines, **options):
+    """The axes of a line chart as matplotlib has them."""
+    levels = options.pop("levels", ())
+    given = PLAIN | options
+    with charts._matplotlib("none"):
+        figure = charts._line_figure(lines, given["x"], given["y"], levels, given["title"])
+        figure.draw_without_rendering()
+    return figure.axes[0]
+
+
+def images(chart):
+    """Pixels of the images of a chart: the map, the colour bar."""
+    from matplotlib.image import imread
+
+    nodes = [node for node in ElementTree.fromstring(chart).iter() if tag(node) == "image"]
+    files = (base64.b64decode(node.get("href").split(",", 1)[1]) for node in nodes)
+    return [imread(io.BytesIO(data), format="png")[..., :3] for data in files]
+
+
+def test_chart_names_what_it_shows():
+    chart = line_chart(
+        [LINE],
+        x=Axis("ε", log=True, ticks=[0.1, 1.0, 10.0]),
+        y=Axis("AUC", form=lambda v: f"{v:.1f}"),
+        levels=[Level("not private", "clipped", 3.5)],
+        title="AUC against ε",
+    )
+    written = texts(chart)
+    assert {"ε", "AUC", "planned mechanism", "not private", "0.1", "1", "10"} <= set(written)
+    tree = ElementTree.fromstring(chart)
+    assert tree.get("class") == "chart" and tree.get("role") == "img" and tree.get("viewBox")
+    assert tree.get("width") is None and tree.get("height") is None  # the page's style says how wide
+    assert tree.findtext("title") == "AUC against ε"
+    assert chart.startswith("<svg")
+
+
+def test_points_error_bars_and_levels_are_where_their_values_say():
+    axes = axes_of([LINE], x=Axis("x", log=True), levels=[Level("l", "clipped", 9.5)])
+    curve, level = axes.lines[0], axes.lines[-1]
+    assert curve.get_xydata().tolist() == [[0.1, 1.0], [1.0, 3.0], [10.0, 2.0]]
+    assert curve.get_color() == "#104e8b" and axes.get_xscale() == "log"
+    assert set(level.get_ydata()) == {9.5} and level.is_dashed()
+    (bars,) = axes.collections
+    ends = [path[:, 1].tolist() for path in bars.get_segments()]
+    assert np.allclose(ends, [[0.75, 1.25], [3.0, 3.0], [1.9, 2.1]])
+    low, high = axes.get_ylim()
+    assert low < 0.75 and high > 9.5
+
+
+def test_axes_start_at_zero_where_asked():
+    axes = axes_of([LINE], x=Axis("x", zero=True), y=Axis("y", zero=True))
+    assert axes.get_xlim()[0] == axes.get_ylim()[0] == 0
+    assert axes.get_xlim()[1] > 10 and axes.get_ylim()[1] > 3
+
+
+def test_labels_are_escaped_and_not_read_as_mathematics():
+    chart = line_chart([Line("<b>& $x$", "planned", [1], [1])], x=Axis("<x>"), y=Axis("&"), title='"<t>"')
+    assert {"<b>& $x$", "<x>", "&"} <= set(texts(chart))
+    assert "<b>" not in chart and "<x>" not in chart
+
+
+def test_numbers_have_a_typographic_minus():
+    assert "−2" in texts(line_chart([Line("a", "planned", [1, 2], [-2.0, 2.0])], **PLAIN))
+
+
+@pytest.mark.parametrize("y", [[], [math.nan], [math.inf]])
+def test_nothing_to_draw_is_refused(y):
+    with pytest.raises(ValueError, match="at least one point, and finite"):
+        line_chart([Line("a", "planned", [1] * len(y), y)], **PLAIN)
+
+
+def test_charts_refer_to_nothing_outside_and_bring_no_style_sheet():
+    for chart in (line_chart([LINE], **PLAIN), heat_map(np.eye(3), label="C", title="C")):
+        assert "http" not in chart and "<style" not in chart and "<metadata" not in chart
+        assert "<!" not in chart and "<?" not in chart
+        ids = re.findall(r'\bid="([^"]*)"', chart)
+        assert ids and all(re.fullmatch(r"chart-[0-9a-f]{10}-.+", name) for name in ids)
+        used = re.findall(r'(?:href="|url\()#([^")]*)', chart)
+        assert sorted(set(used)) == sorted(ids)
+
+
+def test_equal_input_is_equal_text_and_other_input_has_other_ids():
+    first, again = (line_chart([LINE], **PLAIN) for _ in range(2))
+    assert first == again
+    other = line_chart([LINE], **PLAIN | {"title": "another"})
+    ids = [set(re.findall(r'\bid="([^"]*)"', chart)) for chart in (first, other)]
+    assert not ids[0] & ids[1]
+
+
+def test_style_of_the_user_is_neither_read_nor_changed():
+    expected = line_chart([LINE], **PLAIN)
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30}):
+        before = dict(matplotlib.rcParams)
+        assert line_chart([LINE], **PLAIN) == expected
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_file_stands_alone():
+    svg = line_chart_file([LINE], **PLAIN)
+    tree = ElementTree.fromstring(svg.encode())
+    assert tag(tree) == "svg" and tree.get("width") and tree.get("viewBox")
+    assert "fill: #ffffff" in svg and "<text" not in svg  # white paper; letters are outlines
+    assert set(re.findall(r'(\S+)="http', svg)) == {"xmlns", "xmlns:xlink"}  # names, which nobody fetches
+    assert svg == line_chart_file([LINE], **PLAIN)
+
+
+def test_heat_map_shows_the_matrix():
+    chart = heat_map(np.array([[1.0, 0.0], [-0.25, 1.0]]), label="C", title="the strategy")
+    cells, bar = images(chart)
+    assert cells.shape == (2, 2, 3) and len(bar) > 50
+    assert np.allclose(cells[0, 1], 1.0) and np.allclose(cells[0, 0], cells[1, 1])
+    blue, orange = cells[0, 0], cells[1, 0]
+    assert blue[2] > blue[0] and orange[0] > orange[2]
+    # the root of a quarter is a half: halfway from white to orange
+    assert orange == pytest.approx((1 + np.array([0xC4, 0x4E, 0x12]) / 255) / 2, abs=0.02)
+    assert {"C", "0", "1", "0.25", "−1", "step of the fresh noise"} <= set(texts(chart))
+
+
+def test_colour_bar_has_the_true_values():
+    assert {"4", "2", "−2", "−4"} <= set(texts(heat_map(np.diag([4.0, 0.1]), label="C", title="C")))
+    assert "8" in texts(heat_map(np.diag([4.0, 0.1]), label="C", title="C", limit=8.0))
+
+
+def test_heat_map_of_zeros_is_white():
+    assert np.allclose(images(heat_map(np.zeros((2, 2)), label="C", title="C"))[0], 1.0)
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((0, 3)), np.zeros(3), [[math.nan]]])
+def test_heat_map_refuses_what_it_cannot_draw(matrix):
+    with pytest.raises(ValueError, match="finite matrix"):
+        heat_map(matrix, label="C", title="C")
+
+
+def test_missing_matplotlib_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[torch,plot\]'"):
+        line_chart([LINE], **PLAIN)

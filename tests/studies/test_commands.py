@@ -1,0 +1,132 @@
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from anechoic.cli import manners
+from anechoic.mechanism.mechanism import Mechanism
+from studies.__main__ import main
+from studies.federated import deployments
+
+FASHION = Path(__file__).parents[3] / "shared" / "data" / "fashion-mnist"
+
+needs_torch = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("rich") is None, reason="needs the extras"
+)
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of a command in this process."""
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_missing_extras_are_named(capsys, monkeypatch):
+    monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    code, _, err = run(capsys, "train", "--data", "flights")
+    assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+
+
+def test_bad_arguments_are_exit_code_2(capsys):
+    code, out, err = run(capsys, "train", "--data", "cifar")
+    assert code == 2 and out == "" and "error:" in err
+
+
+def test_exhibits_are_listed(capsys):
+    code, out, _ = run(capsys, "papers", "--list")
+    assert code == 0 and "000-2" in out and "004-3" in out
+
+
+@needs_torch
+def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
+    for arguments, said in [
+        (["--data", "fashion-mnist"], "--data-dir"),
+        (["--data", "fashion-mnist", "--data-dir", tmp_path], "lacks train-images"),
+        (["--data", "flights", "--epochs", "3", "--batch-size", "9"], "--batch-size, --epochs: the flights"),
+        (["--data", "flights", "--model", "cnn"], "--model: the flights"),
+        (["--data", "flights", "--sampling", "poisson"], "--sampling: the flights"),
+        (["--data", "flights", "--resume"], "--checkpoint"),
+        (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "--unit tail"),
+        (["--data", "flights", "--separation", "4"], "--unit tail"),
+        (["--data", "flights", "--unit", "flight", "--local-steps", "2"], "--unit tail"),
+        (["--data", "flights", "--unit", "tail", "--sampling", "poisson", "--limit", "2"], "time order"),
+        (["--data", "flights", "--unit", "tail", "--sampling", "both"], "sampling"),
+    ]:
+        code, _, err = run(capsys, "train", *arguments, "--out", tmp_path / "out")
+        assert code == 2 and said in err and err.count("\n") == 1, err
+    assert not (tmp_path / "out").exists()
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--epsilon", "1"], "--epsilon with --deployments"),
+        (["--quick", "--rounds", "9"], "--rounds, --quick with --deployments"),
+        (["--out", "elsewhere", "--clients-per-round", "3"], "--clients-per-round, --out with"),
+    ],
+)
+def test_published_settings_take_no_options(capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr(deployments, "deployments_text", lambda: "table")
+    code, out, err = run(capsys, "federate", "--deployments", *arguments)
+    assert (code, out) == (2, "") and said in err
+    assert run(capsys, "federate", "--deployments")[:2] == (0, "table\n")
+
+
+def test_train_does_not_write_over_the_runs_of_an_earlier_study(capsys, tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "planned-1.pt").write_bytes(b"")
+    arguments = ["train", "--data", "flights", "--quick", "--checkpoint", kept, "--out", tmp_path / "out"]
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and "holds runs already (planned-1.pt among them)" in err and "--resume" in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow  # test_aircraft runs the study of aircraft every time
+@needs_torch
+def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
+    from anechoic.demo import late_flights as demo
+
+    monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
+    out = tmp_path / "report"
+    arguments = ["train", "--data", "flights", "--unit", "tail", "--quick", "--lr", "1", "--jobs", "1"]
+    code, shown, err = run(capsys, *arguments, "--out", out)
+    assert code == 0, err
+    words = " ".join(shown.split())
+    assert "Privacy unit: one aircraft" in words and "(1.0000, 1e-06)-differential privacy of all 20" in words
+    assert "Group privacy would say" in words and "for the aircraft that moves it most" in words
+    record = json.loads((out / "results.json").read_text())
+    assert [row["unit"] for row in record["comparisons"]] == ["example", "aircraft"]
+    statements = {
+        unit: Mechanism.from_json((out / f"planned-fixed{unit}-eps1.json").read_text()).unit
+        for unit in ("", "-aircraft")
+    }
+    assert statements == {"": "example", "-aircraft": "aircraft"}
+    html = (out / "report.html").read_text()
+    assert "one aircraft" in html and "http:" not in html and "https:" not in html
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.skipif(not FASHION.is_dir(), reason="no Fashion-MNIST beside the project")
+@pytest.mark.parametrize("model", ["logistic", "cnn"])
+def test_train_on_fashion_mnist_both_ways_of_sampling_and_resumes(capsys, tmp_path, model):
+    arguments = ["train", "--data", "fashion-mnist", "--data-dir", FASHION, "--model", model, "--quick"]
+    arguments += ["--steps", "6", "--lr", "1", "--sampling", "both", "--jobs", "2"]
+    arguments += ["--out", tmp_path / "out", "--checkpoint", tmp_path / "kept", "--checkpoint-every", "2"]
+    code, shown, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert "sampled" in shown and "fixed order" in shown
+    first = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {arm["scheme"] for arm in first["arms"]} == {"fixed", "poisson"}
+
+    code, _, err = run(capsys, *arguments, "--resume")
+    assert code == 0, err
+    again = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [arm["runs"] for arm in again["arms"]] == [arm["runs"] for arm in first["arms"]]

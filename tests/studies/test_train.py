@@ -1,0 +1,153 @@
+import gzip
+import io
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+pytest.importorskip("rich")
+
+from rich.console import Console  # noqa: E402 - needs the extras
+
+from anechoic.demo.late_flights import flights_study  # noqa: E402
+from anechoic.demo.runner import run_study  # noqa: E402
+from anechoic.losses import loss  # noqa: E402
+from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
+from anechoic.sampling import FixedOrder  # noqa: E402
+from anechoic.strategies import Toeplitz  # noqa: E402
+from anechoic.workloads import prefix_sum  # noqa: E402
+from studies.tasks import FashionMNIST  # noqa: E402
+from studies.train import fashion_study, train, with_damped  # noqa: E402
+from studies.training import execute  # noqa: E402
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder of four IDX files: 96 images to train on and 32 to test on, each labelled by a bright row."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 96), ("t10k", 32)):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        pixels = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        pixels[np.arange(count), 2 * labels] = 255
+        header = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, 28, 28))
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + pixels.tobytes()))
+        header = b"\0\0\x08\x01" + count.to_bytes(4, "big")
+        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header + labels.tobytes()))
+    return str(tmp_path)
+
+
+DAMPED_AND_PLANNED = ("damped-fixed-eps1", "damped-fixed-eps4", "planned-fixed-eps1")
+
+
+def mechanisms(study):
+    return {arm.name: Mechanism.from_json(arm.mechanism) for arm in study.arms if arm.private}
+
+
+def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
+    study, reasons = fashion_study(
+        images, batch_size=32, epochs=2, sampling="both", strategy="identity", epsilons=(10.0,), rates=(3.0,)
+    )
+    found = mechanisms(study)
+    # three batches a pass; identity alone: nothing to compare it with
+    assert study.steps == 6 and list(found) == ["planned-fixed-eps10", "planned-poisson-eps10"]
+    fixed, sampled = (m.sampling for m in found.values())
+    assert isinstance(fixed, FixedOrder) and sampled.amplified
+    study, reasons = with_damped(study, reasons)  # for what is not sampled
+    assert [arm.name for arm in study.arms if arm.kind == "damped"] == ["damped-fixed-eps10"]
+    screen = Console(file=io.StringIO(), width=200)
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    kept.mkdir()
+    record = run_study(
+        study,
+        reasons,
+        title="t",
+        command="c",
+        out=out,
+        jobs=0,
+        console=screen,
+        execute=execute,
+        checkpoint=str(kept),
+    )
+    shown = screen.file.getvalue()
+    assert "planned mechanism, sampled, ε = 10: " in shown
+    assert record == json.loads((out / "results.json").read_text())
+    assert record["comparisons"] == []
+    assert all(arm["best"]["mean"] > 0.2 for arm in record["arms"])  # better than guessing, in six steps
+    assert "damped root, ε = 10: " in shown and ">damped root<" in (out / "report.html").read_text()
+    assert sorted(path.name for path in out.iterdir()) == [
+        "damped-fixed-eps10.json",
+        "planned-fixed-eps10.json",
+        "planned-poisson-eps10.json",
+        "report.html",
+        "results.json",
+    ]
+    assert len(list((tmp_path / "kept").glob("*.json"))) == len(study.runs())
+
+
+def test_cnn_is_small_and_starts_from_its_seed(images):
+    task = FashionMNIST(images, "cnn", batch_size=32)
+    first, second, third = (task.build(seed) for seed in (0, 0, 1))
+    assert sum(p.numel() for p in first.parameters()) == 26_010
+    pairs = list(zip(first.parameters(), second.parameters(), third.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert not all(torch.equal(a, c) for a, _, c in pairs)
+    data = task.load()
+    assert first(data.features[:5]).shape == (5, 10)
+    assert not [layer for layer in first.modules() if "Norm" in type(layer).__name__]
+
+
+def test_building_a_model_leaves_the_random_state_alone(images):
+    before = torch.get_rng_state()
+    FashionMNIST(images, "cnn").build(7)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_damping_is_the_best_for_steps_and_participation(images):
+    study, reasons = fashion_study(images, batch_size=8, epochs=3, epsilons=(1.0, 4.0), rates=(1.0,))
+    study, reasons = with_damped(study, reasons)
+    found, sums = mechanisms(study), prefix_sum(36)
+    low, high, planned = (found[name] for name in DAMPED_AND_PLANNED)
+    assert low.sampling == planned.sampling == FixedOrder(96, 8, steps=36)
+    assert low.epsilon() <= 1.0 and low.noise_std > high.noise_std
+    promise = planned.sampling.participation
+    reached = loss(sums, low.strategy, promise, "rms")
+    others = [loss(sums, Toeplitz.damped(36, nu), promise, "rms") for nu in np.geomspace(1e-4, 0.9, 12)]
+    assert reached <= min(others) * (1 + 1e-9) < loss(sums, Toeplitz.damped(36, 0.0), promise, "rms")
+    assert "least root mean square error" in reasons[DAMPED_AND_PLANNED[0]]
+
+
+def test_planned_strategy_can_be_named():
+    study, reasons = flights_study(examples=5_120, strategy="blt", epsilons=(0.5,))
+    found = mechanisms(study)
+    assert "BLT" in found["planned-fixed-eps0.5"].strategy.describe()
+    assert "Identity" in found["independent-fixed-eps0.5"].strategy.describe()
+    assert set(reasons) == set(found)
+    # one pass in time order: nobody takes part twice, and each mechanism keeps to its budget
+    for mechanism in found.values():
+        assert mechanism.sampling == FixedOrder(5_120, 256, steps=20, drop_last=True)
+        assert mechanism.epsilon() <= 0.5 and mechanism.delta == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": "flights", "model": "cnn"}, "model"),
+        ({"data": "flights", "sampling": "both"}, "sampling"),
+        ({"data": "fashion-mnist"}, "--data-dir"),
+    ],
+)
+def test_options_that_the_data_does_not_have(tmp_path, options, said):
+    given = {"directory": None, "out": tmp_path, "jobs": 1, "command": "c"} | options
+    with pytest.raises(ValueError, match=said):
+        train(**given)
+
+
+def test_bad_lengths_and_sizes(images):
+    with pytest.raises(ValueError, match="at most one of the two"):
+        fashion_study(images, steps=3, epochs=1)
+    with pytest.raises(ValueError, match="model='mlp' is unknown"):
+        FashionMNIST(images, "mlp")
+    with pytest.raises(ValueError, match="examples"):
+        FashionMNIST(images, examples=10)

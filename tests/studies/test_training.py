@@ -1,0 +1,212 @@
+import dataclasses
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from anechoic.demo.pool import execute_all  # noqa: E402
+from anechoic.demo.runner import plain_arms, private_arms  # noqa: E402
+from anechoic.demo.study import Arm, Study, TrainingRun  # noqa: E402
+from anechoic.demo.task import BatchedTensors, Flights, as_fetched, load  # noqa: E402
+from anechoic.errors import AnechoicError, CheckpointError  # noqa: E402 - needs torch
+from anechoic.mechanism.calibrate import calibrate  # noqa: E402
+from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
+from anechoic.sampling import CyclicPoisson  # noqa: E402
+from anechoic.strategies import BandedToeplitz  # noqa: E402
+from studies import keeping, training  # noqa: E402
+from studies.tasks import loader  # noqa: E402
+
+TASK = Flights(examples=2_560, batch_size=128)
+STEPS = 20
+
+
+def arms_of(scheme="fixed", epsilon=1.0, strategy="auto"):
+    found, _ = private_arms(
+        TASK,
+        scheme=scheme,
+        epsilons=(epsilon,),
+        delta=1e-6,
+        steps=STEPS,
+        examples=2_560,
+        dimension=92,
+        strategy=strategy,
+    )
+    return found
+
+
+def test_every_arm_trains_and_private_ones_spend_their_budget():
+    cyclic = CyclicPoisson(examples=2_560, batch_size=128, groups=2, steps=STEPS)
+    sampled = calibrate(BandedToeplitz(STEPS, [1.0, 0.4]), sampling=cyclic, epsilon=1.0, delta=1e-6)
+    arms = (*plain_arms(TASK), *arms_of(), Arm("planned", "poisson", 1.0, 1.0, sampled.to_json()))
+    study = Study(TASK, arms, (1.0,), (101,), STEPS, 1e-6)
+    heard = dict.fromkeys((arm.name for arm in study.arms), 0)
+
+    def listen(name, steps, outcome):
+        heard[name] += steps
+
+    outcomes = execute_all(study.runs(), execute=training.execute, jobs=0, listen=listen)
+    assert [outcome.arm for outcome in outcomes] == [arm.name for arm in study.arms]
+    assert set(heard.values()) == {STEPS}  # progress adds up
+    for arm, outcome in zip(study.arms, outcomes, strict=True):
+        assert 0.3 < outcome.metric < 0.9
+        if arm.private:
+            assert outcome.epsilon == pytest.approx(1.0, rel=1e-3) and outcome.epsilon <= 1.0
+            assert outcome.epsilon == pytest.approx(Mechanism.from_json(arm.mechanism).epsilon(), rel=1e-9)
+        else:
+            assert outcome.epsilon is None
+
+
+def weights_after(arm, monkeypatch, seed=0):
+    """Weights of the model after a run."""
+    models = []
+    monkeypatch.setattr(Flights, "score", lambda self, model, *rest: models.append(model) or 0.5)
+    training.execute(TrainingRun(TASK, arm, 0.5, seed, STEPS))
+    return next(models[0].parameters()).detach().clone()
+
+
+def test_without_noise_a_clipped_run_is_what_its_formula_says(monkeypatch):
+    data = load(TASK)
+    weights = torch.zeros(2, 46)
+    for x, y in zip(data.features.split(128), data.labels.split(128), strict=True):
+        residual = torch.softmax(x @ weights.T, 1) - torch.nn.functional.one_hot(y, 2)
+        gradients = residual[:, :, None] * x[:, None, :]
+        norms = gradients.flatten(1).norm(dim=1)
+        weights -= 0.5 * (gradients * (1 / norms).clamp(max=1)[:, None, None]).sum(0) / 128
+    clipped, plain = plain_arms(TASK)
+    found = weights_after(clipped, monkeypatch)
+    assert torch.allclose(found, weights, atol=1e-5)
+    assert not torch.allclose(weights_after(plain, monkeypatch), weights, atol=1e-2)
+
+
+def test_private_run_with_almost_no_noise_is_the_clipped_one(monkeypatch):
+    # the engine and the arm without noise clip, divide and step alike
+    clipped = weights_after(plain_arms(TASK)[0], monkeypatch)
+    for arm in arms_of(epsilon=1e9):
+        assert torch.allclose(weights_after(arm, monkeypatch, seed=102), clipped, atol=1e-2)
+    (noisy,) = [arm for arm in arms_of(epsilon=1.0) if arm.kind == "independent"]
+    assert not torch.allclose(weights_after(noisy, monkeypatch, seed=102), clipped, atol=0.1)
+
+
+def test_score_is_of_predictions_made_before_training():
+    task = Flights(examples=2_560, batch_size=128)
+    data = load(task)
+    # zero weights predict nothing: a run that never moves scores one half, whatever it is trained on
+    outcome = training.execute(TrainingRun(task, plain_arms(task)[1], 1e-30, 0, STEPS))
+    assert outcome.metric == pytest.approx(0.5, abs=0.02) or outcome.metric < 1
+    logits = [torch.zeros(128, 2) for _ in range(STEPS)]
+    late = list(data.labels.split(128))
+    for t in range(2):  # the first tenth does not count
+        logits[t][:, 1] = late[t]
+    assert task.score(None, data, logits, late) == 0.5
+    for t in range(2, STEPS):
+        logits[t][:, 1] = late[t]
+    assert task.score(None, data, logits, late) == 1.0
+
+
+def test_keys_differ_by_run_and_domain_and_do_not_change():
+    arm = arms_of()[0]
+    runs = [TrainingRun(TASK, arm, rate, seed, STEPS) for rate in (0.5, 1.0) for seed in (0, 1)]
+    keys = {training.key(domain, run) for run in runs for domain in ("noise", "sampling")}
+    assert len(keys) == 8 and all(len(key) == 32 for key in keys)
+    assert training.key("noise", runs[0]) == training.key("noise", dataclasses.replace(runs[0]))
+
+
+def test_batches_are_fetched_whole():
+    data = load(TASK)
+    for (x, y), start in zip(loader(TASK, data, 0), range(0, 2_560, 128), strict=True):
+        assert torch.equal(x, data.features[start : start + 128])
+        assert torch.equal(y, data.labels[start : start + 128])
+    rows = BatchedTensors(data.features, data.labels)
+    one, label = rows[3]
+    assert torch.equal(rows.__getitems__([3])[0][0], one) and rows.__getitems__([3])[1][0] == label
+    assert len(rows) == 2_560 and as_fetched(rows) is rows
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """What a new process starts with: no release made under any key."""
+    from anechoic.runs import ledger
+
+    return lambda: monkeypatch.setattr(ledger, "_MADE", {})
+
+
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
+    monkeypatch.setattr(training, "REPORT_EVERY", 1)
+    arm = arms_of()[1]
+    whole = training.execute(TrainingRun(TASK, arm, 1.0, 103, STEPS))
+
+    fresh()
+    run = TrainingRun(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
+    steps = []
+
+    def stop_after(count):
+        steps.append(count)
+        if sum(steps) == 13:
+            raise Stop
+
+    with pytest.raises(Stop):
+        training.execute(run, stop_after)
+    assert keeping.begun(run)
+
+    fresh()
+    heard = []
+    resumed = training.execute(run, heard.append)
+    assert heard[0] == 10 and sum(heard) == STEPS  # from the checkpoint, not from the start
+    assert resumed.metric == whole.metric
+    assert resumed.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
+
+    # finished: the outcome is read, nothing is trained, and the secret checkpoint is gone
+    assert not keeping.begun(run)
+    monkeypatch.setattr(training, "prepare", None)
+    assert training.execute(run) == resumed
+
+
+def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
+    run = TrainingRun(
+        TASK, plain_arms(TASK)[0], 1.0, 0, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True
+    )
+    training.execute(run)
+    with pytest.raises(CheckpointError, match="other settings"):
+        training.execute(dataclasses.replace(run, steps=STEPS - 1))
+    (tmp_path / f"{run.name}.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        training.execute(run)
+
+
+def test_diverging_runs_have_a_metric():
+    outcome = training.execute(TrainingRun(TASK, plain_arms(TASK)[1], 1e38, 0, STEPS))
+    assert math.isfinite(outcome.metric)
+
+
+def test_pool_refuses_a_negative_number_of_jobs():
+    with pytest.raises(ValueError, match="jobs"):
+        execute_all([], execute=training.execute, jobs=-1)
+
+
+@pytest.mark.slow
+def test_workers_agree_with_this_process_and_report_progress():
+    study = Study(TASK, (*plain_arms(TASK), arms_of()[1]), (1.0,), (104,), STEPS, 1e-6)
+    heard = []
+    found = execute_all(
+        study.runs(),
+        execute=training.execute,
+        jobs=2,
+        listen=lambda name, steps, outcome: heard.append(steps),
+    )
+    here = execute_all(study.runs(), execute=training.execute, jobs=0)
+    assert [o.metric for o in found] == pytest.approx([o.metric for o in here], abs=1e-6)
+    assert sum(heard) == 3 * STEPS
+
+
+@pytest.mark.slow
+def test_an_error_in_a_worker_reaches_the_caller():
+    (arm,) = [arm for arm in arms_of() if arm.kind == "planned"]
+    broken = dataclasses.replace(arm, mechanism="{}")
+    with pytest.raises(AnechoicError, match="not a mechanism file"):
+        execute_all([TrainingRun(TASK, broken, 1.0, 0, STEPS)], execute=training.execute, jobs=1)
