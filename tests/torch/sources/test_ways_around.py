@@ -197,7 +197,6 @@ def test_what_is_made_of_a_batch_after_its_step_is_followed_too(mode, keep):
 
 
 def test_nothing_is_watched_once_the_loop_is_over():
-    ACTIVE.clear()  # runs of other tests, of which a traceback keeps one
     run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
     for batch in run.loader:
         step(run, batch)
@@ -210,6 +209,22 @@ def test_nothing_is_watched_once_the_loop_is_over():
         step(run, batch)
     assert run.optimizer.source.types not in ACTIVE
     assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
+
+
+def test_a_run_that_was_dropped_in_its_loop_costs_the_next_one_nothing():
+    def dropped():
+        run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+        step(run, next(iter(run.loader)))
+
+    gc.disable()
+    try:
+        dropped()
+        assert len(ACTIVE) == 1
+        run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+        step(run, next(iter(run.loader)))
+        assert [run.optimizer.source.types] == ACTIVE
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -10,6 +10,7 @@ bound what one of them changes.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,6 +70,8 @@ class RowTypes:
             return
         if not self._begun:
             self._begun = True
+            if ACTIVE:
+                gc.collect()  # runs that were dropped leave the list: each of them costs every operation
             # what the script had before the first batch is its own, though it may have as many rows
             others = [self._data, *(kept for run in ACTIVE for kept in (run._delivered, run._earlier))]
             self.share(t for t in tensors_alive() if not any(t in kept for kept in others))
