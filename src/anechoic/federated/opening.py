@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anechoic._validate import flag
 from anechoic.federated.state import RunInMemory, RunState
@@ -17,6 +17,7 @@ def opened(
     state: str | os.PathLike[str] | None,
     *,
     identity: str,
+    shown: Mapping[str, str],
     key: bytes | None,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
@@ -29,7 +30,7 @@ def opened(
     """
     adopt = flag("adopt", adopt)
     if state is not None:
-        return RunStore(state, identity=identity, key=key, counter=counter, adopt=adopt)
+        return RunStore(state, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
     if counter is not None:
         raise ValueError(f"counter={counter} without state: give state, the directory that it counts for.")
     return RunInMemory(key)

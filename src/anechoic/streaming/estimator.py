@@ -13,10 +13,12 @@ import numpy as np
 from anechoic._validate import fraction, positive_int
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
+from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Participation
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
+from anechoic.runs.state_file import MECHANISM, shown_in
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
@@ -29,7 +31,7 @@ from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
-from anechoic.streaming.store import LABELS, MECHANISM
+from anechoic.streaming.store import LABELS
 
 
 class Estimator(Published):
@@ -127,7 +129,7 @@ class Estimator(Published):
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
         self.by_unit = participation is not None
-        self.mechanism = mechanism_of(
+        planned = mechanism_of(
             mechanism,
             participation,
             over=self.over,
@@ -140,6 +142,7 @@ class Estimator(Published):
             accurate_to=accurate_to,
             loss=loss,
         )
+        self.mechanism = as_begun(planned, None if state is None else shown_in(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)

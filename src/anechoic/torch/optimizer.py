@@ -67,14 +67,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm = mechanism.clip_norm
-        self.noise_multiplier = mechanism.noise_multiplier
         self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
         self._update = Update(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._bound = source.parameters
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
-        self._settings = self._read_settings()
+        self.expect(mechanism)
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._unchanged, self._members = ParameterWatch(self._bound, watched), ModelMembers(module)
         called = module if source.by_layers else source.module  # else the module runs row by row
@@ -92,6 +91,11 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             optimizer.register_state_dict_post_hook(self._stamped),
             optimizer.register_load_state_dict_pre_hook(self._admitted),
         ]
+
+    def expect(self, mechanism: Mechanism) -> None:
+        """The noise of `mechanism` is what the settings say from here on."""
+        self.noise_multiplier = mechanism.noise_multiplier
+        self._settings = self._read_settings()
 
     def rewatch(self) -> None:
         """Take parameters, buffers and frozen parameters as they are now."""

@@ -15,7 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, read_mechanism
+from anechoic.torch import BatchMemoryManager, CorrectedAdam, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_place, environment
 from tests.marks import each_once, every_other, slow
@@ -172,6 +172,47 @@ def test_what_else_was_saved_comes_back(tmp_path, other_process):
     assert found["epoch"] == 3
     assert found["scheduler"] == scheduler.state_dict()
     assert torch.equal(found["best"], torch.arange(3))
+
+
+def with_other_digits(mech):
+    """The plan as another processor might make it."""
+    strategy = BandedToeplitz(mech.steps, mech.strategy.band * np.array([1.0, 1.00001]))
+    return Mechanism(strategy, mech.sampling, mech.noise_std, mech.clip_norm)
+
+
+def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path, other_process):
+    path, optimizer = tmp_path / "run.ckpt", lambda parameters: CorrectedAdam(parameters, lr=0.01)
+    whole = start(optimizer=optimizer)
+    train(whole, 4)
+    whole.engine.save_checkpoint(path=path)
+    end = train(whole)
+    other_process()
+    resumed = start(mech=with_other_digits(mechanism()), optimizer=optimizer, keys=False)
+    assert resumed.engine.mechanism != whole.mechanism
+    resumed.engine.load_checkpoint(path=path)
+    assert resumed.engine.mechanism == whole.mechanism
+    assert torch.equal(train(resumed), end)
+    assert resumed.engine.get_epsilon(1e-6) == pytest.approx(whole.engine.get_epsilon(1e-6))
+    stamp = resumed.optimizer.state_dict()["anechoic"]
+    assert stamp["fingerprint"] == whole.mechanism.fingerprint
+    resumed.engine.save_checkpoint(path=path)
+    assert read_mechanism(path) == whole.mechanism
+
+
+def test_a_refused_checkpoint_leaves_a_plan_with_other_digits_as_it_was(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    mech = with_other_digits(mechanism())
+    fresh_and_unharmed(path, MismatchError, "batches in one permuted order", mech=mech, shuffle=False)
+
+
+def test_releases_of_a_plan_with_other_digits_do_not_go_on_as_those_of_a_run(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    run = start(mech=with_other_digits(mechanism()))
+    train(run, 1)
+    with pytest.raises(ReplayError, match="made 1 releases of its own"):
+        run.engine.load_checkpoint(path=path)
 
 
 def test_the_mechanism_can_be_read_from_a_checkpoint(tmp_path):

@@ -320,7 +320,7 @@ def begin(
             loader=loader,
             batches_under=batches_under,
             keys=keys,
-            recorder=Recorder(mechanism.fingerprint, release, path=journal, sync_every=sync_every),
+            recorder=Recorder(release, path=journal, sync_every=sync_every),
             history=History(mechanism),
         )
         run.start()
