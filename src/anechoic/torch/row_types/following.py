@@ -154,6 +154,8 @@ class RowTypes:
                 return label
             if tensor in self._since:
                 return self._since[tensor]
+            if self.rows == 1:
+                return _EARLIER if tensor in self._earlier else label
             before = self._labels.get(tensor) or self._guessed.get(tensor)
             over = frame(tensor, writer, label)
             as_written = over is not None and before in (None, over) and tensor not in self._earlier
