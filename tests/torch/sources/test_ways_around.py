@@ -176,6 +176,8 @@ def test_a_criterion_by_rows_is_given_rows_alone(given):
         lambda x, out, loss: loss.detach(),
         lambda x, out, loss: -loss.item(),
         lambda x, out, loss: x.sum(),
+        lambda x, out, loss: nn.Parameter(out.detach().mean(0), requires_grad=False),
+        lambda x, out, loss: copy.copy(x.sum()),
     ],
 )
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
@@ -299,7 +301,13 @@ def test_numbers_of_the_batch_are_integers_where_they_were():
 
 @pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize(
-    "keep", [lambda bank, out: bank + out.sum(0), lambda bank, out: bank.add_(out.sum(0))]
+    "keep",
+    [
+        lambda bank, out: bank + out.sum(0),
+        lambda bank, out: bank.add_(out.sum(0)),
+        lambda bank, out: bank.__setitem__(0, out.sum(0)) or bank,
+        lambda bank, out: [bank, bank[1:].copy_(out.sum(0)[None])][0],
+    ],
 )
 def test_a_bank_that_is_kept_from_batch_to_batch_is_refused(keep, size):
     run, bank = start(mech=mechanism(batch_size=size, steps=5), keys=False), torch.zeros(2)

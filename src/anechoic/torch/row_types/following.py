@@ -24,7 +24,7 @@ from anechoic.torch.row_types.batch import Batch, delivered, row_axis
 from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
-from anechoic.torch.row_types.memory import frame, place, storage, tensors_alive
+from anechoic.torch.row_types.memory import Memories, frame, place, storage, tensors_alive
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.row_types.rules import labels_of
 from anechoic.torch.structure import tensors_in
@@ -54,7 +54,7 @@ class RowTypes:
         self.started = False
         self.batch = Batch()
         self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
-        self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._memory, self._earlier = Memories(), Memories()
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._data: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -94,8 +94,11 @@ class RowTypes:
 
     def end(self) -> None:
         """Another batch follows, or none."""
-        for tensor in (*self._labels, *self._guessed):
-            self._earlier[tensor] = True
+        for tensor in self._guessed:
+            self._memory.add(tensor)
+        self._earlier.take(self._memory)
+        # where something of the batch lies, under whatever name it is found
+        self._memory = Memories()
         self._labels = WeakIdKeyDictionary()
         self._guessed = WeakIdKeyDictionary()
         # the same by place in memory, for what reaches the same numbers by another tensor
@@ -126,6 +129,7 @@ class RowTypes:
         """Give a tensor a label."""
         self._labels[tensor] = label
         self._public.pop(tensor, None)
+        self._memory.add(tensor)
         if (at := place(tensor)) is not None:
             # the storage is kept, so that nothing else gets the place
             self._places[at] = tensor.untyped_storage(), label
@@ -153,6 +157,8 @@ class RowTypes:
                 return label
             if tensor in self._since:
                 return self._since[tensor]
+            if self.rows == 1:
+                return _EARLIER if tensor in self._earlier else label
             before = self._labels.get(tensor) or self._guessed.get(tensor)
             over = frame(tensor, writer, label)
             as_written = over is not None and before in (None, over) and tensor not in self._earlier
@@ -162,6 +168,8 @@ class RowTypes:
             return found
         if self._places and (known := self._places.get(place(tensor))) is not None:
             return known[1]
+        if tensor in self._memory:
+            return _UNSEEN
         if tensor in self._earlier:
             return _EARLIER
         return None if tensor in self._public else self._unseen(tensor)
@@ -390,6 +398,7 @@ _A_MEAN = (
 )
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
 _EARLIER = Mixed("it was made from an earlier batch")
+_UNSEEN = Mixed("it lies where something of the batch was put, and no operation that put it there was seen")
 _FROM_NUMPY = Mixed("it came back from NumPy, where nothing can be followed (do it in the data set)")
 _ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
