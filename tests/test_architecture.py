@@ -1,6 +1,7 @@
 """The plan of the house: what importing it loads, which room may import which, how long a file may be."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "anechoic"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 MAX_LINES = 450
 
 # Optional or slow: loaded by what needs them, when it needs them.
@@ -143,6 +145,34 @@ def test_no_circle():
     assert not found, f"modules import one another: {' -> '.join(found)}"
 
 
+def parts_of(edges):
+    """The same edges between the parts of a room, which are its folders and the modules beside them."""
+    found = {}
+    for name, others in edges.items():
+        for other in others:
+            part, below = (tuple(module.split(".")[1:3]) for module in (name, other))
+            if part[0] == below[0] and part != below and len(part) == len(below) == 2:
+                found.setdefault(".".join(part), set()).add(".".join(below))
+    return found
+
+
+def test_folders_of_a_room_are_storeys_too():
+    found = circle(parts_of(house()[1]))
+    assert not found, f"parts of a room import one another: {' -> '.join(found)}"
+
+
+def test_a_room_grows_by_a_decision():
+    """A room that needs more lines than its budget in CONTRIBUTING.md asks for them in the same commit."""
+    budgets = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", CONTRIBUTING.read_text("utf-8"), re.MULTILINE))
+    lines = {}
+    for path in FILES:
+        room = module_name(path).split(".")[1] if path.parent != PACKAGE else "root"
+        lines[room] = lines.get(room, 0) + len(path.read_text("utf-8").splitlines())
+    assert lines.keys() == budgets.keys()
+    for room, count in lines.items():
+        assert count <= int(budgets[room].replace(",", "")), f"{room} has {count} lines"
+
+
 def test_folders_only_pass_names_on():
     for path in FILES:
         if path.name != "__init__.py" or path.parent == PACKAGE:
@@ -175,6 +205,11 @@ def test_no_two_classes_of_one_name():
 
 
 # The checks above check something.
+
+
+def test_a_circle_of_folders_is_seen():
+    edges = {"anechoic.a.b.c": {"anechoic.a.d"}, "anechoic.a.d": {"anechoic.a.b.e"}, "anechoic.a.b.e": set()}
+    assert circle(edges) is None and circle(parts_of(edges)) == ["a.b", "a.d", "a.b"]
 
 
 def test_the_reader_sees_every_import():

@@ -14,16 +14,16 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, 
 from anechoic.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.checkpoints.history import STAMP
+from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.release import Releaser
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.setup.modules import MIXING, check_not_mixing
-from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
 from anechoic.torch.watching.members import ModelMembers
+from anechoic.torch.watching.modules import MIXING, check_not_mixing
+from anechoic.torch.watching.order import OrderWatch
 from anechoic.torch.watching.parameters import BeforeCall, ParameterWatch
 
 

@@ -18,13 +18,13 @@ from anechoic.runs import digest_key_of, digest_of, identity_of
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise
-from anechoic.torch.checkpoints.history import History
-from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.arithmetic import Arithmetic
+from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.recorder import Recorder
 from anechoic.torch.release import Releaser
-from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.watching.parameters import bits
 

@@ -10,7 +10,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution,
 from anechoic.accounting import gaussian_delta, poisson_epsilon
 from anechoic.accounting.laws import composed
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.poisson.sampled_gaussian import sampled_gaussian_pld
+from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.poisson.search import _log_delta
 from tests.marks import in_turn, slow
 

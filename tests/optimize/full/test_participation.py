@@ -13,7 +13,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses import error, loss
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.optimize.full.windows import WindowsObjective, windows_of, windows_strategy
+from anechoic.optimize.windows import WindowsObjective, windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Dense, Identity

@@ -33,8 +33,7 @@ from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
-from anechoic.accounting.search import least_noise
+from anechoic.accounting.search import least_noise, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies import Strategy

@@ -21,7 +21,7 @@ import numpy as np
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
+from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
 
 #: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is

@@ -18,7 +18,7 @@ from scipy.linalg import solve_triangular
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
-from anechoic.optimize.full.windows import Windows, windows_of
+from anechoic.optimize.windows import Windows, windows_of
 from anechoic.participation import MinSep, Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import Workload

@@ -24,8 +24,8 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
-from anechoic.optimize.full.windows import windows_of
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.windows import windows_of
 from anechoic.participation import Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload

@@ -21,8 +21,8 @@ from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
-from anechoic.optimize.full.windows import windows_of, windows_strategy
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.windows import windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload

@@ -24,9 +24,9 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_place, environment
+from anechoic.torch.history import unstamped
 from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
