@@ -116,7 +116,7 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     found, charged = _at(parts, steep, left)
     if steep * top <= _STEEPEST or charged <= _NEGLIGIBLE * left:
         return found
-    # epsilon may lie close below the largest loss: there a tilt is too steep, and rounding is charged for much
+    # epsilon may lie close below the largest loss: there a tilt is too steep, and rounding costs too much
     return min(found, _at(parts, _STEEPEST / top, left)[0])
 
 

@@ -2,7 +2,7 @@
 
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
-`accounting.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
+`accounting.laws.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The best of all strategies, with a certificate (monograph, Section 4.2).
 
-One participation is solved here to a duality gap; see `_dense_balance` for the bounds and the iteration,
-`_dense_bidiagonal` for the workloads whose iterations cost O(n), and `_dense_modulus` for all others.
+One participation is solved here to a duality gap; see `optimize.full.balance` for the bounds and the
+iteration, `optimize.full.bidiagonal` for the workloads whose iterations cost O(n), and
+`optimize.full.modulus` for all others.
 """
 
 from __future__ import annotations
