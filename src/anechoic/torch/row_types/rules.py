@@ -55,8 +55,11 @@ from anechoic.torch.row_types.sums import (
 )
 
 _aten: Any = torch.ops.aten
-_PUBLIC = packets(
-    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"),
+#: What has the size of a tensor, and nothing else of it.
+LIKE = packets(
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+)
+_PUBLIC = LIKE | packets(
     *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided", "sym_size", "sym_numel"),
 )
 
