@@ -436,3 +436,23 @@ def test_what_an_object_of_the_script_holds_is_followed():
     batch = with_numbers(Thing(x=torch.ones(5, 2), mean=torch.ones(2), tokens=7, more=Thing(n=3)), 5)
     found = [label for _, label in delivered(batch, 5, 0)]
     assert found[0] == RowAxis(0) and isinstance(found[1], Mixed) and among(batch.tokens)
+
+
+def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_s_own():
+    types = RowTypes(batch_first=True, means=True)
+    secret_draws.start()
+    try:
+        batch = torch.randn(4, 2)
+        types.begin(Delivery(0, 4, content=batch))
+        mean = batch.mean(0)
+        types.begin(Delivery(1, 0, content=torch.zeros(0, 2)))
+        mean = 0.9 * mean
+        types.begin(Delivery(2, 4, content=torch.randn(4, 2)))
+        assert isinstance(types.of(mean), Mixed)
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+def test_rows_are_found_where_a_transpose_in_place_puts_them():
+    assert label(lambda x: (x * 1).transpose_(0, 1), (3,)) == RowAxis(1)

@@ -67,6 +67,7 @@ class RowTypes:
         """A batch was delivered: follow what becomes of it."""
         self.end()
         if not delivery.size:
+            ACTIVE.append(self)  # what is made of earlier batches is none of the script's own
             return
         if not self._begun:
             self._begun = True

@@ -202,7 +202,7 @@ def _rules() -> dict[Any, Rule]:
     enter(reshaped, "view", "_unsafe_view", "reshape", "squeeze", "flatten", "unflatten", "_reshape_alias")
     enter(expanded, "expand", "broadcast_to")
     enter(unsqueezed, "unsqueeze")
-    enter(permuted, "permute", "transpose", "t", "movedim")
+    enter(permuted, "permute", "transpose", "transpose_", "t", "t_", "movedim")
     enter(part, "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "unsafe_split")
     enter(joined, "cat", "stack")
     enter(put_back, "select_backward", "slice_backward")
