@@ -456,3 +456,11 @@ def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_
 
 def test_rows_are_found_where_a_transpose_in_place_puts_them():
     assert label(lambda x: (x * 1).transpose_(0, 1), (3,)) == RowAxis(1)
+
+
+def test_a_mask_of_each_row_is_none_of_each_position():
+    def attended(x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    assert isinstance(label(attended, (2, ROWS, 4), (ROWS,)), Mixed)  # as many positions as rows
+    assert label(lambda x, mask: attended(x, mask[:, None, None]), (2, ROWS, 4), (ROWS,)) == RowAxis(0)
