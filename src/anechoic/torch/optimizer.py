@@ -261,10 +261,10 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 )
         for group in self.param_groups:
             for name, value in group.items():
-                if name != "params" and among(value):
+                if name != "params" and (among(value) or self.source.types.knows(value)):
                     raise GuaranteeError(
-                        f"param_groups: {name}={value} was computed from a number that was taken out of a"
-                        " batch (.item()), so the update tells what the release does not. Nothing was"
+                        f"param_groups: {name}={value} was computed from a batch, or a number that was taken"
+                        " out of one (.item()), so the update tells what the release does not. Nothing was"
                         " released. Set it by the number of the step, or by what was released."
                     )
         check_not_mixing(self._mixing)  # first: in train() mode its statistics change, too

@@ -21,12 +21,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.row_types.batch import Batch, delivered, row_axis
-from anechoic.torch.row_types.call import tensors_among
+from anechoic.torch.row_types.call import tensors_among, written
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
 from anechoic.torch.row_types.memory import Memories, frame, place, storage, tensors_alive
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.row_types.rules import labels_of
+from anechoic.torch.row_types.rules import LIKE, labels_of
 from anechoic.torch.structure import tensors_in
 
 REMEDY = (
@@ -46,6 +46,7 @@ class RowTypes:
         batch: in hand, or the last one.
         active: whether it is in hand.
         started: whether the backward pass that runs was started with the number of rows.
+        left: whether values of any batch were taken to NumPy or to lists.
     """
 
     def __init__(self, *, batch_first: bool, means: bool) -> None:
@@ -58,7 +59,7 @@ class RowTypes:
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._data: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._begun = False
+        self._begun = self.left = False
         self.end()
 
     # -- a batch -------------------------------------------------------------------------------
@@ -67,6 +68,7 @@ class RowTypes:
         """A batch was delivered: follow what becomes of it."""
         self.end()
         if not delivery.size:
+            ACTIVE.append(self)  # what is made of earlier batches is none of the script's own
             return
         if not self._begun:
             self._begun = True
@@ -79,8 +81,7 @@ class RowTypes:
         self.active = True
         ACTIVE.append(self)
         for tensor, label in delivered(delivery.content, self.rows, self._dimension):
-            self.mark(tensor, label)
-            self._delivered[tensor] = True
+            self.mark(tensor, label, delivered=True)
 
     def rest(self) -> None:
         """The batch is not in hand any more: what is made of it until the next one is looked at then."""
@@ -125,9 +126,15 @@ class RowTypes:
         """Of the batch in hand, or the last one; 0 where there is none."""
         return self.batch.rows
 
-    def mark(self, tensor: Tensor, label: Label) -> None:
-        """Give a tensor a label."""
+    def mark(self, tensor: Tensor, label: Label, *, delivered: bool = False) -> None:
+        """Give a tensor a label.
+
+        Args:
+            delivered: whether it is made of what was delivered, for certain: no other run may use it.
+        """
         self._labels[tensor] = label
+        if delivered:
+            self._delivered[tensor] = True
         self._public.pop(tensor, None)
         self._memory.add(tensor)
         if (at := place(tensor)) is not None:
@@ -147,6 +154,10 @@ class RowTypes:
     def follows(self, tensor: Tensor) -> bool:
         """Whether a tensor was made from the batch in hand."""
         return tensor in self._labels
+
+    def knows(self, value: Any) -> bool:
+        """Whether anything in it was made from a batch."""
+        return any(self.of(tensor) is not None for tensor in tensors_among(value))
 
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
@@ -181,11 +192,13 @@ class RowTypes:
         """
         if any(other is not self and tensor in other._delivered for other in tuple(ACTIVE)):
             return _ANOTHER
+        if self.active and running_roots():
+            return _FROM_NUMPY  # a backward() of the script's own, where nothing else tells
         axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
         if axis is None or isinstance(tensor, torch.nn.Parameter):
             self._public[tensor] = True
             return None
-        self._guessed[tensor] = label = _FROM_NUMPY if self.batch.left else RowAxis(axis)
+        self._guessed[tensor] = label = _FROM_NUMPY if self.left else RowAxis(axis)
         return label
 
     def came_in(self, tensor: Tensor, source: Any) -> None:
@@ -196,6 +209,8 @@ class RowTypes:
             self._labels.pop(tensor, None)
             if label is not None:
                 self.mark(tensor, label)
+        elif self.knows(source):  # a list of tensors
+            self.mark(tensor, NUMBER)
         elif tensor not in self._labels:
             self._public.pop(tensor, None)
 
@@ -208,21 +223,23 @@ class RowTypes:
             before: labels of the tensors among its arguments, by identity.
         """
         given, made = tensors_among((args, kwargs)), tensors_among(out)
-        if before and func._schema.is_mutable and not made:
-            for tensor in given:
-                self.mark(tensor, Mixed(f"{func.overloadpacket.__name__} may have written to it"))
-            return
         if not before:
             for tensor in made:
                 self._made_public(tensor)
             return
+        for tensor in written(func, args, kwargs):
+            if not any(tensor is other for other in made):
+                self._wrote(tensor, Mixed(f"{func.overloadpacket.__name__} has written to it"))
         if any(tensor in self._delivered for tensor in given):
             for tensor in made:
                 self._delivered[tensor] = True
         if not made and func.overloadpacket in _NUMBERS:
             self.batch.decided = True
+            self.batch.taken += 1
             self.batch.pulled = self.batch.pulled or bool(running_roots())
         for tensor, label in zip(made, labels_of(self.batch, func, args, kwargs, out, before), strict=True):
+            if label is None and func.overloadpacket in LIKE and given[0] in self._counted:
+                label = before[id(given[0])]  # public numbers, but as many as the data say
             if label is None:
                 self._made_public(tensor)
                 continue
@@ -231,18 +248,34 @@ class RowTypes:
                 continue  # public numbers, written to a part of the rows, leave the rest as it was
             changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
             if func._schema.is_mutable and changed:
-                earlier = self._written.get(storage(tensor))
-                label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
-                self._written[storage(tensor)] = (tensor.untyped_storage(), tensor, label)
-                self._since = WeakIdKeyDictionary()
+                label = self._wrote(tensor, label)
             self.mark(tensor, label)
             self._since[tensor] = label
             if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, given):
                 self._counted[tensor] = True
 
+    def _wrote(self, tensor: Tensor, label: Label) -> Label:
+        """The label of a tensor that was written to, and with it what else lies there."""
+        earlier = self._written.get(storage(tensor))
+        label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
+        self._written[storage(tensor)] = (tensor.untyped_storage(), tensor, label)
+        self._since = WeakIdKeyDictionary()
+        self.mark(tensor, label)
+        return label
+
     def _is_counted(self, func: Any, given: list[Tensor]) -> bool:
         """Whether how many values an operation returns is decided by the data."""
         return torch.Tag.dynamic_output_shape in func.tags or any(t in self._counted for t in given)
+
+    def like(self, given: Any, made: Any) -> None:
+        """A function has taken a size from tensors whose lengths the data decide (expand_as)."""
+        counted = [t for t in tensors_among(given) if t in self._counted] if self._counted else []
+        label = self.of(counted[0]) if counted else None
+        if label is not None:
+            for tensor in tensors_among(made):
+                if tensor not in self._labels:
+                    self.mark(tensor, label)
+                    self._counted[tensor] = True
 
     def asked(self, tensor: Tensor) -> None:
         """The script has asked for a size of a tensor."""
@@ -280,11 +313,15 @@ class RowTypes:
             )
         for tensor in tensors_in(given):
             label = self.of(tensor)
-            if label is None or isinstance(label, RowAxis) or self._alone(label):
+            if label is None or self._alone(label):
                 continue
-            why = _why(
-                label, "it is one row alone" if isinstance(label, One) else "it is made of several rows"
-            )
+            axis = row_axis(tensor, self.rows, self._dimension)
+            if isinstance(label, RowAxis) and axis in (None, label.axis):
+                continue  # how many rows there are is looked at by whoever pulls them back
+            why = "it is one row alone" if isinstance(label, One) else "it is made of several rows"
+            if isinstance(label, RowAxis):
+                why = f"its rows are along axis {label.axis}, and are taken from axis {axis}"
+            why = _why(label, why)
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
                 f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
@@ -292,6 +329,23 @@ class RowTypes:
                 " delivered batch, and compute what belongs to an example from that example alone; for pairs"
                 " make a data set of pairs, with unit_ids that name both."
             )
+
+    def check_held(self, module: torch.nn.Module) -> None:
+        """Refuse a model whose attributes hold something of a batch, which every row would see.
+
+        Raises:
+            DesynchronizedError: naming the attribute.
+        """
+        for layer in module.modules():
+            for name, value in vars(layer).items():
+                if type(value) in _PLAIN or name[0] == "_":
+                    continue
+                if among(value) or any(map(self.follows, tensors_among(value))):
+                    raise DesynchronizedError(
+                        f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number"
+                        " that was taken out of one (.item()), so each row sees the others there. Nothing was"
+                        " released. Hand it over as an input, one row an example."
+                    )
 
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
@@ -396,13 +450,19 @@ _A_MEAN = (
     " much a row moves the model would depend on how many others there are. Nothing was released. Take"
     " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
 )
+NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
 _EARLIER = Mixed("it was made from an earlier batch")
 _UNSEEN = Mixed("it lies where something of the batch was put, and no operation that put it there was seen")
-_FROM_NUMPY = Mixed("it came back from NumPy, where nothing can be followed (do it in the data set)")
+_FROM_NUMPY = Mixed(
+    "it may have come back from NumPy, or from a list, where nothing can be followed (do it in the data set,"
+    " and draw at random by torch)"
+)
 _ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
+#: What no attribute of a model can hold something of a batch in.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 ACTIVE: list[RowTypes] = []
 
 

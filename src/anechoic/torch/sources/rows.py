@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.row_types.labels import Mixed, RowAxis, Total
+from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
@@ -169,9 +169,10 @@ class RowsSource(GradientSource):
     def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
         size = None if axis is None else output.shape[axis]
         if size is None or size == self.types.rows:
-            self.types.mark(output, Total(mean=self.means) if axis is None else RowAxis(axis))
+            label: Label = Total(mean=self.means) if axis is None else RowAxis(axis)
         else:
-            self.types.mark(output, Mixed(f"the model was called with {size} rows of its own"))
+            label = Mixed(f"the model was called with {size} rows of its own")
+        self.types.mark(output, label, delivered=True)
         return output
 
     def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
@@ -182,6 +183,7 @@ class RowsSource(GradientSource):
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
         self.types.check_inputs((arguments, keywords))
+        self.types.check_held(self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         with paused():  # a row's numbers are its own
