@@ -1,5 +1,6 @@
 """No input hangs, takes gigabytes, or ends in an error that is not ours; `tests.fuzzing` has the calls."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from anechoic import accounting, lower_bounds, optimize
+from anechoic import accounting, lower_bounds, optimize, theory
 from anechoic.participation import Cyclic, Single
 from anechoic.workloads import from_coefficients, prefix_sum
 from tests.fuzzing import CALLS, complaint, seeds
+from tests.fuzzing_theory import THEORY
 
 COUNT = int(os.environ.get("ANECHOIC_FUZZ", "100000"))  # calls of the slow test
 
@@ -42,6 +44,12 @@ def test_no_input_hangs_or_crashes():
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("bins", "poisson", "calibration")])
 def test_a_few_of_them(name):
     assert [found for seed in range(12) if (found := complaint(name, seed)) is not None] == []
+
+
+def test_every_function_of_theory_is_called():
+    """Of what is public there, the rest are classes: problems, domains, and what functions return."""
+    functions = {name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))}
+    assert functions == set(THEORY) - {"PrivateFTRL"}
 
 
 def test_every_call_has_its_share():

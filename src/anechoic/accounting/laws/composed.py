@@ -36,7 +36,6 @@ _ROUNDING = 8.0  # of one transform and its inverse, in units and for each doubl
 _EXPONENTS = 64.0  # of a tilted mass, in units: what exp and log of numbers up to 100 lose
 _OUTSIDE = 1e-16  # q-mass that may be left out at either end: less than rounding is charged for
 _TILTS = np.geomspace(1e-6, 1e6, 57)
-_NEGLIGIBLE = 1e-4  # of delta, where it is charged for rounding
 _STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
 _REACHES = np.geomspace(0.5, 200.0, 40)
 _MOST_POINTS = 2**24  # of the composed loss: beyond them nothing is shown
@@ -111,22 +110,18 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     best = int(np.argmin([chernoff(tilt) for tilt in _TILTS]))
     around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
     nearest = scipy.optimize.minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
-    steep = math.exp(nearest.x)
+    found = _at(parts, math.exp(nearest.x), left)
     top = sum(n * float(one.losses[-1]) for one, n in parts)
-    found, charged = _at(parts, steep, left)
-    if steep * top <= _STEEPEST or charged <= _NEGLIGIBLE * left:
+    if math.exp(nearest.x) * top <= _STEEPEST or found <= 0.5 * top:
         return found
-    # epsilon may lie close below the largest loss: there a tilt is too steep, and rounding is charged for much
-    return min(found, _at(parts, _STEEPEST / top, left)[0])
+    # epsilon may lie close below the largest loss: there a tilt is too steep
+    return min(found, _at(parts, _STEEPEST / top, left))
 
 
-def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float) -> tuple[float, float]:
-    """Epsilon by this tilt, and how much of delta is charged for rounding there."""
+def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float) -> float:
+    """Epsilon by this tilt; inf where it would take too many points."""
     found = _Composed.of(parts, tilt)
-    if found is None:
-        return math.inf, math.inf
-    epsilon = found.epsilon(delta)
-    return epsilon, found.charge(epsilon)
+    return math.inf if found is None else found.epsilon(delta)
 
 
 #: A loss, how often it is taken, the logarithm of its moment at the tilt, and its tilted masses.
