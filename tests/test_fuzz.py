@@ -10,10 +10,12 @@ import pytest
 
 from anechoic import accounting, lower_bounds, optimize, theory
 from anechoic.participation import Cyclic, Single
+from anechoic.strategies import Identity
 from anechoic.workloads import from_coefficients, prefix_sum
 from tests.fuzzing import CALLS, complaint, seeds
 from tests.fuzzing_theory import THEORY
 
+LQ = {"norm": 1.0, "dimension": 2, "delta": 1e-3}
 COUNT = int(os.environ.get("ANECHOIC_FUZZ", "100000"))  # calls of the slow test
 
 CHILD = """
@@ -68,5 +70,7 @@ def test_what_the_fuzz_found():
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
     assert accounting.random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="orders=3 must be a sequence"):
+        theory.lq_epsilon(Identity(2), theory.ExponentialPower(2.0, 1.0), **LQ, orders=3)
     large = from_coefficients([1e250, 1e250], 3)
     assert lower_bounds.lower_bound(large, Single(), "max").value > 1e250
