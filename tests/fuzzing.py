@@ -1,8 +1,9 @@
 """Arguments that users write by mistake or at the ends of a range, for every function that gives a number.
 
 A call may return or refuse in our words: a ValueError or an ArithmeticError that was raised in this library.
-It may not take more than ten seconds of the processor, or 2 GiB, or end in an error of NumPy's or Python's. Ranges of sampled
-runs leave out rates below 1e-4 and noise below 0.5, where accounting alone takes longer than that.
+It may not take more than ten seconds of the processor, or 2 GiB, or end in an error of NumPy's or Python's.
+Ranges of sampled runs leave out rates below 1e-4, and noise below 0.5 that is given, where accounting alone
+takes longer than that.
 """
 
 import math
@@ -161,7 +162,7 @@ class Drawer(Theory):
                 self.number(1e-12, 0.99), self.number(0.5, 1e3), *rest, **adjacency
             )
         return accounting.poisson_noise_multiplier(
-            self.number(0.3, 1e2), self.number(1e-12, 0.5), *rest, **adjacency
+            self.number(1e-2, 1e2), self.number(1e-12, 0.5), *rest, **adjacency
         )
 
     def allocation(self):
