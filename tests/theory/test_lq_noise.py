@@ -147,7 +147,7 @@ def test_gaussian_noise_by_norm_comparison():
                 Identity(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1, orders=()
             ),
             ValueError,
-            "is empty",
+            "must be a sequence",
         ),
         (
             lambda: theory.lq_epsilon(

@@ -36,10 +36,11 @@ _ROUNDING = 8.0  # of one transform and its inverse, in units and for each doubl
 _EXPONENTS = 64.0  # of a tilted mass, in units: what exp and log of numbers up to 100 lose
 _OUTSIDE = 1e-16  # q-mass that may be left out at either end: less than rounding is charged for
 _TILTS = np.geomspace(1e-6, 1e6, 57)
-_NEGLIGIBLE = 1e-4  # of delta, where it is charged for rounding
 _STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
 _REACHES = np.geomspace(0.5, 200.0, 40)
 _MOST_POINTS = 2**24  # of the composed loss: beyond them nothing is shown
+_MOST_FLAT = 2**22  # the same for a second tilt, where the first shows something
+_NEGLIGIBLE = 1e-3  # of delta, where it is charged for rounding
 _SKETCHED = 2**14  # points of one loss from which the tilt and the window are chosen on fewer
 
 
@@ -112,17 +113,17 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
     nearest = scipy.optimize.minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
     steep = math.exp(nearest.x)
+    found, charged = _at(parts, steep, left, _MOST_POINTS)
     top = sum(n * float(one.losses[-1]) for one, n in parts)
-    found, charged = _at(parts, steep, left)
     if steep * top <= _STEEPEST or charged <= _NEGLIGIBLE * left:
         return found
-    # epsilon may lie close below the largest loss: there a tilt is too steep, and rounding costs too much
-    return min(found, _at(parts, _STEEPEST / top, left)[0])
+    # epsilon may lie close below the largest loss: there a tilt is too steep, and much is charged
+    return min(found, _at(parts, _STEEPEST / top, left, _MOST_FLAT if found < math.inf else _MOST_POINTS)[0])
 
 
-def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float) -> tuple[float, float]:
-    """Epsilon by this tilt, and how much of delta is charged for rounding there."""
-    found = _Composed.of(parts, tilt)
+def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
+    """Epsilon by this tilt, and what of delta is charged for rounding; inf beyond so many points."""
+    found = _Composed.of(parts, tilt, most)
     if found is None:
         return math.inf, math.inf
     epsilon = found.epsilon(delta)
@@ -137,14 +138,14 @@ class _Composed:
     """The composed loss, tilted, on the points that matter."""
 
     @classmethod
-    def of(cls, parts: list[tuple[_Losses, int]], tilt: float) -> _Composed | None:
-        """None where it would take too many points."""
+    def of(cls, parts: list[tuple[_Losses, int]], tilt: float, most: int) -> _Composed | None:
+        """None where it would take that many points."""
         tilted = []
         for one, count in parts:
             moment = one.log_moment(tilt)
             tilted.append((one, count, moment, np.exp(one.logs + tilt * one.losses - moment)))
         low, high = _window(tilted, tilt)
-        return None if high - low >= _MOST_POINTS else cls(tilted, tilt, low, high)
+        return None if high - low >= most else cls(tilted, tilt, low, high)
 
     def __init__(self, tilted: list[_Tilted], tilt: float, low: int, high: int) -> None:
         self._width, self._tilt = tilted[0][0].width, tilt
