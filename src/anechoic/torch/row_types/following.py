@@ -26,6 +26,7 @@ from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
 from anechoic.torch.row_types.memory import Memories, frame, place, storage, tensors_alive
 from anechoic.torch.row_types.numbers import among
+from anechoic.torch.row_types.reductions import A_MEAN, A_SUM
 from anechoic.torch.row_types.rules import LIKE, labels_of
 from anechoic.torch.structure import tensors_in
 
@@ -330,23 +331,6 @@ class RowTypes:
                 " make a data set of pairs, with unit_ids that name both."
             )
 
-    def check_held(self, module: torch.nn.Module) -> None:
-        """Refuse a model whose attributes hold something of a batch, which every row would see.
-
-        Raises:
-            DesynchronizedError: naming the attribute.
-        """
-        for layer in module.modules():
-            for name, value in vars(layer).items():
-                if type(value) in _PLAIN or name[0] == "_":
-                    continue
-                if among(value) or any(map(self.follows, tensors_among(value))):
-                    raise DesynchronizedError(
-                        f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number"
-                        " that was taken out of one (.item()), so each row sees the others there. Nothing was"
-                        " released. Hand it over as an input, one row an example."
-                    )
-
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
         if self.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
@@ -383,7 +367,7 @@ class RowTypes:
         if isinstance(label, Total) and label.mean == self.means:
             return
         if isinstance(label, Total):
-            raise GuaranteeError(_A_SUM if self.means else _A_MEAN)
+            raise GuaranteeError(A_SUM if self.means else A_MEAN)
         if isinstance(label, RowAxis):
             why = f"it has shape {tuple(loss.shape)}, and is no number"
         elif label is None:
@@ -439,17 +423,6 @@ class RowTypes:
             )
 
 
-_A_SUM = (
-    "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
-    " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
-    " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
-    " optimizer.abandon_batch() to go on."
-)
-_A_MEAN = (
-    "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
-    " much a row moves the model would depend on how many others there are. Nothing was released. Take"
-    " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
-)
 NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
 _EARLIER = Mixed("it was made from an earlier batch")
@@ -461,8 +434,6 @@ _FROM_NUMPY = Mixed(
 _ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})
-#: What no attribute of a model can hold something of a batch in.
-_PLAIN = frozenset({bool, int, float, str, type(None)})
 ACTIVE: list[RowTypes] = []
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.row_types.held import check_held
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
@@ -183,7 +184,7 @@ class RowsSource(GradientSource):
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
         self.types.check_inputs((arguments, keywords))
-        self.types.check_held(self.setup.module)
+        check_held(self.types, self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         with paused():  # a row's numbers are its own
