@@ -72,5 +72,7 @@ def test_what_the_fuzz_found():
     assert accounting.random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
     with pytest.raises(ValueError, match="orders=3 must be a sequence"):
         theory.lq_epsilon(Identity(2), theory.ExponentialPower(2.0, 1.0), **LQ, orders=3)
+    with pytest.raises(ValueError, match=f"terms={10**19} must be at most 256"):
+        theory.optimized_strongly_convex_bound(theory.StronglyConvex(10.0, 0.1), rho=1.0, terms=10**19)
     large = from_coefficients([1e250, 1e250], 3)
     assert lower_bounds.lower_bound(large, Single(), "max").value > 1e250
