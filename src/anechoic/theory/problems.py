@@ -165,7 +165,7 @@ class MeanEstimation(LearningProblem):
         _common(self, eta, np.array([eta]))
         object.__setattr__(self, "dimension", positive_int("dimension", self.dimension))
         if self.dimension > MOST_DIMENSIONS:
-            raise ValueError(f"dimension={self.dimension} must be at most {MOST_DIMENSIONS:,}, which are alike.")
+            raise ValueError(f"dimension={self.dimension} must be at most {MOST_DIMENSIONS:,}: all alike.")
 
     @property
     def gaps(self) -> Array:
