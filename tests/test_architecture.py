@@ -133,6 +133,7 @@ def test_every_room_has_a_storey():
     assert rooms <= STOREY.keys(), f"give {sorted(rooms - STOREY.keys())} a storey"
 
 
+@pytest.mark.slow
 def test_imports_point_down_and_stand_at_the_top():
     faults, _ = house()
     assert not faults, "\n".join(faults)
@@ -194,6 +195,7 @@ def test_one_noun_one_file():
 NAMESAKES = {"LinearRegression", "SlidingWindow"}
 
 
+@pytest.mark.slow
 def test_no_two_classes_of_one_name():
     homes = {}
     for path in FILES:

@@ -56,6 +56,7 @@ def drawn(scheme, number):
     "name",
     mostly_slow(SCHEMES, quick=("Poisson", "cyclic", "bins", "one bin", "allocation", "min-sep", "one step")),
 )
+@pytest.mark.slow
 def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
     """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
     found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
@@ -87,6 +88,7 @@ def test_another_law_is_seen(name):
     assert draw_test(SCHEMES[claimed], drawn(made, 0)[0]).p_value < 0.008
 
 
+@pytest.mark.slow
 def test_a_cold_start_of_min_sep_sampling_is_seen():
     """Everybody eligible at step 0: the rate there is p instead of the stationary share."""
     scheme = MinSepSampling(N, 40, 5, STEPS)
@@ -100,6 +102,7 @@ def test_a_cold_start_of_min_sep_sampling_is_seen():
     assert "in batch 0, promised 0.1667" in test.note
 
 
+@pytest.mark.slow
 def test_all_canaries_drawn_together_are_seen():
     """Each at the right rate, but not independently: the counts of single batches show it."""
     part = np.repeat(np.arange(STEPS)[:, None] % 7 == 0, N, axis=1)
@@ -129,6 +132,7 @@ KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_fau
 
 
 @pytest.mark.parametrize(("name", "kind"), mostly_slow(KINDS, quick=[*KINDS[::2], ("min-sep", "periodic")]))
+@pytest.mark.slow
 def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
     """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
     scheme, rng = FAULTS[name], np.random.default_rng(5)
@@ -228,6 +232,7 @@ def test_one_canary_that_is_always_drawn_is_seen():
     assert "canary 33 is drawn 24 of 24 times, promised 0.2" in test.note
 
 
+@pytest.mark.slow
 def test_sampling_power_counts_what_is_seen():
     scheme = Poisson(100, 20, 12)
     powers = sampling_power(scheme, 100, failure=0.05 / 6, repeats=10)

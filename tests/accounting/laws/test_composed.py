@@ -80,6 +80,7 @@ def test_tails_are_those_of_an_exact_sum(delta, times, infinite):
         *slow((1e-12, 1.0, 0.01, 1000), (1e-12, 1.0, 0.002, 20_000)),
     ],
 )
+@pytest.mark.slow
 def test_tiny_deltas_keep_their_digits(delta, sigma, rate, times):
     """A plain power of the transform states 3 to 50 % too little delta here, or far too much."""
     epsilon = poisson_epsilon(delta, sigma, rate, times)
@@ -88,6 +89,7 @@ def test_tiny_deltas_keep_their_digits(delta, sigma, rate, times):
 
 
 @pytest.mark.parametrize("times", [1, 100, 10_000])
+@pytest.mark.slow
 def test_gaussians(times):
     one = from_gaussian_mechanism(math.sqrt(times), value_discretization_interval=1e-3 / math.sqrt(times))
     for delta in (1e-5, 1e-12):

@@ -72,6 +72,7 @@ STRATEGIES = {
     ("mode", "optimizer", "at"),
     each_once([("rows", adam), ("ghost", momentum), ("rows", adam)], [0, 1, 3, 5, 8, 14, 15]),
 )
+@pytest.mark.slow
 def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     scrambled()
@@ -92,6 +93,7 @@ def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_pro
 @pytest.mark.parametrize(
     "workers", every_other([{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 )
+@pytest.mark.slow
 def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     torch.manual_seed(5)
@@ -120,6 +122,7 @@ def test_the_noise_state_of_every_strategy_is_kept(strategy, tmp_path, other_pro
     assert torch.equal(train(resumed), end)
 
 
+@pytest.mark.slow
 def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
     path = tmp_path / "run.ckpt"
 
@@ -290,6 +293,7 @@ def test_a_missing_file(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, *slow(10, 80), 87, 88, *slow(1000, 0.5, 0.99), -1])
+@pytest.mark.slow
 def test_a_truncated_file(keep, tmp_path, other_process):
     path = saved(tmp_path)
     content = path.read_bytes()
@@ -318,6 +322,7 @@ def test_a_corrupt_file(tmp_path, other_process):
     assert run.engine.releases == 3
 
 
+@pytest.mark.slow
 def test_a_file_of_something_else(tmp_path):
     path = tmp_path / "model.pt"
     torch.save(network().state_dict(), path)
@@ -330,6 +335,7 @@ class Trap:
         return os.system, ("exit 1",)
 
 
+@pytest.mark.slow
 def test_code_in_a_file_is_not_run(tmp_path):
     path = tmp_path / "run.ckpt"
     archive = io.BytesIO()
@@ -388,12 +394,14 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypa
 # Another run.
 
 
+@pytest.mark.slow
 def test_another_mechanism_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
     fresh_and_unharmed(path, MismatchError, "fingerprint", mech=mechanism(noise_std=0.6))
 
 
+@pytest.mark.slow
 def test_another_order_of_the_data_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
@@ -410,6 +418,7 @@ def test_another_model_is_refused(tmp_path, other_process):
     assert torch.equal(weights(run.model), before)
 
 
+@pytest.mark.slow
 def test_another_set_up_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
@@ -474,6 +483,7 @@ def elsewhere(monkeypatch, **change):
 
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("name", ["cpu_capability", "threads", "torch", "machine", "device"])
+@pytest.mark.few(3)
 def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, other_process, monkeypatch):
     path = tmp_path / "run.ckpt"
     run = start()

@@ -155,6 +155,7 @@ MIXING = {
 
 
 @pytest.mark.parametrize("name", MIXING)
+@pytest.mark.few(27)
 def test_rows_that_meet_are_told(name):
     assert isinstance(label(MIXING[name], X), Mixed)
 
@@ -274,6 +275,7 @@ def test_sizes_that_agree_by_chance_change_nothing():
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.few(24)
 def test_what_is_called_apart_does_not_move_with_other_rows(seed):
     """Chains of random operations: whoever claims rows is held to it by changing the others."""
     draw = torch.Generator().manual_seed(seed)

@@ -170,6 +170,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(9)
 def test_a_loss_that_other_rows_reach_by_another_way_is_refused(way):
     run = start(mech=mechanism(steps=5), keys=False)
     batch = next(iter(run.loader))
@@ -502,6 +503,7 @@ EACH_BY_ITSELF = {
 
 
 @pytest.mark.parametrize("name", EACH_BY_ITSELF)
+@pytest.mark.few(7)
 def test_a_loss_of_each_row_by_itself_goes_through(name):
     run, loss = start(mech=mechanism(batch_size=8, steps=2)), EACH_BY_ITSELF[name]
     x, y = next(iter(run.loader))
