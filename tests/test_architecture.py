@@ -139,6 +139,7 @@ def test_imports_point_down_and_stand_at_the_top():
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.slow
 def test_no_circle():
     _, edges = house()
     # a folder's __init__ imports what is in it, and what is in it may be imported through the folder

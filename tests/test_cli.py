@@ -147,6 +147,7 @@ def test_explain_refuses_a_bad_file(capsys, tmp_path, content, said):
     assert said in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_explain_refuses_an_edited_file_and_a_missing_one(capsys, tmp_path):
     file = tmp_path / "m.json"
     run(capsys, *PLAN, "--json", file)

@@ -44,6 +44,7 @@ def test_no_input_hangs_or_crashes():
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("bins", "poisson", "calibration")])
+@pytest.mark.few(5)
 def test_a_few_of_them(name):
     assert [found for seed in range(12) if (found := complaint(name, seed)) is not None] == []
 

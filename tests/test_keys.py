@@ -45,6 +45,7 @@ def test_the_encoding_is_the_documented_one():
     st.lists(st.integers(0, 2**64 - 1), max_size=5),
     st.integers(1, 200),
 )
+@pytest.mark.slow
 def test_derivation_is_a_function_of_all_its_arguments(key, domain, numbers, size):
     out = derive(key, domain, *numbers, size=size)
     assert len(out) == size

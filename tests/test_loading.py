@@ -47,6 +47,7 @@ def test_importing_the_package_loads_nothing_optional(said):
     assert not found, f"import anechoic loads {sorted(found)}: import it where it is used"
 
 
+@pytest.mark.slow
 def test_numpy_streams_do_not_load_torch(said):
     assert "torch" not in said["row"]
 

@@ -13,6 +13,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "releases.md").read_text(
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_releases_running_totals(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert len(BLOCKS) == 2

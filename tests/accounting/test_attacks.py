@@ -99,7 +99,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize(("name", "bins"), each_once(STRATEGIES, [*slow(1), 3, 11]))
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_balls_in_bins_never_claims_too_little(name, bins):
     """Bins that do not divide n, one bin, more bins than steps; with and without Monte Carlo."""
     strategy = STRATEGIES[name]
@@ -115,7 +115,7 @@ def test_balls_in_bins_never_claims_too_little(name, bins):
     ("name", "separation", "rate"),
     each_once(["Toeplitz", "one step"], [(3, 0.2), (3, 1.0), (5, 0.5), (9, 0.3)]),
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_min_sep_sampling_never_claims_too_little_and_is_close(name, separation, rate):
     strategy = STRATEGIES[name]
     batch = 360 / (separation - 1 + 1 / rate)
@@ -235,6 +235,7 @@ def test_leading_releases_are_bounded_too(std):
         assert found <= 0.05 + 4 * error
 
 
+@pytest.mark.slow
 def test_a_seed_that_nobody_chose_differs_and_is_kept():
     """With one seed for all, a design could be tuned to the samples that judge it."""
     first, second = Verified(), Verified()
@@ -264,6 +265,7 @@ def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("noise", every_other([0.051, 0.07, 0.1, 1e4]))
+@pytest.mark.slow
 def test_extreme_noise_under_random_allocation(noise):
     found = random_allocation_epsilon(1e-2, noise, 8, 80)
     plain = gaussian_epsilon(1e-2, math.sqrt(10) / noise)

@@ -63,6 +63,7 @@ NASTY = [
 
 @pytest.mark.parametrize(("scale", "decay"), NASTY)
 @in_turn("n", [1, 2, 3, 17, 1000, 10**5])
+@pytest.mark.few(8)
 def test_agrees_with_coefficients(scale, decay, n):
     strategy = BLT(n, scale, decay)
     np.testing.assert_allclose(sums_of(strategy), materialised(strategy), rtol=1e-9)
@@ -155,6 +156,7 @@ def exact_sums(scale, decay, n, separation, count):
 
 @in_turn(("scale", "decay"), [NASTY[i] for i in (0, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14)])
 @in_turn(("n", "separation", "count"), [(1001, 100, 11), (10**9, 10**8, 10)])
+@pytest.mark.slow
 def test_no_digits_are_lost_near_one_or_near_coincidence(scale, decay, n, separation, count):
     strategy = BLT(n, scale, decay)
     found = [*sums_of(strategy), math.sqrt(strategy.comb_norm_squared(separation, count))]
@@ -194,6 +196,7 @@ def test_mixed_signs_have_no_decoder_of_this_form():
     scales=st.tuples(st.floats(-9, -0.7), st.floats(-9, -0.7)),
     n=st.sampled_from([50, 2000, 10**5]),
 )
+@pytest.mark.slow
 def test_any_two_decays_that_nearly_coincide(middle, relative, scales, n):
     decay = np.array([middle, middle * (1 - 10.0**relative)])
     if decay[0] == decay[1]:

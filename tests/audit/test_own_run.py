@@ -35,6 +35,7 @@ def setting(monkeypatch):
     return {"mech": mechanism, "x": torch.randn(400, 6), "y": torch.randint(2, (400,))}
 
 
+@pytest.mark.slow
 def test_the_recipe_of_the_docs_runs_and_passes(setting):
     exec(recipe(), setting)
     report = setting["report"]
@@ -44,6 +45,7 @@ def test_the_recipe_of_the_docs_runs_and_passes(setting):
     assert setting["recorder"].rows.shape == (12, 200)
 
 
+@pytest.mark.slow
 def test_a_lack_of_noise_in_ones_own_run_is_seen(setting, monkeypatch):
     from anechoic.mechanism import mechanism
 

@@ -77,6 +77,7 @@ class TestEveryScheme:
         with pytest.raises(ValueError, match="shard=4 must lie between"):
             batches_of(scheme, KEY).shard(0, 4, 4)
 
+    @pytest.mark.few(3)
     def test_expected_size(self, scheme):
         sizes = np.concatenate([joined(scheme, bytes([i]) * 32).sum(axis=1) for i in range(60)])
         if isinstance(scheme, FixedOrder):

@@ -64,6 +64,7 @@ def test_chart_names_what_it_shows():
     assert chart.startswith("<svg")
 
 
+@pytest.mark.slow
 def test_points_error_bars_and_levels_are_where_their_values_say():
     axes = axes_of([LINE], x=Axis("x", log=True), levels=[Level("l", "clipped", 9.5)])
     curve, level = axes.lines[0], axes.lines[-1]

@@ -70,6 +70,7 @@ def test_loads_nothing(shown):
     assert "http:" not in shown[2] and "https:" not in shown[2]
 
 
+@pytest.mark.slow
 def test_is_a_whole_document(shown):
     html = shown[2]
     assert html.startswith("<!DOCTYPE html>")
@@ -87,6 +88,7 @@ def test_ids_are_unique_and_what_refers_to_them_finds_them(shown):
     assert set(re.findall(r'(?:href="|url\()#([^")]*)', html)) <= set(ids)
 
 
+@pytest.mark.slow
 def test_utility_chart_is_a_file_of_its_own(shown):
     record, _, _ = shown
     svg = utility_chart(record)

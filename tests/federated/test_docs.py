@@ -16,6 +16,7 @@ from tests.federated.small import run_round, small_server
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_page_runs(tmp_path, monkeypatch, capsys):
     # bound to a few rounds, so that it is quick
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "federated.md").read_text("utf-8"), re.DOTALL)

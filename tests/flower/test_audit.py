@@ -190,6 +190,7 @@ def test_a_client_that_is_chosen_too_early_is_noticed(monkeypatch):
         audit(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_lost_at_restart_is_noticed(monkeypatch, tmp_path):
     def nearest(folder):
         steps, asked = {}, Server.ask

@@ -15,6 +15,7 @@ from tests.flower import small
 from tests.flower.app import evil
 
 
+@pytest.mark.slow
 def test_three_thousand_hostile_headers_are_arrays_or_unreadable():
     draw, found, refused = random.Random(1), 0, 0
     with warnings.catch_warnings():
@@ -61,6 +62,7 @@ def test_heads_that_numpy_parses_and_no_update_has_are_unreadable(text, size):
 )
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (7,), (2, 3), (1,) * 32], ids=str)
 @pytest.mark.parametrize("order", "CF")
+@pytest.mark.few(100)
 def test_every_plain_array_is_read_as_it_was(dtype, shape, order):
     array = np.asarray(np.random.default_rng(1).integers(0, 2, shape), dtype=dtype, order=order)
     [(_, sent)] = record_of({"a": array}).items()
@@ -90,7 +92,7 @@ ROUNDS = 60
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monkeypatch, seed):
     rests, real = [], Server.close
 
@@ -113,6 +115,7 @@ def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monk
 
 
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.slow
 def test_every_restart_works_with_a_liar_in_the_open_round(tmp_path, masked):
     """The open round is asked again of the same clients: what killed a server once would do so each time."""
     options = {"state": tmp_path / "state", "key": None, "masked": masked, "patience": 20.0}

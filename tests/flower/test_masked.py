@@ -30,7 +30,7 @@ def run_with(fate, **options):
 
 @pytest.mark.parametrize("stage", [*list(Stage)[:3], Stage.UNMASKING], ids=str)
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.FAILED, Fate.LATE])
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_a_drop_out_at_any_stage_is_recovered(stage, fate):
     """From its stage on one client is silent; its update is in the sum only if it was sent before."""
 
@@ -62,6 +62,7 @@ def test_too_many_drop_outs_release_nothing(stage):
     assert found.stopped is not None
 
 
+@pytest.mark.slow
 def test_the_server_sees_no_update():
     """What comes in of one client is as random as its masks: it is never the update, nor near it."""
     seen = []
@@ -80,6 +81,7 @@ def test_the_server_sees_no_update():
     assert 0.35 < (words / 2**32).mean() < 0.65 and (words > 2**26).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_client_whose_training_fails_adds_zeros():
     def training(message, context):
         if context.node_config["partition-id"] == 4:
@@ -175,6 +177,7 @@ def test_clients_that_are_told_of_different_configurations_share_no_masks():
 
 
 @pytest.mark.parametrize("smallest", [2, 10])
+@pytest.mark.slow
 def test_no_sum_of_a_few_is_made_after_a_restart(tmp_path, smallest):
     """Thirty were asked and charged, the server was killed, and two are back."""
     options = {"smallest_sum": smallest, "min_available": 1, "state": tmp_path / "state", "key": None}

@@ -61,7 +61,7 @@ def written_out(workload, strategy):
 
 @in_turn("kind", workloads_of(3))
 @pytest.mark.parametrize("name", BASES)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_with_scaled_columns(name, kind):
     base = BASES[name]
     workload = workloads_of(base.n)[kind]
@@ -102,6 +102,7 @@ def test_without_scales(name, kind):
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(order=st.integers(1, 5), n=st.integers(1, 40), seed=st.integers(0, 10**6))
+@pytest.mark.slow
 def test_any_system(order, n, seed):
     rng = np.random.default_rng(seed)
     transition = rng.standard_normal((order, order))

@@ -159,6 +159,7 @@ def test_nuclear_norm_of_toeplitz(name):
     assert toeplitz_nuclear_norm(a.coefficients) == pytest.approx(exact, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_dual_values_rise_and_meet_the_optimum():
     a = np.tril(np.ones((256, 256)))
     even = np.full(256, 1 / 256)
@@ -222,7 +223,7 @@ OPTIMA = {}
 
 @in_turn("n", [1, 2, 128, 129, 513, 1025])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_sizes_around_the_limits(n, kind):
     weighting = kind_of(kind, n)
     for name in ("prefix", "decay", "rates", "restarts"):
@@ -291,7 +292,7 @@ def test_the_last_step_comes_as_close_as_one_likes():
 
 
 @pytest.mark.parametrize("name", every(lambda strategy: 4 < strategy.n < 100))
-@pytest.mark.few(35)
+@pytest.mark.few(24)
 def test_no_strategy_beats_the_lower_bound(name):
     strategy = STRATEGIES[name]
     chosen = workloads_of(strategy.n)
@@ -335,6 +336,7 @@ def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monk
                 assert 0 < bound.value <= loss(workload, strategy, schema, kind) * (1 + 1e-12), name
 
 
+@pytest.mark.slow
 def test_several_participations_against_published_losses():
     # GOLDEN, section 2: dense optima 4.0273 at (32, 8, 4) and about 8.15 at (2052, 342, 6), RMS
     assert lower_bound(workloads.prefix_sum(32), Cyclic(8), "rms").value <= 4.02735

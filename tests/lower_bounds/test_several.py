@@ -60,6 +60,7 @@ def random_correlation(rng, k):
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 9), schema=SCHEMAS, kind=st.sampled_from(["rms", "max"]))
+@pytest.mark.slow
 def test_every_multiplier_bounds_every_strategy(seed, n, schema, kind):
     rng = np.random.default_rng(seed)
     patterns = list(schema.patterns(n))

@@ -65,7 +65,7 @@ def test_leading_releases(mech):
     assert values[-1] == pytest.approx(mech.epsilon(), rel=1e-9)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_record_round_trip(mech):
     again = Mechanism.from_json(mech.to_json())
     assert again == mech
@@ -79,6 +79,7 @@ def test_record_round_trip(mech):
         Mechanism.from_json(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_the_record_of_the_samples_is_a_part_of_the_fingerprint():
     record = json.loads(made("bins, verified").to_json())
     record["accounting"]["seed"] = 4
@@ -86,6 +87,7 @@ def test_the_record_of_the_samples_is_a_part_of_the_fingerprint():
         Mechanism.from_json(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_deterministic_bound_is_that_of_the_gram_matrix():
     mech = made("bins")
     assert mech.epsilon(1e-6) == pytest.approx(epsilon_bound(bins_gram(BANDED, 12), 1e-6, mech.noise_std))

@@ -231,6 +231,7 @@ def test_adaptive_gradients_are_no_worse_than_constant_ones(name):
     assert attack[0] <= divergences(law(0.7, np.ones_like), q, 0.7, area)[0] + 1e-9
 
 
+@pytest.mark.slow
 def test_opposite_gradients_are_the_worst_to_replace():
     """adjacency.md: one step of Poisson sampling, u = (1, 0) against v of any angle and length."""
     import dp_accounting

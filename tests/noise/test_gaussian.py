@@ -131,7 +131,7 @@ def test_fresh_rows_are_standard_normal(backend, precision):
 
 
 @pytest.mark.parametrize(("m", "backend"), each_once([1, 3, 15, 16, 17, 23], BACKENDS))
-@pytest.mark.few(3)
+@pytest.mark.slow
 def test_short_rows_are_standard_normal_and_independent(backend, m):
     rows = fresh_rows(make_stream(Identity(6000 // m + 50), m, backend, precision="float32"))
     assert stats.kstest(rows.reshape(-1), "norm").pvalue > 1e-3

@@ -32,6 +32,7 @@ def test_no_contribution_is_longer_than_its_part_of_the_clip_norm(values, norm, 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=30), st.integers(10, 30))
+@pytest.mark.slow
 def test_it_is_the_clipped_contribution_rounded_towards_zero(values, bits):
     found, given_ = to_grid(values, 1.5, bits), np.array(values)
     unit = spacing(1.5, bits)
@@ -71,6 +72,7 @@ def test_squares_are_counted_exactly(bits):
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.integers(2, 30), st.integers(-3, 3), st.lists(st.integers(0, 2**31), max_size=6))
+@pytest.mark.slow
 def test_short_is_decided_to_the_last_square(bits, off, others):
     """At the limit and beside it, where float64 cannot tell from 2**54 on."""
     limit = largest_square(bits)

@@ -130,6 +130,7 @@ def rank(rows):
     return len(pivots)
 
 
+@pytest.mark.slow
 def test_words_of_neighbouring_coordinates_and_steps_are_independent_over_gf2():
     # rows: the words of one step beside each other; a linear generator of 1,024 bits could not have full rank
     size, words = 1600, 25

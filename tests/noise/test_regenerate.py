@@ -85,6 +85,7 @@ def test_both_backends_make_the_same_bits(name, precision):
 
 
 @pytest.mark.parametrize("size", every_other([1, 63, 64, 65, 130]))
+@pytest.mark.few(1)
 def test_inverse_coefficients_are_those_of_the_strategy_at_any_step(size):
     """They are computed 64, 128, … at a time."""
     strategy = BandedToeplitz(size, [1.0, -0.99][:size])
@@ -146,6 +147,7 @@ def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(strategy
 
 
 @pytest.mark.parametrize("strategy", [BandedInverse.one_parameter(5, 0.9), Dense(np.tril(np.ones((5, 5))))])
+@pytest.mark.slow
 def test_nothing_but_the_row_and_a_block_is_allocated(strategy):
     stream = NoiseStream(strategy, 4 * 2**20, key=KEY, memory="regenerate")
     state, row = stream.init(), stream.arrays.empty(4 * 2**20)

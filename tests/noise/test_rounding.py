@@ -126,7 +126,7 @@ def by_definition(system: Recurrence, std, z, emitted):
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "long", "long-scaled-restarted", "long-inverse"])
-@pytest.mark.few(26)
+@pytest.mark.few(16)
 def test_every_row_is_the_rounded_one(name):
     """At 2**34 cells float64 is off by up to a thousandth of one, so that some entries need more."""
     recurrence, fresh, std = (KINDS | STRATEGIES)[name].recurrence(), Given(), 3.7 * 2.0**32

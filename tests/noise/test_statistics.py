@@ -119,6 +119,7 @@ def test_the_test_has_its_level():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.slow
 def test_noisy_gradients_seen_through_c_carry_white_noise(backend):
     strategy = CASES["normalised"]
     gradients = np.random.default_rng(1).standard_normal((N, 50_000))

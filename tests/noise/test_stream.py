@@ -29,7 +29,7 @@ def test_the_registry_has_every_strategy():
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(42)
+@pytest.mark.few(25)
 def test_rows_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:

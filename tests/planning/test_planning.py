@@ -142,6 +142,7 @@ def test_federated_runs_of_large_models_take_a_blt():
     assert "4 times the model" in result.reason and "With memory_budget=" in result.reason
 
 
+@pytest.mark.slow
 def test_external_single_participation():
     result = plan(
         examples=10_000,
@@ -178,6 +179,7 @@ def test_fixed_noise_multiplier():
     assert all(row.noise_multiplier == pytest.approx(1.5) for row in result.rows)
 
 
+@pytest.mark.slow
 def test_the_chosen_mechanism_survives_a_file():
     result = plan(examples=6000, batch_size=100, epochs=2, epsilon=1.0, delta=1e-6, random_sampling=False)
     assert Mechanism.from_json(result.mechanism.to_json()) == result.mechanism
@@ -585,6 +587,7 @@ def test_passes_are_compared_by_the_error_over_the_steps():
     assert result.mechanism.steps in {40, 80}  # four passes give more signal for their noise than one
 
 
+@pytest.mark.slow
 def test_every_name_that_a_plan_takes_plans_its_family():
     for name, families in CHOICES.items():
         setting = {"examples": 200, "batch_size": 20, "epochs": 1, "epsilon": 4.0, "delta": 1e-5}
@@ -593,6 +596,7 @@ def test_every_name_that_a_plan_takes_plans_its_family():
         assert found.chosen.name == label(found.mechanism.strategy)
 
 
+@pytest.mark.slow
 def test_a_tiny_epsilon_does_not_take_long_grids():
     found = plan(examples=500, batch_size=25, epochs=4, epsilon=1e-4, delta=1e-5)
     assert found.mechanism.epsilon() <= 1e-4

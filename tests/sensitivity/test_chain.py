@@ -41,6 +41,7 @@ def drawn(seed, n, width):
     st.integers(1, 6),
     st.integers(2, 6) | st.none(),
 )
+@pytest.mark.slow
 def test_separated(seed, n, width, separation, count):
     schema = MinSep(separation, count)
     band = drawn(seed, n, width)

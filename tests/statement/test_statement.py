@@ -132,6 +132,7 @@ class TestEveryFormat:
                 assert f"{library} {version}" in text
             assert mech.fingerprint in text
 
+    @pytest.mark.few(7)
     def test_numbers_are_upper_bounds_and_in_full_in_the_record(self, mech):
         text, record = one_line(mech.report()), json.loads(mech.report("json"))
         printed = float(text.split("(")[1].split(",")[0])
@@ -176,6 +177,7 @@ class TestEveryFormat:
         assert [line[3:] for line in lines if line.startswith("## ")] == SECTIONS
         assert [line for line in lines if line.startswith("# ")] == ["# Privacy statement"]
 
+    @pytest.mark.few(8)
     def test_the_same_from_a_file(self, mech):
         if not isinstance(getattr(mech, "sampling", None), (BallsInBins, MinSepSampling)):  # take seconds
             read = type(mech).from_json(mech.to_json())

@@ -102,6 +102,7 @@ def truth(inverse, n):
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
+@pytest.mark.slow
 def test_no_property_is_claimed_that_exact_arithmetic_denies(seed):
     rng = np.random.default_rng(seed)
     n, bands = int(rng.integers(2, 40)), int(rng.integers(2, 7))
@@ -281,6 +282,7 @@ CLUSTERS = {
 
 
 @pytest.mark.parametrize("name", every_other(CLUSTERS))
+@pytest.mark.few(2)
 def test_clustered_zeros(name):
     inverse, n = CLUSTERS[name], 8000
     exact = column(inverse, n)
@@ -326,6 +328,7 @@ def test_every_answer_is_right_or_refused(order):
 
 
 @pytest.mark.parametrize("scale", [*slow(1.0, 2.0**-40), 3e30])
+@pytest.mark.slow
 def test_the_bound_of_the_error_holds(scale):
     for inverse in (*CLUSTERS.values(), np.array([1.0, -0.5, -0.4]), np.array([1.0, 0.5, -0.45])):
         inverse = inverse * scale

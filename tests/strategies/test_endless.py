@@ -99,6 +99,7 @@ def test_the_integral_is_the_sum_for_minimum_phase_only():
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.floats(-1.2, 1.2), min_size=1, max_size=5), st.floats(0.3, 3.0))
+@pytest.mark.slow
 def test_zeros_are_located_exactly(reflections, lead):
     """Polynomials made from reflection coefficients: stable if and only if all are below 1 in modulus."""
     r = np.array([1.0])
@@ -339,7 +340,7 @@ def test_polynomials_of_64_coefficients_are_read_in_time():
 @pytest.mark.parametrize(
     ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.7, 1.3, 1.5])
 )
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 def test_aliased_terms_are_seen(power, radius):
     found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
     assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8
@@ -378,6 +379,7 @@ def test_a_term_that_all_grids_alias_to_one_place_has_a_phase(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 8))])
+@pytest.mark.few(2)
 def test_the_certificate_of_long_polynomials(seed):
     rng = np.random.default_rng(seed)
     r = np.append(1.0, 0.2 * rng.standard_normal(int(rng.integers(64, 300))))

@@ -133,6 +133,7 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
     ("horizon", "over"),
     each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5), streaming.Decayed(0.9)]),
 )
+@pytest.mark.few(2)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
     stream = streaming.Count(epsilon=1.0, horizon=horizon, over=over)
     n = horizon or 70

@@ -94,6 +94,7 @@ def test_equal_numbers_have_one_text_and_missing_ones_none(tmp_path):
     assert read_columns(tmp_path / "x.csv", ["id"])["id"] == ["7", "007", "7.0", " nan"]
 
 
+@pytest.mark.slow
 def test_records_without_an_id_are_left_out_where_units_count():
     stream = counting(participation=MinSep(1, 2))
     ids = np.array(["7", "", "nan", " ", "7"], dtype=object)
@@ -331,6 +332,7 @@ def test_parquet_goes_through_polars_there_and_back(tmp_path):
     assert polars.read_parquet(tmp_path / "out.parquet").columns == list(HEAD)
 
 
+@pytest.mark.slow
 def test_parquet_holds_what_was_released(tmp_path):
     polars = pytest.importorskip("polars")
     stream = streaming.Histogram(["AA", "UA"], epsilon=1.0, horizon=120)
@@ -369,6 +371,7 @@ def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
         read_columns(tmp_path / "x.parquet", ["a"])
 
 
+@pytest.mark.slow
 def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
     board = streaming.Dashboard(
         {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-5, 9, "x")},

@@ -12,6 +12,7 @@ def count_at(path, **options):
     return streaming.Count(epsilon=1.0, horizon=40, state=path, **options)
 
 
+@pytest.mark.slow
 def test_a_reader_that_holds_a_transaction_does_not_stop_the_stream(tmp_path):
     """As the sqlite3 shell, a backup, or a reader that was stopped."""
     path = tmp_path / "s"

@@ -90,6 +90,7 @@ def test_the_kronecker_product_has_the_sensitivity_of_its_time_factor():
 
 
 @pytest.mark.parametrize("noise", ["buckets", "domain"])
+@pytest.mark.slow
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
     make = maker(
         lambda: {"d": streaming.DistributionOf(EDGES, noise=noise)},

@@ -119,6 +119,7 @@ def test_columns_of_one_batch():
         board.update({"x": [1.0]})
 
 
+@pytest.mark.slow
 def test_weights_share_one_clip_norm():
     statistics = {"a": streaming.CountOf(), "b": streaming.CountOf()}
     equal = streaming.Estimator(statistics, epsilon=1.0, horizon=8)
@@ -220,6 +221,7 @@ def test_batches_are_added_once():
         count.steps([3, 4], batch_ids=["c", "c"])
 
 
+@pytest.mark.slow
 def test_units_are_held_to_their_participation():
     count = quiet(count=streaming.CountOf())(participation=MinSep(2, 2), per_step=2)
     feed = ["a", "a", "a", "b"]
@@ -308,6 +310,7 @@ def test_bad_statistics_are_refused(make, words):
         (streaming.CountOf(), -1, "batch=-1"),
     ],
 )
+@pytest.mark.few(4)
 def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
     stream = streaming.Estimator({"s": statistic}, epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match=words):
@@ -363,6 +366,7 @@ def test_a_stream_cannot_be_copied_or_used_in_a_fork():
 
 
 @pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.slow
 def test_threads_wait_for_one_another(in_file, tmp_path):
     stream = quiet(count=streaming.CountOf())(horizon=100, state=tmp_path / "s" if in_file else None)
     barrier, faults = threading.Barrier(4), []
@@ -388,6 +392,7 @@ def test_threads_wait_for_one_another(in_file, tmp_path):
 
 @pytest.mark.parametrize("inside", ["_save", "_state.append"])
 @pytest.mark.parametrize("act", ["update", "release", "steps"])
+@pytest.mark.few(4)
 def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeypatch, act, inside):
     stream = streaming.Count(epsilon=1.0, horizon=5)
     stream.update(range(3))

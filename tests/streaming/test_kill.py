@@ -118,6 +118,7 @@ def try_kills(tmp_path, kills, run=run):
     return deaths
 
 
+@pytest.mark.slow
 def test_killed_at_some_places(tmp_path):
     assert try_kills(tmp_path, 4) >= 3
 
@@ -137,6 +138,7 @@ def test_killed_at_many_places_in_groups(tmp_path):
 
 
 @pytest.mark.usefixtures("salted")
+@pytest.mark.slow
 def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_path):
     """What was drawn and lost is drawn anew with other noise: nobody has seen it."""
     total = lines_of_a_run(run, tmp_path)

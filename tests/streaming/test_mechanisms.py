@@ -53,7 +53,7 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
     ("over", "participation"),
     each_once([RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)], [Single(), MinSep(3, 2)]),
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
     mechanism = planned(horizon=None, over=over, participation=participation)
     assert mechanism.steps == FOR_EVER and 1 - 1e-6 < mechanism.epsilon() <= 1

@@ -84,6 +84,7 @@ def test_memory_keeps_the_last_ones(over):
         next(begun)
 
 
+@pytest.mark.slow
 def test_an_endless_stream_in_memory_forgets(monkeypatch, tmp_path):
     monkeypatch.setattr("anechoic.streaming.published.KEPT", 3)
     stream = streaming.Count(epsilon=1.0)

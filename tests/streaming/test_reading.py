@@ -45,6 +45,7 @@ def test_what_is_not_kept_is_not_read_by_the_same_thread(total, monkeypatch):
 
 
 @pytest.mark.parametrize("read", ["releases", "band"])
+@pytest.mark.few(2)
 def test_other_threads_wait_until_it_is_kept(total, monkeypatch, read):
     total.steps([[1.0]] * 2)
     found, waited = [], []
@@ -84,6 +85,7 @@ def test_an_interrupted_group_is_not_seen(total, monkeypatch):
     assert [made.step for made in total.steps([[1.0]], batch_ids=["b"])] == [1]
 
 
+@pytest.mark.slow
 def test_a_failed_counter_keeps_releases_unseen(tmp_path, monkeypatch):
     """Without it an older file put back would not be told, and would use their rows again."""
     path = tmp_path / "s.db"
@@ -144,7 +146,7 @@ BAD_TIMES = [
 
 
 @pytest.mark.parametrize("time", BAD_TIMES, ids=lambda time: type(time).__name__)
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 def test_times_of_other_kinds_change_nothing(total, time):
     for act in (lambda: total.release(time), lambda: total.steps([[1.0]] * 2, times=[None, time])):
         with pytest.raises(ValueError, match="must be text that sorts"):
@@ -153,7 +155,7 @@ def test_times_of_other_kinds_change_nothing(total, time):
 
 
 @pytest.mark.parametrize("time", [np.int64(3), np.float32(3), 3, 3.5, Moment.NOW, np.str_("a"), None])
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 def test_times_are_kept_as_plain_ones(total, time):
     kept = total.steps([[1.0]], times=[time])[0].time
     assert kept == time and type(kept) in (int, float, str, type(None))

@@ -37,6 +37,7 @@ def shown(folder):
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
+@pytest.mark.slow
 def test_nothing_private_is_in_the_file_or_its_log(tmp_path):
     with stream_at(tmp_path / "s") as stream:
         exact = fed(stream)
@@ -80,6 +81,7 @@ def test_the_rows_less_the_memory_of_the_noise_give_no_sum(tmp_path):
     assert found == 0
 
 
+@pytest.mark.slow
 def test_the_file_is_as_long_whatever_its_counts_are(tmp_path):
     sizes = []
     for records in (1, 1000):
@@ -99,6 +101,7 @@ def test_the_file_is_as_long_whatever_its_counts_are(tmp_path):
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_refused_by_name(tmp_path):
     stream_at(tmp_path / "s").close()
     with pytest.raises(MismatchError, match="begun with another key"):
@@ -109,7 +112,7 @@ def test_a_wrong_key_is_refused_by_name(tmp_path):
 
 @pytest.mark.usefixtures("salted")
 @pytest.mark.parametrize("table", ["state", "units", "batches"])
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_parts_of_another_file_with_the_same_key_are_refused(tmp_path, table):
     for name in "st":
         with stream_at(tmp_path / name) as stream:

@@ -91,7 +91,7 @@ SETTINGS = [
     ("name", "statistics", "nothing", "draw", "participation", "per_step"),
     each_once(SETTINGS, [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
     name, statistics, nothing, draw, participation, per_step
 ):
@@ -167,6 +167,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 @in_turn(("bound", "centre"), [(0.5, [3.0, -1.0]), (1e-3, [-TOP, TOP]), (2.0, [0.0, TINY])])
+@pytest.mark.few(5)
 def test_no_number_takes_a_record_beyond_its_bound(name, bound, centre):
     if name == "mean" and abs(centre[0]) == TOP:
         centre = [7.0, 0.0]  # an interval so narrow does not exist there

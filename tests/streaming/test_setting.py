@@ -38,7 +38,7 @@ def run(tmp_path, capsys, *flags, **changed):
         ({"unit": "who"}, "setting.unit"),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, capsys, changed, words):
     assert run(tmp_path, capsys, until="2024-01-01T03:00")[0] == 0
     code, error = run(tmp_path, capsys, **changed)
@@ -80,6 +80,7 @@ def test_a_table_is_there_as_a_whole_or_as_it_was(tmp_path, capsys, monkeypatch)
     assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "o.csv", "s.db"}
 
 
+@pytest.mark.slow
 def test_what_the_caller_says_belongs_to_a_state_too(tmp_path):
     options = {"epsilon": 1.0, "horizon": 4, "state": tmp_path / "s"}
     streaming.Count(**options, setting={"source": "visits", "day starts": 4}).close()

@@ -105,6 +105,7 @@ def test_building_a_model_leaves_the_random_state_alone(images):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_the_damping_is_the_best_for_steps_and_participation(images):
     study, reasons = fashion_study(images, batch_size=8, epochs=3, epsilons=(1.0, 4.0), rates=(1.0,))
     study, reasons = with_damped(study, reasons)
@@ -119,6 +120,7 @@ def test_the_damping_is_the_best_for_steps_and_participation(images):
     assert "least root mean square error" in reasons[DAMPED_AND_PLANNED[0]]
 
 
+@pytest.mark.slow
 def test_planned_strategy_can_be_named():
     study, reasons = flights_study(examples=5_120, strategy="blt", epsilons=(0.5,))
     found = mechanisms(study)

@@ -67,6 +67,7 @@ def weights_after(arm, monkeypatch, seed=0):
     return next(models[0].parameters()).detach().clone()
 
 
+@pytest.mark.slow
 def test_without_noise_a_clipped_run_is_what_its_formula_says(monkeypatch):
     data = load(TASK)
     weights = torch.zeros(2, 46)

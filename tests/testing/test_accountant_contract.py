@@ -125,6 +125,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.few(5)
 def test_a_broken_rule_is_named(name):
     replaced, words = BROKEN[name]
     with pytest.raises(ContractError, match=words):

@@ -56,6 +56,7 @@ def test_one_eigenvalue_has_the_damped_root():
     assert theory.damped_noise(theory.MeanEstimation(0.2)).strategy.damping == pytest.approx(0.2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_problem_of_the_figures():
     """d = 128, lambda_k = 1/k, eta = 0.02: loss^2 in units of G^2 / (2 rho)."""
     best, damped = theory.optimal_noise(HARMONIC), theory.damped_noise(HARMONIC)

@@ -102,7 +102,7 @@ def test_the_descent_lowers_every_bound():
 
 
 @pytest.mark.parametrize(("condition", "eta"), [(1.0, 0.5), (1.0 + 1e-7, 1.0), (100.0, 1e-4), (1e6, 1.0)])
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_the_edges_of_the_class_have_bounds(condition, eta):
     """Quadratics alone, and steps so short that the circle is felt within 1e-6 of the angle 0."""
     problem = theory.StronglyConvex(condition, eta)

@@ -146,6 +146,7 @@ def planned(optimizer, *, to_epsilon=False, **options):
     return engine
 
 
+@pytest.mark.slow
 def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
     options = {"noise_multiplier": 0.6, "target_delta": 1e-4, "epochs": 2, "poisson_sampling": False}
     adam, sgd = planned(torch.optim.Adam, **options), planned(torch.optim.SGD, **options)
@@ -158,6 +159,7 @@ def test_adam_gets_the_least_noise_of_a_step_and_is_told_what_more_would_take():
     assert family(named.mechanism.strategy) == "banded_toeplitz"
 
 
+@pytest.mark.slow
 def test_a_target_epsilon_looks_at_the_optimizer_too():
     options = {"target_epsilon": 2.0, "target_delta": 1e-4, "epochs": 1, "poisson_sampling": False}
     adam, corrected = (

@@ -263,6 +263,7 @@ def test_a_plan_is_its_mechanism_and_an_optimised_strategy_has_no_noise_yet():
         private(mechanism=an.optimize.blt(an.workloads.prefix_sum(15)), poisson_sampling=False)
 
 
+@pytest.mark.slow
 def test_two_engines_draw_different_keys():
     assert not torch.equal(train(start(keys=False), 2), train(start(keys=False), 2))
     assert torch.equal(train(start(), 2), train(start(), 2))

@@ -242,6 +242,7 @@ def test_a_plain_loss_is_refused_in_ghost_mode():
     ],
     ids=["clip", "set", "attribute", "grad"],
 )
+@pytest.mark.few(1)
 def test_what_is_done_to_gradients_by_hand_changes_nothing_in_ghost_mode(meddle):
     run, other = start("ghost"), start("ghost")
     _, (x, y) = first(run)
@@ -454,6 +455,7 @@ def test_the_original_optimizer_cannot_be_stepped():
     "piece", ["pre_step", "add_noise", "scale_grad", "clip_and_accumulate", "accumulate"]
 )
 @pytest.mark.parametrize("mode", ("rows", "ghost"))
+@pytest.mark.few(6)
 def test_pieces_of_a_step_cannot_be_called(mode, piece):
     run = start(mode)
     backward(run, first(run)[1])

@@ -79,6 +79,7 @@ def test_a_script_that_ends_and_is_started_again(asked):
         assert words in errors
 
 
+@pytest.mark.slow
 def test_forks_of_an_engine_have_noise_of_their_own_or_none(asked):
     found, errors = asked[0]["sweep"], asked[1]
     # the same model, batches and learning rate 0: what differs is noise

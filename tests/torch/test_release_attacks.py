@@ -123,6 +123,7 @@ def test_a_record_reaches_no_number_that_noise_alone_does_not():
 
 @pytest.mark.parametrize("mode", ["rows", "vmap_loss", "ghost"])
 @pytest.mark.parametrize("clip", [1e-12, 1e-8, 1e-6])
+@pytest.mark.few(6)
 def test_tiny_clip_norms_keep_the_signal(clip, mode):
     mechanism = Mechanism(Identity(1), FixedOrder(ROWS, ROWS, 1), 1e-9, clip_norm=clip)
     x = images()[:, BLACK - 5 : BLACK + 5]

@@ -158,6 +158,7 @@ class Positions(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.slow
 def test_positions_are_refused_unless_expanded_under_ghost_clipping():
     run = start("ghost", model=Positions(False))
     with pytest.raises(GuaranteeError, match=r"place \(Embedding\).*does not come from the examples"):

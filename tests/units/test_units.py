@@ -259,7 +259,7 @@ def random_gradients(generator, owners):
 @pytest.mark.parametrize(
     ("max_examples", "most", "combine"), each_pair([None, 1, 2], [1, 3, 5], ["sum", "mean"])
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_zeroing_a_unit_moves_a_given_batch_by_at_most_the_clip_norm(combine, most, max_examples):
     generator = np.random.default_rng([7, most, max_examples or 0])
     largest = 0.0
@@ -286,7 +286,7 @@ def incidence_draws(units, chosen, table):
 
 
 @pytest.mark.parametrize(("max_examples", "combine"), each_once([None, 1, 2], ["sum", "mean"]))
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples):
     # Amplification compares a step in which u was drawn with one in which it was not: with u's examples
     # zeroed the two must be the same sum, whoever else was drawn, and with them at most the clip norm apart.
@@ -501,6 +501,7 @@ def test_shards_never_split_an_item(shards):
 
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 45))
+@pytest.mark.slow
 def test_parts_keep_items_whole(items, most):
     _, first, inverse = np.unique(np.array(items, dtype=int), return_index=True, return_inverse=True)
     ranks = np.argsort(np.argsort(first))[inverse] if items else np.zeros(0, dtype=np.int64)

@@ -111,7 +111,7 @@ def test_every_domination_lies_above_in_one_of_the_two_orders(strategy, bins):
 
 
 @pytest.mark.parametrize("strategy", every_other(STRATEGIES), ids=lambda s: type(s).__name__)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_bound_lies_above_monte_carlo_and_below_no_sampling(strategy):
     gram = bins_gram(strategy, 6)
     std = 1.5 * math.sqrt(gram.max())

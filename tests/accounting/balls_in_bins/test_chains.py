@@ -34,6 +34,7 @@ def covariance(chain):
         [0.6, 1.5], [BinChain(2, 0.0, 1.0, 0.6), BinChain(2, 0.3, 0.5, 0.0), BinChain(3, 0.0, 1.0, 0.9)]
     ),
 )
+@pytest.mark.slow
 def test_the_law_lies_above_the_integral_and_close(chain, std):
     epsilons = (0.2, 1.0, 2.0)
     exact = exact_deltas(covariance(chain), std, epsilons)
@@ -53,6 +54,7 @@ def test_more_bins_by_monte_carlo():
         assert 0.99 * estimate.delta < law.delta(epsilon) < 1.06 * estimate.delta
 
 
+@pytest.mark.slow
 def test_refining_lowers_both_directions_to_a_limit():
     chain = BinChain(15, 0.05, 1.0, 0.8)
     grids = (Fineness(0.08, 300), COARSE, FINE, Fineness(0.002, 3000))

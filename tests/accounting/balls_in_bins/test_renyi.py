@@ -108,6 +108,7 @@ def test_entries_only_raise_it():
 
 
 @pytest.mark.parametrize(("relative", "bins", "rank"), each_once([0.6, 1.5], [(1, 1), (3, 2), (4, 2)]))
+@pytest.mark.few(1)
 def test_deltas_lie_above_the_integral(bins, rank, relative):
     gram = random_gram(bins, rank, seed=7)
     std, epsilons = relative * math.sqrt(gram.max()), (0.3, 1.0, 2.5)
@@ -138,6 +139,7 @@ def test_epsilon_and_delta_of_an_order_are_inverse():
         assert delta_of_order(0.4, order, epsilon) == pytest.approx(1e-6, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_where_many_counts_would_be_needed_it_is_still_a_bound():
     """n = 780, b = 78, lambda = .9: importance sampling finds about 1e-5 at a smaller epsilon."""
     gram = bins_gram(Toeplitz(780, 0.9 ** np.arange(780)), 78)

@@ -32,6 +32,7 @@ def subsampled(sigma, rate, width=1e-3):
     return from_gaussian_mechanism(sigma, value_discretization_interval=width, sampling_prob=rate)
 
 
+@pytest.mark.slow
 def test_directions_stay_apart():
     """A Poisson-sampled Gaussian has two different directions; each composes with its own kind."""
     single = subsampled(0.8, 0.2)

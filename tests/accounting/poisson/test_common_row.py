@@ -141,6 +141,7 @@ def test_the_threshold_is_exceeded_as_seldom_as_promised(rate):
     assert mean * (1 - 1e-4) <= mass @ points <= mean * 1.05
 
 
+@pytest.mark.slow
 def test_few_participations_in_overlapping_bands():
     """0.80 by the number of participations, 2.75 by the other bounds; 0.17 by a simulation of the pair."""
     accountant = accountant_of(Poisson(1000, 4, 200), LONG, "zero_out", "deterministic")
@@ -174,7 +175,7 @@ def test_the_accountant_takes_the_least():
         [1e-300, 1e-12, 1 - 2**-53],
     ),
 )
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 def test_extremes_end_in_a_number(entries, std, delta, rate):
     """A bisection without end where noise vanishes beside the sum, grids of width 0, flat losses."""
     strategy, known = BandedToeplitz(7, entries), 123.0

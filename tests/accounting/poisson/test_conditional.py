@@ -67,6 +67,7 @@ EPSILONS = (0.0, 0.1, 0.4, 1.0, 3.0)
         DIRECTIONS,
     ),
 )
+@pytest.mark.few(4)
 def test_never_below_the_truth(steps, rate, std, seed, toeplitz, direction):
     matrix = random_matrix(steps, seed, toeplitz)
     truth = true_deltas(matrix, rate, std, EPSILONS, direction)
@@ -223,6 +224,7 @@ def test_rounding_only_raises_the_sums():
 
 
 @pytest.mark.parametrize("steps", every_other([4, 9, 30]))
+@pytest.mark.slow
 def test_toeplitz_is_not_below_dense(steps):
     c = np.array([1.0, 0.5, 0.3, 0.2])[: min(4, steps)]
     dense = sum(np.diag(np.full(steps - k, c[k]), -k) for k in range(len(c)))

@@ -70,6 +70,7 @@ def test_spectral_bound_is_the_column_norm_where_bands_do_not_overlap():
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("groups", "signs"), [(1, False), (1, True), (3, False), (3, True)])
+@pytest.mark.few(5)
 def test_noise_over_the_spectral_norm_is_never_below_the_truth(groups, signs, direction):
     """Also for mixed signs, which the accountant does not use."""
     dense = random_matrix(7, 21)

@@ -35,6 +35,7 @@ def both(setting, adjacency):
 
 @in_turn("adjacency", RELATIONS)
 @in_turn("setting", SETTINGS)
+@pytest.mark.slow
 def test_masses_are_those_of_dp_accounting(setting, adjacency):
     ours, theirs = both(setting, adjacency)
     noise = 1e-15 / setting[2]  # of their second differences

@@ -140,6 +140,7 @@ def test_a_sum_is_the_law_of_the_sum(noise, count):
 
 
 @pytest.mark.parametrize("count", [7, 120, 99_991])
+@pytest.mark.few(1)
 def test_counts_that_are_no_power_of_two_take_no_longer(count):
     """With much noise the sums of 2^i copies lie many grid points apart."""
     begun = time.process_time()

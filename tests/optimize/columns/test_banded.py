@@ -47,7 +47,7 @@ def test_all_bands_give_the_dense_max_optimum(n, best):
     ("kind", "schema", "name"),
     each_pair(["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]], [Single(), Cyclic(3)], WORKLOADS),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_optimum_by_another_solver(name, schema, kind):
     n, bands = 8, 3
     workload = WORKLOADS[name](n)
@@ -115,7 +115,7 @@ def test_one_band_by_hand():
 
 
 @pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_schemas(kind, schema):
     n, bands = 23, 5  # neither 5 nor 6 divides 23
     workload = workloads.prefix_sum(n)
@@ -259,6 +259,7 @@ def test_largest_error_keeps_the_highest_bound(monkeypatch):
     assert found.lower_bound == pytest.approx(max(taken), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_largest_error_of_few_bands():
     workload = workloads.prefix_sum(40)
     found = banded(workload, bands=8, loss="max")

@@ -98,6 +98,7 @@ def test_several_participations(schema):
 
 
 @pytest.mark.parametrize(("schema", "kind"), each_once([Single(), MinSep(5)], ["rms", "max"]))
+@pytest.mark.slow
 def test_buffers(schema, kind):
     workload = workloads.prefix_sum(23)
     found = column_normalized(workload, buffers=1, participation=schema, loss=kind)

@@ -102,7 +102,7 @@ def smallest_by_search(workload, kind, seed=0):
 @pytest.mark.parametrize(
     ("name", "kind"), each_once(["prefix", "rates", "momentum", "random"], ["rms", "max", "weights"])
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_agrees_with_a_search_over_all_lower_triangular_strategies(name, kind):
     workload = catalogue(4)[name]
     kind = {"rms": np.ones(4), "max": "max", "weights": np.array([3.0, 1.0, 0.5, 2.0])}[kind]

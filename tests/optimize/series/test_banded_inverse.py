@@ -137,6 +137,7 @@ def test_signs_that_running_sums_cannot_have():
     assert np.cumsum(found.strategy.inverse_coefficients).min() < 0
 
 
+@pytest.mark.slow
 def test_a_comb_that_is_not_the_worst_pattern():
     # the least comb has coefficients that rise from the separation on: its strategy has a loss of 5.51
     found = banded_inverse(workloads.prefix_sum(60), bands=12, participation=MinSep(3, 3))
@@ -169,7 +170,7 @@ def test_two_bands_are_the_best_one_parameter_mechanism():
 
 
 @pytest.mark.parametrize("bands", [2, 4, 16])
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_the_best_power(bands):
     workload, schema = workloads.prefix_sum(300), MinSep(50, 6)
     found = banded_inverse(workload, bands=bands, participation=schema, family="fractional")
@@ -196,7 +197,7 @@ def test_all_bands_reach_the_optimal_toeplitz_strategy():
         ["rms", "max", "last"],
     ),
 )
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_loss_is_that_of_the_strategy_and_hard_to_improve(schema, kind, beta):
     workload = workloads.momentum(47, beta)
     found = banded_inverse(workload, bands=4, participation=schema, loss=kind)

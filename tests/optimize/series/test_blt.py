@@ -57,6 +57,7 @@ PEERS = [
 
 
 @pytest.mark.parametrize(("n", "buffers", "best"), every_other(SINGLE_MAX))
+@pytest.mark.few(2)
 def test_single_participation(n, buffers, best):
     found = blt(workloads.prefix_sum(n), buffers=buffers)
     assert found.loss == pytest.approx(best, rel=2e-6)
@@ -236,7 +237,7 @@ def test_small_perturbations_are_no_better(n, schema, buffers, kind):
     ("schema", "n", "kind"),
     each_pair([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
 )
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
     strategy = found.strategy
@@ -253,6 +254,7 @@ def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     assert found.loss <= identity * (1 + 1e-7)
 
 
+@pytest.mark.slow
 def test_buffers_that_do_not_help_are_left_out():
     assert len(blt(workloads.prefix_sum(10**6), buffers=3).strategy.scale) == 3
     assert len(blt(workloads.prefix_sum(12), buffers=30).strategy.scale) < 6
@@ -320,6 +322,7 @@ def test_what_cannot_be_designed_for_is_refused():
         blt(workloads.prefix_sum(3), buffers=2, loss=[1.0, -1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_prefix_sums_by_another_name():
     expected = blt(workloads.prefix_sum(30), buffers=2).loss
     assert blt(workloads.momentum(30, 0.0), buffers=2).loss == pytest.approx(expected, rel=1e-9)
@@ -352,7 +355,7 @@ OTHERS = {
         ],
     ),
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_other_toeplitz_workloads(name, kind, schema):
     """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
     from scipy.optimize import minimize

@@ -82,6 +82,7 @@ def check_against_mpmath(objective, gaps, pattern, kind, poles=(1,), *, rel=1e-1
 @in_turn("kind", ["max", "rms"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("gaps", HARD)
+@pytest.mark.few(10)
 def test_prefix_sums_where_floats_are_hard(gaps, pattern, kind):
     check_against_mpmath(BLTObjective(*pattern, kind), gaps, pattern, kind)
 
@@ -90,6 +91,7 @@ def test_prefix_sums_where_floats_are_hard(gaps, pattern, kind):
 @in_turn("pattern", [PATTERNS[0], PATTERNS[2]])
 @pytest.mark.parametrize("gaps", [HARD[i] for i in (0, 2, 3, 5)])
 @pytest.mark.parametrize("momentum", [0.9, 0.5])
+@pytest.mark.few(4)
 def test_momentum_where_floats_are_hard(gaps, pattern, kind, momentum):
     decay = 0.0 if momentum == 0.9 else 1e-9
     workload = workloads.momentum(pattern[0], momentum, weight_decay=decay)

@@ -57,6 +57,7 @@ def test_what_is_found_is_near_the_best_toeplitz_strategy(n, period, over):
     assert found.loss < loss(workload, plain, Single()) * (1.0 if period <= n else 1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_several_participations_and_other_sums():
     schema = MinSep(20)
     workload = workloads.restart_differences(workloads.momentum(61, 0.5), period=8)

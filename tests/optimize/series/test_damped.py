@@ -29,6 +29,7 @@ def damping_of(strategy):
 @pytest.mark.parametrize(
     ("beta", "n", "schema", "kind"), each_once([0.0, 0.9], CASES, ["rms", "max", "last", "weights"])
 )
+@pytest.mark.few(3)
 def test_no_damping_does_better(n, schema, kind, beta):
     workload = workloads.momentum(n, beta)
     weights = np.arange(1.0, n + 1) if kind == "weights" else kind
@@ -50,6 +51,7 @@ def test_decaying_sums_are_best_damped_alike(eta):  # paper 000, Theorem 2.1
     assert damping_of(found.strategy) == pytest.approx(eta, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_it_beats_the_square_root_where_units_come_back():
     # 9.50151 is the best BLT with two buffers (GOLDEN, section 2); one number does nearly as well
     workload, schema = workloads.prefix_sum(2000), MinSep(400, 5)
@@ -93,6 +95,7 @@ def test_a_given_number_of_restarts():
         assert (strategy.base.n if isinstance(strategy, Restarted) else strategy.n) == block
 
 
+@pytest.mark.slow
 def test_full_batch_ends_at_the_identity():
     found = optimize.damped(workloads.prefix_sum(64), participation=FullBatch(), restarts="choose")
     assert np.allclose(found.strategy.to_dense(), np.eye(64), atol=1e-6)

@@ -155,6 +155,7 @@ class TestBound:
 
     @pytest.mark.parametrize("way", ["gram", "powers"])
     @pytest.mark.parametrize("seed", every_other(range(6)))
+    @pytest.mark.few(4)
     def test_no_strategy_beats_it(self, way, seed, monkeypatch):
         if way == "powers":
             monkeypatch.setattr(bounds, "WORK", 0)

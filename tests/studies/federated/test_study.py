@@ -72,6 +72,7 @@ def test_arms_share_all_but_the_correlation_of_the_noise(found):
     assert {len(arm["tuning"]) for arm in record["arms"]} == {1}
 
 
+@pytest.mark.slow
 def test_delta_is_below_one_in_the_number_of_clients(found):
     record, out, _ = found
     clients = record["task"]["clients"]

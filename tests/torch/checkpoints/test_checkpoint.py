@@ -108,6 +108,7 @@ def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.slow
 def test_the_noise_state_of_every_strategy_is_kept(strategy, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     mech = Mechanism(STRATEGIES[strategy], FixedOrder(40, 8, steps=15), 0.5)
@@ -183,6 +184,7 @@ def with_other_digits(mech):
     return Mechanism(strategy, mech.sampling, mech.noise_std, mech.clip_norm)
 
 
+@pytest.mark.slow
 def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path, other_process):
     path, optimizer = tmp_path / "run.ckpt", lambda parameters: CorrectedAdam(parameters, lr=0.01)
     whole = start(optimizer=optimizer)
@@ -202,6 +204,7 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
     assert read_mechanism(path) == whole.mechanism
 
 
+@pytest.mark.slow
 def test_a_refused_checkpoint_leaves_a_plan_with_other_digits_as_it_was(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
@@ -231,6 +234,7 @@ def test_only_the_owner_can_read_a_checkpoint(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_unwrapped_models_resume_wrapped_ones(tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     whole = start()
@@ -288,6 +292,7 @@ def fresh_and_unharmed(path, error, message, **options):
     assert torch.equal(train(run), train(start(**options)))
 
 
+@pytest.mark.slow
 def test_a_missing_file(tmp_path):
     fresh_and_unharmed(tmp_path / "none.ckpt", CheckpointError, "cannot be read: No such file")
 
@@ -483,7 +488,7 @@ def elsewhere(monkeypatch, **change):
 
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("name", ["cpu_capability", "threads", "torch", "machine", "device"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, other_process, monkeypatch):
     path = tmp_path / "run.ckpt"
     run = start()
@@ -532,6 +537,7 @@ def test_what_is_repeated_elsewhere_is_compared(tmp_path, other_process, monkeyp
     assert torch.equal(weights(rounding.model), before)
 
 
+@pytest.mark.slow
 def test_a_journal_that_may_lack_releases_binds_a_run_to_its_machine(tmp_path, other_process, monkeypatch):
     path = saved(tmp_path, engine={"journal_sync_every": 2})
     other_process()
@@ -539,6 +545,7 @@ def test_a_journal_that_may_lack_releases_binds_a_run_to_its_machine(tmp_path, o
     fresh_and_unharmed(path, ReplayError, r"threads=64 was .*journal_sync_every=2.*set_num_threads")
 
 
+@pytest.mark.slow
 def test_another_version_of_the_library_is_refused(tmp_path, other_process, monkeypatch):
     path = saved(tmp_path)
     other_process()

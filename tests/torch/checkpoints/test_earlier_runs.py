@@ -165,7 +165,7 @@ def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
 
 
 @pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
     def plain(parameters):
         return rule(parameters, lr=0.01)
@@ -256,6 +256,7 @@ def test_states_without_statistics_are_taken_as_they_are(mech):
 
 
 @pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.few(2)
 def test_a_stamp_that_was_taken_off_does_not_reset_the_count(mech, inner):
     first = start(mech=mech, keys=False, optimizer=adam)
     train(first, 8)

@@ -56,6 +56,7 @@ def test_schedulers_with_counters_are_kept(path):
 
 
 @pytest.mark.parametrize("rate", [np.float64(0.1), np.float32(0.1)])
+@pytest.mark.slow
 def test_numpy_numbers_stay_what_they_are(rate, path, other_process):
     def optimizer(parameters):
         return torch.optim.Adam(parameters, lr=rate)
@@ -108,6 +109,7 @@ def test_the_first_format_is_known_by_name(path):
 # Without keys.
 
 
+@pytest.mark.slow
 def test_a_sealed_checkpoint_holds_no_secret_and_resumes_with_the_keys(path, other_process):
     mech = mechanism("cyclic")
     whole = start(mech=mech, model=network(dropout=0.3))
@@ -210,6 +212,7 @@ def test_a_refused_release_is_nowhere_to_be_read(path, other_process):
         resumed.optimizer.step()
 
 
+@pytest.mark.slow
 def test_checkpoints_in_other_folders_find_the_journal(tmp_path, other_process):
     run = start()
     for number in (1, 2):
@@ -227,6 +230,7 @@ def test_checkpoints_in_other_folders_find_the_journal(tmp_path, other_process):
     assert read_journal(the_journal(tmp_path / "2")).end == 15
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_what_the_journal_knows(tmp_path, other_process):
     run = start()
     train(run, 2)
@@ -258,7 +262,7 @@ def test_a_run_under_keys_of_its_own_counts_what_its_journal_knows_from_the_star
 
 
 @pytest.mark.parametrize("at", every_other([0, 2, 5, 12, 15]))
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_a_loop_over_all_epochs_ends_cleanly_after_resuming(at, tmp_path, other_process, caplog):
     run = start()  # three passes of five steps
     train(run, at)
@@ -284,6 +288,7 @@ def test_a_loop_over_all_epochs_ends_cleanly_after_resuming(at, tmp_path, other_
         iter(resumed.loader)
 
 
+@pytest.mark.slow
 def test_the_loop_that_docs_show_goes_on_to_the_end(tmp_path, other_process):
     run = start()
     train(run, 7)

@@ -85,6 +85,7 @@ def same(a, b):
 @pytest.mark.parametrize(
     ("sampling", "name"), each_once([None, CyclicPoisson(20, 3, 2, 14)], ["one", "two", "lasting"])
 )
+@pytest.mark.few(1)
 def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     expected = passes(loader_of(sampling))
     assert same(passes(loader_of(sampling, workers=WORKERS[name])), expected)

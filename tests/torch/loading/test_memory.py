@@ -14,6 +14,7 @@ def manage(run, size=3):
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.slow
 def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
     run, whole = start(mode), start(mode)
     before = weights(run.model)

@@ -120,6 +120,7 @@ def test_a_direction_to_descend_along():
 @pytest.mark.parametrize(
     "how", [LocalSteps(1, 0.1), LocalSteps(3, 0.3), LocalSteps(4, 0.2, 3), LocalSteps(2, 0.2, 1)]
 )
+@pytest.mark.few(5)
 def test_vectorised_over_padded_units_equals_one_after_the_other(combine, how):
     model, (x, y) = network().double(), data(32).tensors
     rows = [np.flatnonzero(unit == OWNERS) for unit in range(len(SIZES))]
@@ -202,6 +203,7 @@ def test_several_local_steps_through_the_engine_equal_a_loop_by_hand():
     torch.testing.assert_close(weights(model), weights(mine), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_shared_examples_are_items_of_their_own():
     owners = [(int(u), 0) if i % 5 == 0 else (int(u),) for i, u in enumerate(OWNERS)]
     wanted = fit(run_of(owners=owners, combine="mean"), None)
@@ -287,7 +289,7 @@ def test_shared_weights_take_the_same_steps_and_stay_in_the_model(whole):
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("vectorize", [True, False])
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_shared_weights_in_the_engine(whole, vectorize):
     model, copy = Shared(whole), Shared(whole).double()  # Opacus has no gradients for tied parameters
     engine, _, optimizer, loader, _ = run_of(model=model, combine="mean", std=1e-12)
@@ -445,6 +447,7 @@ def test_what_is_not_the_delivered_batch_is_refused():
 
 
 @pytest.mark.parametrize("where", ["target", "eval", "no_grad"])
+@pytest.mark.few(1)
 def test_another_order_is_refused_wherever_it_comes_from(where):
     engine, model, optimizer, loader, _ = run_of()
     local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
@@ -533,6 +536,7 @@ def test_a_resumed_run_keeps_to_its_contributions(first, second, tmp_path, monke
     assert torch.equal(weights(whole[1]), weights(resumed[1]))
 
 
+@pytest.mark.slow
 def test_contributions_of_ones_own_have_a_name_to_keep_to(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "_MADE", {})
     path = tmp_path / "run.ckpt"

@@ -43,6 +43,7 @@ def test_two_runs_in_lockstep_draw_by_keys_and_give_the_script_its_own_back(orde
     assert [run.engine.releases for run in runs] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_run_beside_another_draws_what_it_draws_alone():
     keys = {"noise_key": bytes([5]) * 32, "sampling_key": bytes([6]) * 32}
     alone, beside, other = made(engine=keys), made(engine=keys), made()

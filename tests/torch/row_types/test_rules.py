@@ -98,6 +98,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
+@pytest.mark.few(11)
 def test_rows_stay_apart(name):
     assert label(APART[name], X) == RowAxis(0)
 
@@ -155,7 +156,7 @@ MIXING = {
 
 
 @pytest.mark.parametrize("name", MIXING)
-@pytest.mark.few(27)
+@pytest.mark.few(10)
 def test_rows_that_meet_are_told(name):
     assert isinstance(label(MIXING[name], X), Mixed)
 
@@ -250,6 +251,7 @@ LOSSES = {
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.few(10)
 def test_losses(name):
     loss, apart = LOSSES[name]
     assert isinstance(label(loss, X, (), integers=(1,)), Total) is apart
@@ -275,7 +277,7 @@ def test_sizes_that_agree_by_chance_change_nothing():
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.few(24)
+@pytest.mark.few(10)
 def test_what_is_called_apart_does_not_move_with_other_rows(seed):
     """Chains of random operations: whoever claims rows is held to it by changing the others."""
     draw = torch.Generator().manual_seed(seed)

@@ -20,6 +20,7 @@ def again(run, **given):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 def test_a_cell_that_ran_twice_before_training_begins_anew(mode):
     first = start(mode)
     batch = next(iter(first.loader))

@@ -45,6 +45,7 @@ def test_a_release_is_a_sum_of_integers_and_a_row_of_integers():
     assert 0 < np.linalg.norm(total) <= 8 * 2**BITS
 
 
+@pytest.mark.slow
 def test_with_little_noise_it_trains_as_float_sums_do():
     floats = mechanism(noise_std=1e-9)
     models = [
@@ -55,6 +56,7 @@ def test_with_little_noise_it_trains_as_float_sums_do():
 
 
 @pytest.mark.parametrize("mode", ["rows", "vmap_loss"])
+@pytest.mark.slow
 def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
     """A row whose gradient is not finite counts as zero, which is what zero-out adjacency makes of it."""
     sums = []
@@ -74,6 +76,7 @@ def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
 
 
 @pytest.mark.parametrize("mode", ["rows", "vmap_loss"])
+@pytest.mark.slow
 def test_sums_of_rows_are_integers_however_many_are_taken_at_once(mode):
     """The rows' own gradients are float32, whose last bits may go with the number of rows in a kernel."""
     found = []
@@ -100,6 +103,7 @@ def test_sums_that_are_not_integers_are_refused_on_a_grid():
         break
 
 
+@pytest.mark.slow
 def test_micro_batches_and_threads_leave_no_trace():
     found = []
     before = torch.get_num_threads()
@@ -221,6 +225,7 @@ def test_a_budget_counts_the_bytes_that_are_used(strategy, budget, asked):
     assert (stream.grid is not None) == engine.arithmetic.exact
 
 
+@pytest.mark.slow
 def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
     def made(budget):
         return plan(

@@ -76,7 +76,7 @@ def agree(run, expected, steps):
 
 
 @pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_a_run_over_units_is_the_one_by_hand(name, combine):
     ids = np.arange(EXAMPLES) ** 3 % 29 % 9
     count = len(set(ids.tolist()))
@@ -90,7 +90,7 @@ def test_a_run_over_units_is_the_one_by_hand(name, combine):
 
 
 @pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_run_with_several_owners_is_the_one_by_hand(name, combine):
     generator = np.random.default_rng(3)
     owners = [set(generator.choice(6, size=generator.integers(1, 3), replace=False)) for _ in range(EXAMPLES)]
@@ -118,6 +118,7 @@ def test_a_run_with_several_owners_is_the_one_by_hand(name, combine):
 
 
 @pytest.mark.parametrize("owners", ["one", "several"])
+@pytest.mark.slow
 def test_a_run_with_max_examples_is_the_one_by_hand(owners):
     # what is kept is read off the delivered batch; all else is written out
     users = (np.arange(EXAMPLES) ** 2 % 7 % 5).tolist()
@@ -172,6 +173,7 @@ def test_extreme_units(mode, ids):
     agree(unit_run(mode, ids=labels, sampling=sampling), expected, 5)
 
 
+@pytest.mark.slow
 def test_units_of_one_example_train_as_examples_do():
     examples = start(mech=unit_mechanism(FixedOrder(EXAMPLES, 7, steps=9), unit="example", noise_std=0.5))
     units = start(
@@ -234,7 +236,7 @@ def pulled(ids, x, *, sampling, steps=3, clip_norm=1.0, noise_std=0.5):
 
 
 @pytest.mark.parametrize(("name", "owners"), each_once(SCHEMES, ["one", "several"]))
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_zeroing_a_unit_moves_no_release_by_more_than_the_clip_norm(name, owners):
     # the same noise and the same batches: the difference of two releases is what the unit adds
     ids = [0] * 12 + [1] * 4 + [2, 3, 4, 5]

@@ -145,6 +145,7 @@ MIXING = {
 @pytest.mark.parametrize(
     "how", [lambda loss: loss.backward(), torch.autograd.backward], ids=["method", "function"]
 )
+@pytest.mark.few(5)
 def test_a_loss_that_mixes_rows_is_refused_and_the_batch_can_be_done_again(name, how):
     run = start(mech=mechanism(steps=5), keys=False)
     x, y = next(iter(run.loader))
@@ -302,6 +303,7 @@ def test_secret_rows_are_compared_about_once_in_128_steps():
 
 
 @pytest.mark.parametrize("mode", ["auto", "rows", "hooks", "functorch", "vmap", "vmap_loss", "ghost"])
+@pytest.mark.few(3)
 def test_the_module_clears_gradients_as_trainers_do(mode):
     run = start(mode, mech=mechanism(steps=5), keys=False)
     for x, y in run.loader:

@@ -78,7 +78,7 @@ def inputs(*shape, seed=1):
     ("kind", "scale", "reduction"),
     each_pair(["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"], [0.01, 1.0, 100.0], ["mean", "sum"]),
 )
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction):
     outputs = {"mse": 1, "bce": 1}.get(kind, 3)
     x, y = inputs(4) * scale, inputs(outputs, seed=2)
@@ -178,6 +178,7 @@ def test_a_criterion_that_fails_keeps_its_reduction():
         lambda loss, _: loss + "1",
     ],
 )
+@pytest.mark.few(7)
 def test_what_would_not_be_clipped_is_refused_in_arithmetic(change):
     def loss(criterion, module, x, y):
         return change(criterion(module(x), y), module._module)
@@ -308,6 +309,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize(("use", "clip"), each_once(MEASURED, [0.01, 1.0, 100.0]))
+@pytest.mark.few(6)
 def test_what_runs_through_layers_is_measured(use, clip):
     x, y = inputs(3), inputs(1, seed=2)
 
@@ -376,7 +378,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
 @pytest.mark.parametrize("kind", REFUSED)
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 def test_what_is_not_on_the_list_is_refused_before_anything_changes(kind):
     make, match = REFUSED[kind]
     model = make()

@@ -169,6 +169,7 @@ def layers():
     ids=["forward", "forward pre", "backward", "backward pre", "other layer"],
 )
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.few(2)
 def test_hooks_on_layers_are_measured(meddle):
     assert moved(layers, small(6), labels(), meddle=meddle) <= 1
 
@@ -244,6 +245,7 @@ def linears():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.slow
 def test_an_embedding_tied_to_a_linear_layer(scale):
     order = torch.Generator().manual_seed(3)
     tokens = torch.randint(0, 50, (ROWS, 5), generator=order)
@@ -287,6 +289,7 @@ class Dropped(nn.Module):
 
 
 @pytest.mark.parametrize("draws", range(4))
+@pytest.mark.few(2)
 def test_layers_that_are_drawn_and_attributes_that_change(draws):
     def meddle(model):
         model.warmth = 0.05

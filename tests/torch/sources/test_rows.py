@@ -49,6 +49,7 @@ class Checkpointed(nn.Sequential):
 
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_reentrant_checkpointing_at_the_inputs_loses_no_gradient(mode):
     def summed(model):
         run = start(mode, mech=silent(), model=model, keys=False, shuffle=False)
@@ -364,6 +365,7 @@ def test_only_the_criterion_gives_gradients_in_vmap_loss(spoil):
             run.criterion(output, y[:3])
 
 
+@pytest.mark.slow
 def test_class_weights_do_not_mix_in_vmap_loss():
     x, y = data(8)[:]
     sums = []

@@ -170,7 +170,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.few(9)
+@pytest.mark.few(4)
 def test_a_loss_that_other_rows_reach_by_another_way_is_refused(way):
     run = start(mech=mechanism(steps=5), keys=False)
     batch = next(iter(run.loader))
@@ -228,6 +228,7 @@ def test_values_that_went_through_numpy_are_not_taken_for_rows_of_a_later_batch(
 
 
 @pytest.mark.parametrize("given", [lambda x: x.sum(), lambda x: x.flip(0)[:, :2]])
+@pytest.mark.slow
 def test_a_criterion_by_rows_is_given_rows_alone(given):
     class Weighted(nn.Module):
         reduction = "mean"
@@ -260,6 +261,7 @@ def test_a_criterion_by_rows_is_given_rows_alone(given):
     ],
 )
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
+@pytest.mark.few(4)
 def test_what_is_made_of_a_batch_after_its_step_is_followed_too(mode, keep):
     run = start(mode, mech=mechanism(batch_size=8, steps=5), keys=False)
     batches = iter(run.loader)
@@ -292,6 +294,7 @@ def test_nothing_is_watched_once_the_loop_is_over():
     assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_dropped_in_its_loop_costs_the_next_one_nothing():
     def dropped():
         run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
@@ -331,6 +334,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
+@pytest.mark.few(2)
 def test_a_number_of_values_that_the_data_decide_is_not_asked_before_backward(name):
     run = start(mech=mechanism(steps=5), keys=False)
     x, y = next(iter(run.loader))
@@ -348,6 +352,7 @@ def test_a_number_of_values_that_the_data_decide_is_not_asked_before_backward(na
     assert run.engine.releases == 5
 
 
+@pytest.mark.slow
 def test_a_loss_row_by_row_is_no_other_than_that_of_the_batch():
     losses = {
         "at once": lambda out, y: F.cross_entropy(out, y),
@@ -388,6 +393,7 @@ def test_numbers_of_the_batch_are_integers_where_they_were():
         lambda bank, out: [bank, bank[1:].copy_(out.sum(0)[None])][0],
     ],
 )
+@pytest.mark.few(4)
 def test_a_bank_that_is_kept_from_batch_to_batch_is_refused(keep, size):
     run, bank = start(mech=mechanism(batch_size=size, steps=5), keys=False), torch.zeros(2)
     batches = iter(run.loader)
@@ -503,7 +509,7 @@ EACH_BY_ITSELF = {
 
 
 @pytest.mark.parametrize("name", EACH_BY_ITSELF)
-@pytest.mark.few(7)
+@pytest.mark.few(2)
 def test_a_loss_of_each_row_by_itself_goes_through(name):
     run, loss = start(mech=mechanism(batch_size=8, steps=2)), EACH_BY_ITSELF[name]
     x, y = next(iter(run.loader))

@@ -49,6 +49,7 @@ def remove(model):
     ],
 )
 @pytest.mark.parametrize(("mode", "when"), [("rows", 0), ("rows", 1), ("ghost", 1)])
+@pytest.mark.few(5)
 def test_what_was_not_there_at_make_private_is_refused_before_a_release(change, named, mode, when):
     run = start(mode, model=Growing(), shuffle=False)
     with pytest.raises(MismatchError, match=rf"{named}.*Nothing was released"):

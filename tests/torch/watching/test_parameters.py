@@ -38,6 +38,7 @@ def to_minus_zero(run):
     ("mode", "copied", "change"),
     each_pair(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
 )
+@pytest.mark.few(5)
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     model = network()
