@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from anechoic.participation import (
+    Cyclic,
+    FullBatch,
+    MinSep,
+    OncePerEpoch,
+    Participation,
+    Patterns,
+    Single,
+    accounts_of,
+)
 from tests.marks import in_turn
 
 
@@ -183,16 +192,16 @@ def test_a_schema_without_a_known_cycle_says_so(schema):
 
 
 @in_turn("schema", [*SCHEMAS, *LISTED, Bare(MinSep(2))])
-def test_whoever_watches_sees_the_first_batch_that_breaks_it(schema):
+def test_accounts_see_the_first_batch_that_breaks_it(schema):
     """Against `allows` of all that a unit did so far."""
     rng, n, units = np.random.default_rng(0), 6, 4
     for chance in (0.1, 0.2, 0.3, 0.8) * 6:
-        watch, seen = schema.watch(n, units), [[] for _ in range(units)]
+        accounts, seen = accounts_of(schema, units, n), [[] for _ in range(units)]
         for t in range(n):
             batch = np.flatnonzero(rng.random(units) < chance)
             for unit in batch:
                 seen[unit].append(t)
-            held = watch.keeps(t, batch)
+            held = accounts.admit(t, batch).all()
             assert held == all(schema.allows(seen[unit], n) for unit in batch), (t, seen)
             if not held:
                 break

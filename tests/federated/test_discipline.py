@@ -5,9 +5,9 @@ import pytest
 
 from anechoic import federated
 from anechoic.errors import GuaranteeError
-from anechoic.federated.discipline import NEVER
 from anechoic.federated.ledger import ParticipationLedger as Ledger
 from anechoic.participation import Cyclic, MinSep
+from anechoic.participation.accounts import NEVER
 
 KEY = bytes(32)
 DISCIPLINES = [
@@ -42,7 +42,7 @@ def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(disc
         first = ledger.charge(everybody.only(taken), step)
         assert len(first) == taken.sum()
         assert ledger.allowed(everybody, step)[taken].all()  # the same step may be asked for again
-        assert ledger.charge(everybody.only(taken), step) == []  # and is one step
+        assert ledger.charge(everybody.only(taken), step) == {}  # and is one step
         for client in np.flatnonzero(taken):
             steps[client].append(step)
     summary = ledger.summary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,7 +13,6 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.optimizers import Memory
 from anechoic.keys import checked_key, new_key
 from anechoic.runs import openings
@@ -98,10 +97,10 @@ class RunState(Protocol):
     def noise(self) -> NoiseMemory | None:
         """The memory of the noise that was saved last, at or before the step of `load`."""
 
-    def entries(self) -> Iterable[ClientEntry]:
-        """The ledger."""
+    def entries(self) -> Mapping[bytes, bytes]:
+        """The ledger, by digest of the client."""
 
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
+    def charge(self, entries: Mapping[bytes, bytes]) -> None:
         """Write entries of the ledger in the place of those before."""
 
     def save(self, standing: RunStanding) -> None:
@@ -139,10 +138,10 @@ class RunInMemory:
     def noise(self) -> NoiseMemory | None:
         return None
 
-    def entries(self) -> Iterable[ClientEntry]:
-        return ()
+    def entries(self) -> Mapping[bytes, bytes]:
+        return {}
 
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
+    def charge(self, entries: Mapping[bytes, bytes]) -> None:
         """The ledger is its own memory."""
 
     def save(self, standing: RunStanding) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.runs.row_sum import RowSum
@@ -29,7 +27,6 @@ from anechoic.runs.state_file import StateFile, digest_of_parts
 
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
-_ENTRY = struct.Struct("<QQQ")
 
 
 class RunStore(StateFile):
@@ -108,10 +105,7 @@ class RunStore(StateFile):
                 f" {self.NEW_RUN}"
             )
         self._sealed = dict(rows)
-        self._entries = [
-            ClientEntry(client, *_ENTRY.unpack(self.seal.open(b"client" + client, sealed)))
-            for client, sealed in rows
-        ]
+        self._entries = {client: self.seal.open(b"client" + client, sealed) for client, sealed in rows}
         self._head = self._read_head()
         self._files = {} if self._head is None else self._head["files"]
 
@@ -169,14 +163,13 @@ class RunStore(StateFile):
         step, rows = int(arrays["step"]), arrays["rows"]
         return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
 
-    def entries(self) -> Iterable[ClientEntry]:
+    def entries(self) -> Mapping[bytes, bytes]:
         return self._entries
 
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
+    def charge(self, entries: Mapping[bytes, bytes]) -> None:
         rows = []
-        for entry in entries:
-            client = entry.digest
-            sealed = self.seal.close(b"client" + client, _ENTRY.pack(entry.count, entry.last, entry.nearest))
+        for client, entry in entries.items():
+            sealed = self.seal.close(b"client" + client, entry)
             if client in self._sealed:
                 self._sum.remove((client, self._sealed[client]))
             self._sum.add((client, sealed))

@@ -14,7 +14,7 @@ from anechoic._validate import fraction, positive_int
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
-from anechoic.participation import Participation
+from anechoic.participation import Accounts, Participation
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.streaming.group import Group
@@ -49,8 +49,8 @@ class Estimator(Published):
         epsilon, delta: of all releases together. Not with `mechanism`.
         mechanism: a finished one, with `sampling=External(participation, 1, steps=n)`.
         horizon: number of steps n, after which nothing is released; None for 2**40 of them.
-        participation: which steps one unit may touch: Single, MinSep(separation, most) or FullBatch. None for
-            records that are units themselves.
+        participation: which steps one unit may touch: Single, MinSep(separation, most), OncePerEpoch, Cyclic
+            or FullBatch. None for records that are units themselves.
         per_step: records of one unit that count in one step, the first ones; with `participation`.
         over: Running() (default), SlidingWindow(width) or Decayed(factor).
         weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
@@ -127,6 +127,8 @@ class Estimator(Published):
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
         self.by_unit = participation is not None
+        if participation is not None:
+            Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.mechanism = mechanism_of(
             mechanism,
             participation,
@@ -165,7 +167,7 @@ class Estimator(Published):
         self.owner = OwnProcess("stream")
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
-        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.accounts)
+        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
         self._intake = Intake(self.shared, ledger if self.by_unit else None)
         self._standing = Standing.first(self.dimension)
         self._begin = Past(self._publisher, self.shared.fresh())
@@ -318,9 +320,7 @@ class Estimator(Published):
 
     def _add(self, addition: Addition, batch_id: str | None) -> None:
         step = self._standing.step
-        sums, remarks, changed = self._intake.sums(addition, step)
-        if changed:
-            self._state.accounts.keep(changed)
+        sums, remarks = self._intake.sums(addition, step)
         if batch_id is not None:
             self._state.mark(batch_id, step)
         self._standing.open = self._standing.open + sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.keys import checked_key, new_key
 from anechoic.runs import openings
 from anechoic.runs.openings import Opening
-from anechoic.streaming.ledger import Accounts, MemoryAccounts
+from anechoic.streaming.ledger import Table
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class State(Protocol):
     Attributes:
         key: of the stream.
         openings: from which step on which salt holds.
-        accounts: of units.
+        units: accounts of them.
         kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
             release before, whose row of noise is used again if the transaction is undone.
     """
 
     key: bytes
     openings: list[Opening]
-    accounts: Accounts
+    units: Table
     kept: int
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -83,13 +83,23 @@ class State(Protocol):
         """Give everything back."""
 
 
+class _Units(dict[bytes, bytes]):
+    """Accounts of a stream without a state file."""
+
+    def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        return self
+
+    def write(self, changed: Mapping[bytes, bytes]) -> None:
+        self.update(changed)
+
+
 class InMemory:
     """State that ends with the process: nothing is copied, and nothing survives."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
         self.openings = [(0, openings.new_salt())]  # two streams with one key share no noise
-        self.accounts: Accounts = MemoryAccounts()
+        self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0
         self._seen: dict[str, int] = {}

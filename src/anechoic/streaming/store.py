@@ -18,7 +18,7 @@ from typing import Any
 from anechoic.errors import CheckpointError
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile, digest_of_parts
-from anechoic.streaming.ledger import Accounts
+from anechoic.streaming.ledger import Table
 from anechoic.streaming.members import Members
 from anechoic.streaming.state import Snapshot
 
@@ -71,7 +71,7 @@ class Store(StateFile):
     ) -> None:
         self._saved = ""
         super().__init__(path, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
-        self.accounts: Accounts = self._members
+        self.units: Table = self._members.units
         self.kept = self.made
 
     # -- opening -------------------------------------------------------------------------------
