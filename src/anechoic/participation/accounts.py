@@ -32,7 +32,7 @@ def first_step(participation: Participation, step: Integers, last: Integers, cou
 
     Args:
         participation: what they are held to; a schema registers its rule here, if these numbers decide.
-        step: later than `last`; it may be changed in place.
+        step: not before `last`; it may be changed in place.
         last: latest step in which a unit took part, >= 0.
         count: steps in which it took part, >= 1.
 
@@ -102,8 +102,7 @@ class Accounts:
     def first(self, step: int | Integers, rows: Integers) -> Integers:
         """The first step from `step` on at which each of the units may; `NEVER` or more for none."""
         last, count = self.last[rows], self.count[rows]
-        after = last + 1
-        found = first_step(self.participation, np.maximum(after, step, out=after), last, count)
+        found = first_step(self.participation, np.maximum(step, last), last, count)
         np.copyto(found, step, where=(count == 0) | (last == step))
         return found
 
