@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from anechoic._validate import flag
-from anechoic.federated.state import RunInMemory, RunState
+from anechoic.federated.state import RunInMemory
 from anechoic.federated.store import RunStore
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
@@ -20,7 +20,7 @@ def opened(
     key: bytes | None,
     counter: str | os.PathLike[str] | None,
     adopt: bool,
-) -> RunState:
+) -> RunInMemory | RunStore:
     """The state of a run, in memory where no path is given.
 
     Raises:

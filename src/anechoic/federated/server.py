@@ -23,7 +23,7 @@ from anechoic.federated.opening import Key, opened
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
-from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
+from anechoic.federated.state import RunStanding, RunTally
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
@@ -139,9 +139,7 @@ class Server:
 
     def _remember(self) -> None:
         """The noise as it was: from the last snapshot of its memory, and the rows since then once more."""
-        saved = self._state.noise()
-        if saved is not None:
-            self._noise.restore(saved.step, saved.dtype, saved.shape, saved.data)
+        self._state.remember(self._noise)
         self._snapshot = self._noise.state.step
         while self._noise.state.step < self.step:
             self._noise.next()
@@ -324,7 +322,7 @@ class Server:
         standing.step += 1
         standing.attempt = 0
         if standing.step - self._snapshot >= self._state.rows_between(self._noise.rows):
-            self._state.save_noise(NoiseMemory(*self._noise.saved()))
+            self._state.save_noise(self._noise)
             self._snapshot = standing.step
         self._state.save_model(standing)
         return update

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
 from anechoic.federated.optimizers import Memory
 from anechoic.keys import checked_key, new_key
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import openings
-from anechoic.runs.openings import Opening
 
 
 @dataclass
@@ -64,18 +64,10 @@ class RunStanding:
     tally: RunTally
 
 
-@dataclass(frozen=True)
-class NoiseMemory:
-    """Memory of the noise before row `step`, as `NoiseRows.saved` gives it."""
+class RunInMemory:
+    """State that ends with the process: nothing is copied, and nothing survives; `RunStore` writes files.
 
-    step: int
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class RunState(Protocol):
-    """What `Server` writes to. Everything inside `transaction` is kept together or not at all.
+    Everything inside `transaction` is kept together or not at all.
 
     Attributes:
         durable: whether it outlives the process.
@@ -83,22 +75,27 @@ class RunState(Protocol):
         openings: from which row of noise on which salt holds.
     """
 
-    durable: bool
-    key: bytes
-    salt: bytes
-    openings: list[Opening]
+    durable = False
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.key = new_key() if key is None else checked_key(key)
+        self.salt = openings.new_salt()
+        self.openings = [(0, openings.new_salt())]  # two servers with one key share no noise
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""
+        return nullcontext()
 
     def load(self) -> RunStanding | None:
         """What was saved last, or None."""
+        return None
 
-    def noise(self) -> NoiseMemory | None:
-        """The memory of the noise that was saved last, at or before the step of `load`."""
+    def remember(self, noise: NoiseRows) -> None:
+        """The memory of the noise as it was saved last, at or before the step of `load`."""
 
     def entries(self) -> Mapping[bytes, bytes]:
         """The ledger, by digest of the client."""
+        return {}
 
     def charge(self, entries: Mapping[bytes, bytes]) -> None:
         """Write entries of the ledger in the place of those before."""
@@ -109,52 +106,12 @@ class RunState(Protocol):
     def save_model(self, standing: RunStanding) -> None:
         """All but the ledger."""
 
-    def save_noise(self, noise: NoiseMemory) -> None:
+    def save_noise(self, noise: NoiseRows) -> None:
         """In the place of what was saved before; seen with the next `save`."""
 
     def rows_between(self, rows: int) -> float:
         """Releases between two snapshots of a memory of so many rows."""
-
-    def close(self) -> None:
-        """Give everything back."""
-
-
-class RunInMemory:
-    """State that ends with the process: nothing is copied, and nothing survives."""
-
-    durable = False
-
-    def __init__(self, key: bytes | None = None) -> None:
-        self.key = new_key() if key is None else checked_key(key)
-        self.salt = openings.new_salt()
-        self.openings = [(0, openings.new_salt())]  # two servers with one key share no noise
-
-    def transaction(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def load(self) -> RunStanding | None:
-        return None
-
-    def noise(self) -> NoiseMemory | None:
-        return None
-
-    def entries(self) -> Mapping[bytes, bytes]:
-        return {}
-
-    def charge(self, entries: Mapping[bytes, bytes]) -> None:
-        """The ledger is its own memory."""
-
-    def save(self, standing: RunStanding) -> None:
-        """The server is its own snapshot."""
-
-    def save_model(self, standing: RunStanding) -> None:
-        """See `save`."""
-
-    def save_noise(self, noise: NoiseMemory) -> None:
-        """See `save`."""
-
-    def rows_between(self, rows: int) -> float:
         return math.inf
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Give everything back."""

@@ -19,8 +19,9 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.federated.clients import ClientId
-from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
+from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile, digest_of_parts
@@ -30,7 +31,7 @@ _ROWS_BETWEEN = 16
 
 
 class RunStore(StateFile):
-    """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunState`.
+    """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunInMemory`.
 
     The directory holds models as released, in the clear. The noise of past rounds, the ids of the clients of
     the open round, and what clients that took part did, by keyed digests of them, are sealed. The key is in
@@ -156,12 +157,11 @@ class RunStore(StateFile):
             RunTally(**{**tally, "refused": Counter(tally["refused"])}),
         )
 
-    def noise(self) -> NoiseMemory | None:
-        if "noise" not in self._files:
-            return None
-        arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
-        step, rows = int(arrays["step"]), arrays["rows"]
-        return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
+    def remember(self, noise: NoiseRows) -> None:
+        if "noise" in self._files:
+            arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
+            rows = arrays["rows"]
+            noise.restore(int(arrays["step"]), rows.dtype.str, rows.shape, rows.tobytes())
 
     def entries(self) -> Mapping[bytes, bytes]:
         return self._entries
@@ -198,10 +198,10 @@ class RunStore(StateFile):
         self._write_model(standing)
         self.save(standing)
 
-    def save_noise(self, noise: NoiseMemory) -> None:
-        rows = np.frombuffer(noise.data, noise.dtype).reshape(noise.shape)
-        arrays = {"step": np.array(noise.step), "rows": rows}
-        self._files = {**self._files, "noise": self._vectors.write("noise", noise.step, arrays, self.seal)}
+    def save_noise(self, noise: NoiseRows) -> None:
+        step, dtype, shape, data = noise.saved()
+        arrays = {"step": np.array(step), "rows": np.frombuffer(data, dtype).reshape(shape)}
+        self._files = {**self._files, "noise": self._vectors.write("noise", step, arrays, self.seal)}
 
     def rows_between(self, rows: int) -> float:
         # a snapshot is `rows` vectors: so it costs a release no more than writing one; a restart makes the

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -169,13 +168,9 @@ class Estimator(Published):
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
         self._intake = Intake(self.shared, ledger if self.by_unit else None)
-        self._standing = Standing.first(self.dimension)
         self._begin = Past(self._publisher, self.shared.fresh())
-        saved = self._state.load()
-        if saved is not None:
-            self._standing = Standing.of(saved)
-            self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
-            self._learn_again()
+        self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
+        self._learn_again()
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -336,7 +331,9 @@ class Estimator(Published):
 
     def _learn_again(self) -> None:
         """What was learned from the releases of a state file, and the last of them."""
-        if not self.shared.adaptive and self.step:
+        if not self.step:
+            return
+        if not self.shared.adaptive:
             time, total = self._kept(self.step - 1)[0], self._standing.total
             self._last = self._publisher.release(self.shared, self.step - 1, time, total)
             return
@@ -348,7 +345,7 @@ class Estimator(Published):
         past.learn()
 
     def _save(self) -> None:
-        self._state.save(partial(self._standing.snapshot, self._noise))
+        self._state.save(self._standing, self._noise)
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from anechoic.streaming.state import InMemory, State
+from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None
+State = InMemory | Store
 
 
 def opened(

@@ -12,11 +12,11 @@ from anechoic.mechanism import Mechanism
 from anechoic.runs.own_process import OwnProcess
 from anechoic.streaming.bands import Factors
 from anechoic.streaming.mechanisms import FOR_EVER
+from anechoic.streaming.opening import State
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease
-from anechoic.streaming.state import State
 from anechoic.streaming.statistic import Integers, quantile
 
 #: Releases of an endless stream without a state file that can be read again.
