@@ -85,8 +85,9 @@ class ParticipationLedger:
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Who may take part in `step`."""
         clients.check_of(self)
-        turn = self.discipline.turn(step, clients.groups) == step
-        return self._accounts.may(step, clients.places) & turn
+        held = np.ones(len(clients), bool) & (self.discipline.turn(step, clients.groups) == step)
+        held[held] = self._accounts.may(step, clients.places[held])
+        return held
 
     def charged(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Who was asked in `step` already: another time costs nothing."""
