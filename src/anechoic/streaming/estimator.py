@@ -123,11 +123,11 @@ class Estimator(Published):
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
+        if participation is not None:
+            Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
         self.by_unit = participation is not None
-        if participation is not None:
-            Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.mechanism = mechanism_of(
             mechanism,
             participation,

@@ -27,7 +27,7 @@ from anechoic.streaming.standing import Standing
 
 #: What a state file says of its stream besides its identity, for those who read it without a key.
 LABELS, MECHANISM = "labels", "mechanism"
-#: Parts of what is saved that are bytes; the others are JSON.
+#: Parts of a snapshot that are bytes; the others are JSON.
 _BLOBS = ("open", "total", "noise")
 
 
