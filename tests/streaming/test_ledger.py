@@ -1,6 +1,7 @@
 """Ids of units: equal ones are one unit, others are not, and no id changes what becomes of another."""
 
 import enum
+import struct
 
 import numpy as np
 import pytest
@@ -177,3 +178,12 @@ def test_records_that_are_left_out_are_counted_by_reason():
     for step, reason in [(0, "beyond"), (1, "too few steps ago"), (2, None), (4, "as often as they may")]:
         _, refused = one.admit(one.digests([7, 7] if step == 0 else [7]), step)
         assert len(refused) == bool(reason) and all(reason in why for why in refused)
+
+
+def test_an_account_is_written_as_it_always_was():
+    """Steps, the last of them, and records that counted there: files of earlier versions are read."""
+    table = InMemory().units
+    one = Ledger(MinSep(2), 3, bytes(32), table)
+    for step in (1, 4):
+        one.admit(one.digests([7, 7]), step)
+    assert dict(table.fetch([one.digest(7)])) == {one.digest(7): struct.pack("<QQQ", 2, 4, 2)}

@@ -94,7 +94,7 @@ class Ledger:
         count by what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of
         such drop them, and which unit an id is must not depend on how it is handed over.
         """
-        plain = unit.item() if isinstance(unit, np.str_ | np.bytes_) else unit
+        plain = unit.item() if isinstance(unit, (np.str_, np.bytes_)) else unit
         if isinstance(plain, str) and type(plain).__eq__ is str.__eq__:
             plain = str.rstrip(plain, "\0") if str.endswith(plain, "\0") else plain
         elif isinstance(plain, bytes) and type(plain).__eq__ is bytes.__eq__:
