@@ -19,16 +19,17 @@ from anechoic.federated.discipline import Discipline
 from anechoic.federated.fitting import asked_per_round, check_fewest, check_fits
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import ParticipationLedger
-from anechoic.federated.opening import Key, opened
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
-from anechoic.federated.state import RunStanding, RunTally
+from anechoic.federated.state import RunInMemory, RunStanding, RunTally
+from anechoic.federated.store import RunStore
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
 from anechoic.runs.identity import checked_setting
+from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.units.ids import plain_id
 
@@ -115,8 +116,8 @@ class Server:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        secret = key() if callable(key) else key
-        self._state = opened(state, identity=self._identity(), key=secret, counter=counter, adopt=adopt)
+        of_run = {"identity": self._identity()}
+        self._state = opened(RunStore, RunInMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
         self._key = self._state.key
         self._folder = None if state is None else os.path.abspath(state)
         try:

@@ -15,20 +15,21 @@ from anechoic.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Accounts, Participation
 from anechoic.runs.identity import checked_setting
+from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
-from anechoic.streaming.opening import Key, opened
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
+from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
-from anechoic.streaming.store import LABELS, MECHANISM
+from anechoic.streaming.store import LABELS, MECHANISM, Store
 
 
 class Estimator(Published):
@@ -162,7 +163,8 @@ class Estimator(Published):
     ) -> None:
         identity = self._identity()
         shown = {LABELS: json.dumps(self.shared.labels), MECHANISM: self.mechanism.to_json()}
-        self._state = opened(state, identity, shown, key=key, counter=counter, adopt=adopt)
+        of_run = {"identity": identity, "shown": shown}
+        self._state = opened(Store, InMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
         self.owner = OwnProcess("stream")
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
