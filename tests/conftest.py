@@ -1,6 +1,33 @@
 """Settings that every test shares."""
 
+import gc
+from collections import defaultdict
+
+import pytest
 from hypothesis import settings
+
+from tests.marks import spread
 
 settings.register_profile("anechoic", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("anechoic")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """`few(k)`: k cases of a test run every time, those in between in `make test-all`."""
+    cases = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("few")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            cases[item.parent, item.originalname, mark.args[0]].append(item)
+    for (*_, count), found in cases.items():
+        kept = spread(len(found), count)
+        for place, item in enumerate(found):
+            if place not in kept:
+                item.add_marker("slow")
+
+
+def pytest_collection_finish():
+    """Imports and collection leave a million objects: let the collector pass them by, test after test."""
+    gc.collect()
+    gc.freeze()

@@ -23,6 +23,13 @@ def mostly_slow(names, *, quick):
     return [name if name in quick else slow(name)[0] for name in names]
 
 
+def spread(total, count):
+    """Places of `count` of `total` things, as far apart as they can be; the first and the last among them."""
+    if count >= total:
+        return set(range(total))
+    return {round(place * (total - 1) / max(count - 1, 1)) for place in range(count)}
+
+
 def every_other(values):
     """The first, third, … of `values` in every run, the others as by `slow`: sweeps of one formula."""
     values = list(values)

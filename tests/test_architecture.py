@@ -1,6 +1,7 @@
 """The plan of the house: what importing it loads, which room may import which, how long a file may be."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "anechoic"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 MAX_LINES = 450
 
 # Optional or slow: loaded by what needs them, when it needs them.
@@ -131,6 +133,7 @@ def test_every_room_has_a_storey():
     assert rooms <= STOREY.keys(), f"give {sorted(rooms - STOREY.keys())} a storey"
 
 
+@pytest.mark.slow
 def test_imports_point_down_and_stand_at_the_top():
     faults, _ = house()
     assert not faults, "\n".join(faults)
@@ -141,6 +144,34 @@ def test_no_circle():
     # a folder's __init__ imports what is in it, and what is in it may be imported through the folder
     found = circle({name: others - {name} for name, others in edges.items()})
     assert not found, f"modules import one another: {' -> '.join(found)}"
+
+
+def parts_of(edges):
+    """The same edges between the parts of a room, which are its folders and the modules beside them."""
+    found = {}
+    for name, others in edges.items():
+        for other in others:
+            part, below = (tuple(module.split(".")[1:3]) for module in (name, other))
+            if part[0] == below[0] and part != below and len(part) == len(below) == 2:
+                found.setdefault(".".join(part), set()).add(".".join(below))
+    return found
+
+
+def test_folders_of_a_room_are_storeys_too():
+    found = circle(parts_of(house()[1]))
+    assert not found, f"parts of a room import one another: {' -> '.join(found)}"
+
+
+def test_a_room_grows_by_a_decision():
+    """A room that needs more lines than its budget in CONTRIBUTING.md asks for them in the same commit."""
+    budgets = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", CONTRIBUTING.read_text("utf-8"), re.MULTILINE))
+    lines = {}
+    for path in FILES:
+        room = module_name(path).split(".")[1] if path.parent != PACKAGE else "root"
+        lines[room] = lines.get(room, 0) + len(path.read_text("utf-8").splitlines())
+    assert lines.keys() == budgets.keys()
+    for room, count in lines.items():
+        assert count <= int(budgets[room].replace(",", "")), f"{room} has {count} lines"
 
 
 def test_folders_only_pass_names_on():
@@ -164,6 +195,7 @@ def test_one_noun_one_file():
 NAMESAKES = {"LinearRegression", "SlidingWindow"}
 
 
+@pytest.mark.slow
 def test_no_two_classes_of_one_name():
     homes = {}
     for path in FILES:
@@ -175,6 +207,11 @@ def test_no_two_classes_of_one_name():
 
 
 # The checks above check something.
+
+
+def test_a_circle_of_folders_is_seen():
+    edges = {"anechoic.a.b.c": {"anechoic.a.d"}, "anechoic.a.d": {"anechoic.a.b.e"}, "anechoic.a.b.e": set()}
+    assert circle(edges) is None and circle(parts_of(edges)) == ["a.b", "a.d", "a.b"]
 
 
 def test_the_reader_sees_every_import():

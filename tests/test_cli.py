@@ -34,6 +34,7 @@ def run(capsys, *arguments):
     return code, shown.out, shown.err
 
 
+@pytest.mark.slow
 def test_plan_prints_the_table_and_the_reason(capsys):
     arguments = [
         "--examples",
@@ -53,6 +54,7 @@ def test_plan_prints_the_table_and_the_reason(capsys):
     assert "CyclicPoisson" in out
 
 
+@pytest.mark.slow
 def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsys, tmp_path):
     file = tmp_path / "mechanism.json"
     code, out, _ = run(capsys, *PLAN, "--json", file)
@@ -65,6 +67,7 @@ def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsy
     assert out.rstrip("\n") == mechanism.report()
 
 
+@pytest.mark.slow
 def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
     code, out, _ = run(
         capsys,
@@ -224,6 +227,7 @@ def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):
 
 
 @needs_torch
+@pytest.mark.slow
 def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     from anechoic.demo import late_flights as demo
 
@@ -257,6 +261,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
     assert code == 0 and "Fingerprint" in shown
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert cli.main([*PLAN, "--json", str(tmp_path / "m.json")]) == 0
     explained = f"{sys.executable} -m anechoic explain {tmp_path / 'm.json'}"
@@ -266,6 +271,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
     assert parser.STRATEGIES == STRATEGIES
     setting = ["plan", "--examples", "200", "--batch-size", "20", "--delta", "1e-5", "--no-random-sampling"]

@@ -13,6 +13,7 @@ def expected():
 
 
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["no-avx2"]))
+@pytest.mark.slow
 def test_releases_have_the_same_bits_on_another_processor(expected, name):
     features, variant = uses()["numpy"], VARIANTS[name]
     if variant.needs and variant.needs not in features:

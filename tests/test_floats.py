@@ -72,10 +72,12 @@ def found(check, folder):
     return [f"{path.relative_to(ROOT)}:{line}" for path in files for line in check(path.read_text())]
 
 
+@pytest.mark.slow
 def test_results_of_two_computations_are_compared_with_a_tolerance():
     assert found(equal_results, "tests") == [], "pytest.approx, or tests.floats.same_bits for what is stored"
 
 
+@pytest.mark.slow
 def test_no_loop_ends_when_two_floats_are_equal():
     assert found(loops_until_equal, "src") == [], "they never are where one is NaN: count, or compare with <"
 

@@ -1,5 +1,6 @@
 """No input hangs, takes gigabytes, or ends in an error that is not ours; `tests.fuzzing` has the calls."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -7,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from anechoic import accounting, lower_bounds, optimize
+from anechoic import accounting, lower_bounds, optimize, theory
 from anechoic.participation import Cyclic, Single
+from anechoic.strategies import Identity
 from anechoic.workloads import from_coefficients, prefix_sum
 from tests.fuzzing import CALLS, complaint, seeds
+from tests.fuzzing_theory import THEORY
 
+LQ = {"norm": 1.0, "dimension": 2, "delta": 1e-3}
 COUNT = int(os.environ.get("ANECHOIC_FUZZ", "100000"))  # calls of the slow test
 
 CHILD = """
@@ -44,6 +48,12 @@ def test_a_few_of_them(name):
     assert [found for seed in range(12) if (found := complaint(name, seed)) is not None] == []
 
 
+def test_every_function_of_theory_is_called():
+    """Of what is public there, the rest are classes: problems, domains, and what functions return."""
+    functions = {name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))}
+    assert functions == set(THEORY) - {"PrivateFTRL"}
+
+
 def test_every_call_has_its_share():
     assert {name for name, _ in seeds(1000)} == set(CALLS)
     assert 1000 <= len(seeds(1000)) < 1010
@@ -60,5 +70,9 @@ def test_what_the_fuzz_found():
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
     assert accounting.random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
     assert accounting.random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="orders=3 must be a sequence"):
+        theory.lq_epsilon(Identity(2), theory.ExponentialPower(2.0, 1.0), **LQ, orders=3)
+    with pytest.raises(ValueError, match=f"terms={10**19} must be at most 256"):
+        theory.optimized_strongly_convex_bound(theory.StronglyConvex(10.0, 0.1), rho=1.0, terms=10**19)
     large = from_coefficients([1e250, 1e250], 3)
     assert lower_bounds.lower_bound(large, Single(), "max").value > 1e250

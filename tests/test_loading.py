@@ -41,6 +41,7 @@ def said():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_optional(said):
     found = set(NOT_LOADED) & set(said["import"])
     assert not found, f"import anechoic loads {sorted(found)}: import it where it is used"

@@ -4,7 +4,8 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.marks import each_once, each_pair, every_other, in_turn, slow
+from tests.conftest import pytest_collection_modifyitems
+from tests.marks import each_once, each_pair, every_other, in_turn, slow, spread
 
 SETS = ("ab", [1, 2, 3], [(4, 5), (6, 7)])
 
@@ -63,3 +64,33 @@ def test_in_turn_names_the_case_that_fails_and_goes_on_after_one_that_skips():
         skips()
     with pytest.raises(ValueError, match="at least"):
         in_turn("x", [])
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "places"),
+    [(5, 1, {0}), (5, 2, {0, 4}), (5, 3, {0, 2, 4}), (4, 9, {0, 1, 2, 3}), (100, 3, {0, 50, 99})],
+)
+def test_few_cases_are_far_apart(total, count, places):
+    assert spread(total, count) == places
+
+
+class Item:
+    """A case of a test."""
+
+    parent, originalname = "module", "test"
+
+    def __init__(self, **marks):
+        self.marks = {name: getattr(pytest.mark, name)(value).mark for name, value in marks.items()}
+
+    def get_closest_marker(self, name):
+        return self.marks.get(name)
+
+    def add_marker(self, name):
+        self.marks[name] = True
+
+
+def test_the_other_cases_are_slow():
+    few, always = [Item(few=2) for _ in range(4)], Item()
+    pytest_collection_modifyitems([always, *few, Item(few=2, slow=True)])
+    assert ["slow" in item.marks for item in few] == [False, True, True, False]
+    assert "slow" not in always.marks

@@ -55,6 +55,7 @@ def test_the_contracts_of_the_page_hold(toys, suite):
 # -- a scheme and its accountant ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_scheme_is_calibrated_stated_and_written(toys):
     scheme = toys.Cohort(60, 0.3, 6)
     mechanism = an.calibrate(toys.Seasonal(6, 2), sampling=scheme, epsilon=2.0, delta=1e-3, unit="user")
@@ -109,6 +110,7 @@ def test_its_batches_and_its_noise(cohort):
     assert stream.next(state)[0].shape == (3,)
 
 
+@pytest.mark.slow
 def test_it_is_audited_by_its_own_law(cohort):
     rng = np.random.default_rng(0)
     part, possible = draw_participation(cohort.sampling, 300, rng)
@@ -122,6 +124,7 @@ def test_it_is_audited_by_its_own_law(cohort):
     assert {finding.name for finding in report.findings} >= {"canary", "epsilon", "sampling", "covariance"}
 
 
+@pytest.mark.slow
 def test_it_trains(cohort):
     torch = pytest.importorskip("torch")
     from anechoic.torch import PrivacyEngine

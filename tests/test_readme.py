@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -10,6 +11,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_three_lines_of_pytorch(capsys):
     torch.manual_seed(0)
     (block,) = [text for text in BLOCKS if "PrivacyEngine" in text]
@@ -26,6 +28,7 @@ def test_the_three_lines_of_pytorch(capsys):
     assert scope["engine"].releases == 60
 
 
+@pytest.mark.slow
 def test_design_without_training(capsys):
     (block,) = [text for text in BLOCKS if "import anechoic as an" in text]
     scope = {}

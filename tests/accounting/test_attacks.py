@@ -99,6 +99,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize(("name", "bins"), each_once(STRATEGIES, [*slow(1), 3, 11]))
+@pytest.mark.few(2)
 def test_balls_in_bins_never_claims_too_little(name, bins):
     """Bins that do not divide n, one bin, more bins than steps; with and without Monte Carlo."""
     strategy = STRATEGIES[name]
@@ -114,6 +115,7 @@ def test_balls_in_bins_never_claims_too_little(name, bins):
     ("name", "separation", "rate"),
     each_once(["Toeplitz", "one step"], [(3, 0.2), (3, 1.0), (5, 0.5), (9, 0.3)]),
 )
+@pytest.mark.few(2)
 def test_min_sep_sampling_never_claims_too_little_and_is_close(name, separation, rate):
     strategy = STRATEGIES[name]
     batch = 360 / (separation - 1 + 1 / rate)
@@ -184,6 +186,7 @@ def test_a_verified_epsilon_is_too_small_no_more_often_than_it_may_be():
     ],
     ids=lambda value: type(value).__name__,
 )
+@pytest.mark.few(2)
 def test_samplers_draw_the_law_that_is_accounted_for(sampling, law):
     """Patterns of single examples, and of two together, over 1,000 keys: chi-squared, no other patterns."""
     keys, single, double = 1000, Counter(), Counter()
@@ -217,6 +220,7 @@ def test_moments_of_the_patterns_of_min_sep_sampling():
 
 
 @pytest.mark.parametrize("std", every_other([0.5, 3.0]))
+@pytest.mark.slow
 def test_leading_releases_are_bounded_too(std):
     """epsilon(steps=t) against the law of the first t steps."""
     strategy, sampling = BandedToeplitz(7, [1.0, 0.5]), BallsInBins(100, 3, 7)

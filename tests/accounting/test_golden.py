@@ -53,6 +53,7 @@ CIFAR = ((0.5, 2, 1.018), (1.0, 4, 0.778), (2.0, 8, 0.606), (4.0, 16, 0.481), (8
 
 
 @pytest.mark.parametrize(("epsilon", "bands", "sigma"), [*CIFAR[::2], *slow(*CIFAR[1::2])])
+@pytest.mark.few(2)
 def test_banded_noise_in_the_cifar_setting(epsilon, bands, sigma):
     """arXiv 2410.06266. Its sigma is for C of sensitivity 1 under 20 participations: sqrt(20) below ours,
     which is for columns of norm 1. Three decimals are printed."""

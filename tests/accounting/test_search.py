@@ -33,6 +33,7 @@ def test_a_jump_is_kept_to_by_the_bracket():
 @pytest.mark.parametrize(
     ("epsilon", "period", "steps"), every_other([(1.0, 20, 200), (4.0, 7, 7), (0.3, 50, 120)])
 )
+@pytest.mark.slow
 def test_allocation_noise(epsilon, period, steps):
     sigma = random_allocation_noise_multiplier(epsilon, 1e-6, period, steps, 1e-4)
     assert random_allocation_epsilon(1e-6, sigma, period, steps) <= epsilon

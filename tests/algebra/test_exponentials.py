@@ -99,6 +99,7 @@ def test_comb_agrees_with_columns(scale, decay, n, separation, count):
     n=st.integers(1, 300),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_any_falling_blt(rates, shares, total, n, data):
     decay = np.unique(np.exp(-(10.0 ** np.array(rates))))
     scale = np.array(shares[: len(decay)])

@@ -26,6 +26,7 @@ def test_proportions_are_those_of_clopper_and_pearson(successes):
 
 
 @pytest.mark.parametrize("mu", every_other([0.3, 1.3, 4.0]))
+@pytest.mark.slow
 def test_bounds_on_mu_exceed_it_as_rarely_as_stated(mu):
     high = {"threshold": 0, "fit": 0}
     for seed in range(600):
@@ -37,6 +38,7 @@ def test_bounds_on_mu_exceed_it_as_rarely_as_stated(mu):
     assert 36 <= high["fit"] <= 84  # exact: 60 expected, std 7.3
 
 
+@pytest.mark.slow
 def test_the_fit_is_exact_for_very_few_scores():
     signal, above = np.array([0.0, 0.0, 1.0, 1.0]), 0
     for seed in range(400):
@@ -91,6 +93,7 @@ def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored, threshold):
     assert above <= 40
 
 
+@pytest.mark.slow
 def test_the_bound_on_epsilon_approaches_it():
     out, into = scores(2.0, 400_000, 1)
     true = gaussian_epsilon(0.05, 2.0)

@@ -24,6 +24,7 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.parametrize("more", [(), ("--training",)])
+@pytest.mark.slow
 def test_a_sound_mechanism_passes(capsys, file, tmp_path, more):
     saved = tmp_path / "report.json"
     code, out, err = run(

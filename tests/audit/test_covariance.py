@@ -36,6 +36,7 @@ def test_what_streams_emit_passes(name):
 
 
 @pytest.mark.parametrize("shape", [(6, 12), *slow(((12, 6),), ((9, 1),)), (1, 9)])
+@pytest.mark.slow
 def test_p_values_are_uniform_under_the_claim(shape):
     """Also in very small samples, where approximations would not be."""
     rng, found = np.random.default_rng(7), {}

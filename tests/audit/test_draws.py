@@ -1,12 +1,15 @@
 """The law of participation: level where the scheme is kept, and what is seen where it is not."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.audit.draws import draw_test, two_sided_binomial
+from anechoic.audit.draws import _bets_on_pairs, draw_test, two_sided_binomial
 from anechoic.audit.hazards import draw_participation, hazards
-from anechoic.audit.sampler_power import sampler_faults, sampling_power
+from anechoic.audit.sampler_power import by_pairs, sampler_faults, sampling_power
 from anechoic.batches import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.noise import derive
@@ -53,6 +56,7 @@ def drawn(scheme, number):
     "name",
     mostly_slow(SCHEMES, quick=("Poisson", "cyclic", "bins", "one bin", "allocation", "min-sep", "one step")),
 )
+@pytest.mark.slow
 def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
     """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
     found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
@@ -84,6 +88,7 @@ def test_another_law_is_seen(name):
     assert draw_test(SCHEMES[claimed], drawn(made, 0)[0]).p_value < 0.008
 
 
+@pytest.mark.slow
 def test_a_cold_start_of_min_sep_sampling_is_seen():
     """Everybody eligible at step 0: the rate there is p instead of the stationary share."""
     scheme = MinSepSampling(N, 40, 5, STEPS)
@@ -97,6 +102,7 @@ def test_a_cold_start_of_min_sep_sampling_is_seen():
     assert "in batch 0, promised 0.1667" in test.note
 
 
+@pytest.mark.slow
 def test_all_canaries_drawn_together_are_seen():
     """Each at the right rate, but not independently: the counts of single batches show it."""
     part = np.repeat(np.arange(STEPS)[:, None] % 7 == 0, N, axis=1)
@@ -126,6 +132,7 @@ KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_fau
 
 
 @pytest.mark.parametrize(("name", "kind"), mostly_slow(KINDS, quick=[*KINDS[::2], ("min-sep", "periodic")]))
+@pytest.mark.slow
 def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
     """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
     scheme, rng = FAULTS[name], np.random.default_rng(5)
@@ -158,6 +165,64 @@ def test_false_alarms_over_500_runs(name):
         assert stats.binomtest(alarms, count, level).proportion_ci(0.999).low <= level
 
 
+FEW = {
+    "Poisson": Poisson(4000, 800, 8),
+    "Poisson, mostly idle": Poisson(4000, 80, 24),
+    "allocation": RandomAllocation(4000, 4, 12),
+    "one epoch": RandomAllocation(4000, 20, 20),
+    "min-sep": MinSepSampling(4000, 500, 5, 10),
+    "cyclic": CyclicPoisson(4000, 250, 4, 48),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_pairs_are_seen_where_patterns_are_few_and_canaries_too(name):
+    """Others share a pattern by chance: of 64 canaries, or 16 of them, with up to some hundred patterns."""
+    scheme, rng = FEW[name], np.random.default_rng(6)
+    found = [draw_test(scheme, *by_pairs(scheme)(64, rng)).p_value < 0.05 / 6 for _ in range(30)]
+    assert sum(found) >= 29
+    found = [draw_test(scheme, *by_pairs(scheme)(16, rng)).p_value < 0.05 / 6 for _ in range(30)]
+    assert sum(found) >= 10
+
+
+def test_some_pairs_among_many_are_seen():
+    """Twelve pairs among 400 canaries of which each batch draws a fifth."""
+    scheme, rng = Poisson(400, 80, 24), np.random.default_rng(7)
+    part, possible = draw_participation(scheme, 400, rng)
+    part[:, 388:] = part[:, :12]
+    assert draw_test(scheme, part, possible).p_values["pairs"] < 1e-3
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Poisson(9, 2, 2),
+        CyclicPoisson(9, 1, 2, 3),
+        RandomAllocation(9, 2, 4),
+        BallsInBins(9, 3, 4),
+        MinSepSampling(9, 2, 2, 3),
+    ],
+    ids=repr,
+)
+def test_bets_on_pairs_win_nothing_on_average(scheme):
+    """Over all draws of four canaries, two of them of another group where there are groups."""
+    steps = np.arange(scheme.steps)[:, None]
+    allowed = np.repeat(steps % scheme.public_groups == [[0, scheme.public_groups - 1]], 2, axis=1)
+    patterns = np.array(list(itertools.product([False, True], repeat=scheme.steps))).T
+    ways = []
+    for canary in range(4):
+        where = np.repeat(allowed[:, [canary]], patterns.shape[1], axis=1)
+        ways.append(np.flatnonzero(~hazards(scheme, patterns, where).impossible))
+    total, mass = 0.0, 0.0
+    for chosen in itertools.product(*ways):
+        part = patterns[:, list(chosen)]
+        law = hazards(scheme, part, allowed)
+        chance = math.exp(law.log_probability.sum())
+        total, mass = total + chance * np.exp(_bets_on_pairs(law, part, allowed)[1]), mass + chance
+    assert mass == pytest.approx(1.0)
+    assert total == pytest.approx(np.ones(len(total)))
+
+
 def test_one_canary_that_is_always_drawn_is_seen():
     scheme = Poisson(400, 80, 24)
     part, _ = draw_participation(scheme, 400, np.random.default_rng(1))
@@ -167,6 +232,7 @@ def test_one_canary_that_is_always_drawn_is_seen():
     assert "canary 33 is drawn 24 of 24 times, promised 0.2" in test.note
 
 
+@pytest.mark.slow
 def test_sampling_power_counts_what_is_seen():
     scheme = Poisson(100, 20, 12)
     powers = sampling_power(scheme, 100, failure=0.05 / 6, repeats=10)

@@ -68,6 +68,7 @@ def check(mechanism, label, **options):
         SETTINGS, quick=("sampled", "fixed order, incomplete last batch", "min-sep promised", "replace-one")
     ),
 )
+@pytest.mark.slow
 def test_what_a_plan_compares_passes_its_audit(name):
     found = kinds(name)
     assert found
@@ -75,6 +76,7 @@ def test_what_a_plan_compares_passes_its_audit(name):
         check(mechanism, name)
 
 
+@pytest.mark.slow
 def test_the_settings_bring_up_every_kind():
     assert set().union(*(kinds(name) for name in SETTINGS)) >= KINDS
 
@@ -94,6 +96,7 @@ def test_what_a_verified_plan_compares_passes_its_audit(batch_size):
 
 
 @pytest.mark.parametrize(("examples", "batch_size"), [(60, 7), *slow((500, 30), (1000, 30))])
+@pytest.mark.slow
 def test_batches_that_divide_nothing_are_audited_too(examples, batch_size):
     """The average batch of balls in bins need not be a batch size of as many batches a pass."""
     mechanism = plan(examples=examples, batch_size=batch_size, epochs=1, epsilon=8.0, delta=1e-6).mechanism

@@ -26,6 +26,7 @@ REPEATS = 500
 
 
 @pytest.mark.parametrize(("claimed", "canaries"), every_other([(1.3, 100), (1.3, 300), (3.0, 150)]))
+@pytest.mark.slow
 def test_powers_are_those_of_simulated_audits(claimed, canaries):
     rng, half, found = np.random.default_rng(5), canaries // 2, np.zeros(2)
     for _ in range(REPEATS):

@@ -32,6 +32,7 @@ OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0, "power_repeats": 0}
         ),
     ),
 )
+@pytest.mark.slow
 def test_the_stream_of_every_kind_of_mechanism_passes(name):
     report = audit_mechanism(MECHANISMS[name](), **OPTIONS)
     assert not report.violated, str(report)
@@ -70,6 +71,7 @@ def root_mechanism(mu=3.0):
 
 
 @pytest.mark.parametrize("factor", [*slow(1.0), 1.2])
+@pytest.mark.slow
 def test_powers_of_a_report_are_those_of_repeated_audits(factor):
     mechanism, rng = root_mechanism(), np.random.default_rng(4)
     found, powers, any_ = {}, {}, 0
@@ -125,6 +127,7 @@ def test_infinity_survives_json():
     assert json.loads(report.to_json())["findings"][0]["found"] == "inf"
 
 
+@pytest.mark.slow
 def test_poisson_at_another_rate_is_seen():
     mechanism = calibrate(Identity(STEPS), sampling=Poisson(400, 40, STEPS), epsilon=8.0, delta=1e-5)
     rng = np.random.default_rng(0)
@@ -135,6 +138,7 @@ def test_poisson_at_another_rate_is_seen():
     assert report.finding("sampling").violated
 
 
+@pytest.mark.slow
 def test_canaries_that_never_took_part_leave_no_bound_on_mu():
     mechanism = calibrate(Identity(STEPS), sampling=Poisson(400, 3, STEPS), noise_multiplier=0.7, delta=1e-5)
     report = audit_mechanism(mechanism, **{**OPTIONS, "canaries": 40})

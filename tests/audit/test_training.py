@@ -27,6 +27,7 @@ from tests.marks import mostly_slow
         },
     ),
 )
+@pytest.mark.slow
 def test_every_kind_of_mechanism_passes(name):
     report = run(MECHANISMS[name], label=name, resume_at=11, confidence=0.999)
     assert not report.violated, str(report)
@@ -34,6 +35,7 @@ def test_every_kind_of_mechanism_passes(name):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.slow
 def test_every_fault_is_caught_and_without_it_nothing_is(fault):
     broken = run(fault.mechanism, fault.inject, number=1, **fault.options)  # seen with 95 % power
     for name in fault.caught_by:
@@ -42,6 +44,7 @@ def test_every_fault_is_caught_and_without_it_nothing_is(fault):
     assert not sound.violated, str(sound)
 
 
+@pytest.mark.slow
 def test_functorch_is_audited_too():
     report = run(lambda: fixed(banded()), grad_sample_mode="rows", resume_at=(5, 17))
     assert not report.violated
@@ -49,11 +52,13 @@ def test_functorch_is_audited_too():
     assert "resumed after 5, 17 releases" in report.subject
 
 
+@pytest.mark.slow
 def test_only_some_examples_may_be_canaries():
     report = run(lambda: cyclic(banded()), canaries=100)
     assert report.canaries == (50, 50)
 
 
+@pytest.mark.slow
 def test_keys_make_an_audit_repeatable():
     first, second = (run(lambda: fixed(banded()), canaries=64, number=3) for _ in range(2))
     assert first.to_json() == second.to_json()

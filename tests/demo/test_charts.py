@@ -46,6 +46,7 @@ def images(chart):
     return [imread(io.BytesIO(data), format="png")[..., :3] for data in files]
 
 
+@pytest.mark.slow
 def test_chart_names_what_it_shows():
     chart = line_chart(
         [LINE],

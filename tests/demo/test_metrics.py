@@ -16,6 +16,7 @@ def by_pairs(scores, labels):
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=40))
+@pytest.mark.slow
 def test_auc_is_the_share_of_ordered_pairs(rows):
     scores, labels = zip(*rows, strict=True)
     if len(set(labels)) < 2:

@@ -62,6 +62,7 @@ def shown():
     return record, mechanisms, experiment_page(record, mechanisms)
 
 
+@pytest.mark.slow
 def test_loads_nothing(shown):
     reader = read(shown[2])
     assert all(load.startswith(("data:", "#")) for load in reader.loads), reader.loads
@@ -136,6 +137,7 @@ def test_titles_and_commands_are_escaped(shown):
     assert "anechoic demo --out &#x27;a &amp; b&#x27;" in html
 
 
+@pytest.mark.slow
 def test_reads_the_record_as_written_to_a_file(shown):
     record, mechanisms, html = shown
     assert experiment_page(json.loads(json.dumps(record)), mechanisms) == html
@@ -150,6 +152,7 @@ def test_refuses_mechanisms_of_another_study(shown):
         experiment_page(record, {**mechanisms, names[0]: mechanisms[names[1]]})
 
 
+@pytest.mark.slow
 def test_study_without_comparison_still_makes_a_page():
     record, mechanisms = example(steps=20, epsilons=(1.0,))
     record["arms"] = [arm for arm in record["arms"] if arm["kind"] != "independent"]

@@ -25,6 +25,7 @@ def test_p1_last_iterate_of_private_ftrl_is_less_private_than_claimed():
     assert ratio_to_claim(steps, 0.0) == pytest.approx(steps / 2)
 
 
+@pytest.mark.slow
 def test_p1_also_for_bounded_gradients():
     """Huber gradients are bounded; runs that differ in the last one are told apart far beyond the claim."""
     steps, noise, beta, bound = 400, 0.2, 1.0, 1.0
@@ -99,6 +100,7 @@ def test_p8_lags_of_the_multiplier_are_subtracted():
     assert gradient @ rest - lagged == 4.0
 
 
+@pytest.mark.slow
 def test_p9_the_programme_of_figure_3_gives_dp_sgd_more_than_it_has():
     problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
     plain = strategies.without_horizon(strategies.BandedInverse(1, [1.0]))

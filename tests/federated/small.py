@@ -12,7 +12,7 @@ CLIP, BITS, ROUNDS = 0.5, 24, 9
 
 def small_mechanism(discipline, per_round, **options):
     sampling = an.sampling.External(discipline.participation, per_round, steps=ROUNDS)
-    strategy = an.strategies.BandedToeplitz(ROUNDS, [1.0, 0.5, 0.25])
+    strategy = options.pop("strategy", an.strategies.BandedToeplitz(ROUNDS, [1.0, 0.5, 0.25]))
     settings = {"epsilon": 2.0, "delta": 1e-6, "clip_norm": CLIP, "unit": "client", "grid_bits": BITS}
     return an.calibrate(strategy, sampling=sampling, **{**settings, **options})
 

@@ -30,6 +30,7 @@ def error_of(mechanism, loss="rms"):
 
 @pytest.mark.parametrize("discipline", [CoolDown(10, 4), CoolDown(7), Cohorts(10)])
 @pytest.mark.parametrize("loss", ["rms", "max"])
+@pytest.mark.slow
 def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, loss):
     made = {
         choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "loss": loss})
@@ -46,6 +47,7 @@ def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, loss):
     assert errors["blt"] < errors["tree"] < errors["identity"]
 
 
+@pytest.mark.slow
 def test_the_published_setting_has_the_published_order():
     """n = 2052, k = 6, b = 342 (arXiv 2408.08868): losses over sigma; Honaker's tree is 12.47 there."""
     published = {
@@ -75,6 +77,7 @@ def test_bands_stay_within_separation_and_memory():
     assert bands(rounds=2, discipline=CoolDown(2)) == 2
 
 
+@pytest.mark.slow
 def test_auto_takes_memory_only_where_it_pays():
     """Many rows of 10^6 parameters lower the loss of a BLT's two by some percent: 240 MB for nothing."""
     setting = {**SETTING, "rounds": 120, "clients": 10**4, "discipline": CoolDown(30)}

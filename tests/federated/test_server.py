@@ -191,6 +191,7 @@ def test_whom_to_ask_follows_from_the_key_the_step_and_who_is_there():
     assert set(known.ask(known.clients(range(50))).clients) == found
 
 
+@pytest.mark.slow
 def test_everybody_is_asked_equally_often():
     counts = np.zeros(10)
     for number in range(300):

@@ -9,6 +9,7 @@ import pytest
 
 from anechoic import federated
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.strategies import BandedToeplitz
 from tests.federated.small import KEY, run_round, small_mechanism, small_model, small_server, update_of
 
 
@@ -46,6 +47,18 @@ def test_opened_again_before_every_call_it_goes_on_bit_for_bit(tmp_path, optimiz
         for name, array in through.model.items():
             np.testing.assert_array_equal(server.model[name], array)
             assert server.model[name].dtype == array.dtype
+
+
+def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path):
+    discipline = federated.CoolDown(3, 3)
+    begun = small_mechanism(discipline, 3)
+    strategy = BandedToeplitz(begun.steps, np.array([1.0, 0.50001, 0.25]))
+    through = small_server(discipline, mechanism=begun)
+    for plan in (begun, small_mechanism(discipline, 3, strategy=strategy)):
+        _, closed = run_round(through, range(20))
+        with small_server(discipline, mechanism=plan, state=tmp_path / "run") as server:
+            assert server.mechanism == begun
+            np.testing.assert_array_equal(run_round(server, range(20))[1].update, closed.update)
 
 
 def test_participations_are_not_forgotten_and_short_rounds_count(tmp_path):

@@ -90,6 +90,7 @@ ROUNDS = 60
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.few(1)
 def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monkeypatch, seed):
     rests, real = [], Server.close
 

@@ -101,6 +101,7 @@ def _as_if(reply):
 
 
 @pytest.mark.parametrize("kind", sorted(kinds()))
+@pytest.mark.few(11)
 def test_a_hostile_reply_counts_as_zero_and_nothing_stops(kind):
     grid = Hostile(kinds()[kind], np.random.default_rng(1))
     models, found = small.run(over=grid)

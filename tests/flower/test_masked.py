@@ -30,6 +30,7 @@ def run_with(fate, **options):
 
 @pytest.mark.parametrize("stage", [*list(Stage)[:3], Stage.UNMASKING], ids=str)
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.FAILED, Fate.LATE])
+@pytest.mark.few(2)
 def test_a_drop_out_at_any_stage_is_recovered(stage, fate):
     """From its stage on one client is silent; its update is in the sum only if it was sent before."""
 

@@ -61,6 +61,7 @@ def written_out(workload, strategy):
 
 @in_turn("kind", workloads_of(3))
 @pytest.mark.parametrize("name", BASES)
+@pytest.mark.few(4)
 def test_with_scaled_columns(name, kind):
     base = BASES[name]
     workload = workloads_of(base.n)[kind]
@@ -138,6 +139,7 @@ def last_row(workload, base, gains):
 
 
 @pytest.mark.parametrize("d", [2, *slow(5)])
+@pytest.mark.slow
 def test_many_steps(d):
     n = 200_000
     base = optimize.blt(workloads.prefix_sum(n), buffers=d).strategy

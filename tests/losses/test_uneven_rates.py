@@ -76,6 +76,7 @@ def test_errors_keep_their_digits(name, shape, ratio):
 
 
 @pytest.mark.parametrize(("schema", "ratio"), each_once([Single(), MinSep(8), Cyclic(6)], [1e-2, 1e-6, 1e-8]))
+@pytest.mark.slow
 def test_banded_optimum_is_what_it_says(schema, ratio):
     workload = workloads.scheduled(PLAIN, rates("blocks", ratio))
     found = optimize.banded(workload, bands=3, participation=schema)

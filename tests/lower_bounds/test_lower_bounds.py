@@ -199,6 +199,7 @@ LIMITS = [(128, 512, 1024, 2**20), (4, 512, 1024, 2**20), (4, 8, 8, 2**20), (4, 
         *slow(*product(LIMITS[1:3], ("last", "weights", "first-half"))),
     ],
 )
+@pytest.mark.slow
 def test_no_bound_exceeds_the_optimum(limits, kind, monkeypatch):
     for name, limit in zip(("REFINED", "EXACT_TOEPLITZ", "EXACT", "FFT_UP_TO"), limits, strict=True):
         for module in (one_participation, dispatch):
@@ -221,6 +222,7 @@ OPTIMA = {}
 
 @in_turn("n", [1, 2, 128, 129, 513, 1025])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(3)
 def test_sizes_around_the_limits(n, kind):
     weighting = kind_of(kind, n)
     for name in ("prefix", "decay", "rates", "restarts"):
@@ -268,6 +270,7 @@ def searched(workload, kind, start):
     ("name", "kind"),
     each_once(["prefix", "general", "restarts-momentum", *slow("fading", "rates")], ["rms", "max", "last"]),
 )
+@pytest.mark.slow
 def test_a_search_over_strategies_ends_at_the_bound(name, kind):
     workload = workloads_of(3)[name]
     rng = np.random.default_rng(5)
@@ -288,6 +291,7 @@ def test_the_last_step_comes_as_close_as_one_likes():
 
 
 @pytest.mark.parametrize("name", every(lambda strategy: 4 < strategy.n < 100))
+@pytest.mark.few(35)
 def test_no_strategy_beats_the_lower_bound(name):
     strategy = STRATEGIES[name]
     chosen = workloads_of(strategy.n)
@@ -304,6 +308,7 @@ SCHEMAS = [Cyclic(5), MinSep(5), MinSep(4, 2), OncePerEpoch(6), FullBatch()]
 
 
 @pytest.mark.parametrize(("few", "schema"), each_once([True, False], SCHEMAS))
+@pytest.mark.slow
 def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monkeypatch):
     if not few:
         monkeypatch.setattr("anechoic.lower_bounds.several.SMALL", 1)
@@ -342,6 +347,7 @@ def test_several_participations_against_published_losses():
     assert found == pytest.approx(5000, rel=1e-9) and found < 5000
 
 
+@pytest.mark.slow
 def test_many_steps_and_participations():
     found = lower_bound(workloads.prefix_sum(10**9), MinSep(10**8, 10), "max")
     # a BLT of 4 buffers reaches 29.963 (GOLDEN, section 2)
@@ -387,6 +393,7 @@ def test_refusals(call, message):
         *slow(("rms", Single()), ("last", Single()), ("max", MinSep(10**8, 10)), ("last", MinSep(10**8, 10))),
     ],
 )
+@pytest.mark.slow
 def test_a_billion_steps_cost_no_array_of_a_billion(kind, schema):
     for workload in (workloads.prefix_sum(10**9), workloads.momentum(10**9, 0.9)):
         tracemalloc.start()

@@ -81,6 +81,7 @@ def test_every_multiplier_bounds_every_strategy(seed, n, schema, kind):
     schema=SCHEMAS,
     kind=st.sampled_from(["rms", "max", "last", "weights"]),
 )
+@pytest.mark.slow
 def test_cheap_and_certified_bounds_hold_and_certificates_are_as_good(seed, n, schema, kind):
     rng = np.random.default_rng(seed)
     loss_kind = rng.random(n) if kind == "weights" else kind
@@ -263,6 +264,7 @@ def test_patterns_of_cells_are_allowed(n, schema):
 
 @in_turn("free", [False, True])
 @pytest.mark.parametrize(("n", "schema"), [(40, MinSep(8, 3)), (37, MinSep(7, 4)), (21, Cyclic(4))])
+@pytest.mark.slow
 def test_the_bound_of_cells_is_that_of_its_multiplier(n, schema, free):
     size, patterns = cell_patterns(schema, n)
     cells = _Cells(n, size, patterns, free)
@@ -276,6 +278,7 @@ def test_the_bound_of_cells_is_that_of_its_multiplier(n, schema, free):
     assert cells_bound(n, schema, free=free) >= value * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_the_bound_of_long_runs_is_near_the_optimum():
     # certified optima of `dense_with_participation`: RMS 5.2120 and 11.3848, max 5.4926
     assert 0.99 * 5.2120 < cells_bound(256, Cyclic(64), free=False) < 5.2120
@@ -289,12 +292,14 @@ def test_the_bound_of_long_runs_is_near_the_optimum():
         assert cells_bound(n // 2, Cyclic(period // 2), free=False) < bound
 
 
+@pytest.mark.slow
 def test_separated_patterns_tell_more_than_cycles():
     """n = 100, MinSep(20, 4): the best banded strategy has an RMS loss of 4.9962."""
     assert cells_bound(100, Cyclic(25), free=False) < 4.80
     assert 0.97 * 4.9962 < cells_bound(100, MinSep(20, 4), free=False) < 4.9962
 
 
+@pytest.mark.slow
 def test_large_runs_are_bounded_below_published_losses():
     # BLT, max loss, minimum separation (recomputed before the project began): 9.43056 and 29.963
     for n, separation, count, reached in [(2000, 400, 5, 9.43056), (10**9, 10**8, 10, 29.963)]:
@@ -317,6 +322,7 @@ def test_the_contained_period_is_contained(schema, n):
         assert any(set(steps) <= other for other in allowed)
 
 
+@pytest.mark.slow
 def test_cheap_bounds_are_below_certified_ones_and_known_for_every_schema():
     for n, b in ((64, 16), (300, 80)):
         for schema in (Cyclic(b), MinSep(b), MinSep(b, 2), OncePerEpoch(b)):

@@ -47,6 +47,7 @@ def mech(request):
     return made(request.param)
 
 
+@pytest.mark.slow
 def test_calibration_keeps_its_promise_and_beats_a_fixed_order(mech):
     assert mech.amplified
     assert 0.9 < mech.epsilon() <= 1.0
@@ -56,6 +57,7 @@ def test_calibration_keeps_its_promise_and_beats_a_fixed_order(mech):
     assert ("Monte Carlo samples (seed 3)" in " ".join(text.split())) == (mech.accounting == QUICK)
 
 
+@pytest.mark.slow
 def test_leading_releases(mech):
     values = [mech.epsilon(steps=t) for t in (0, 1, 3, 12, 13, 23, 24)]
     assert values[0] == 0
@@ -63,6 +65,7 @@ def test_leading_releases(mech):
     assert values[-1] == pytest.approx(mech.epsilon(), rel=1e-9)
 
 
+@pytest.mark.few(1)
 def test_record_round_trip(mech):
     again = Mechanism.from_json(mech.to_json())
     assert again == mech
@@ -93,6 +96,7 @@ def test_deterministic_bound_is_that_of_the_gram_matrix():
 
 
 @pytest.mark.parametrize("name", ["bins, verified", *slow("min-sep")])
+@pytest.mark.slow
 def test_verified_epsilon_is_a_guarantee_and_close(name):
     """Against ten times as many samples of another seed; failure is inside of delta."""
     mech = made(name)
@@ -105,6 +109,7 @@ def test_verified_epsilon_is_a_guarantee_and_close(name):
         assert mech.noise_std < made("bins").noise_std
 
 
+@pytest.mark.slow
 def test_the_failure_probability_is_a_part_of_delta():
     half = Verified(samples=300_000, failure=5e-5, seed=0)
     epsilon = Mechanism(BANDED, BINS, made("bins").noise_std, delta=1e-4, accounting=half).epsilon()
@@ -114,6 +119,7 @@ def test_the_failure_probability_is_a_part_of_delta():
     assert 4e-5 < truth.delta < 5e-5
 
 
+@pytest.mark.slow
 def test_where_samples_show_nothing_the_bound_without_them_holds():
     few = Verified(samples=1000, failure=1e-9, seed=0)
     mech = Mechanism(BANDED, BINS, 4.0, delta=1e-8, accounting=few)

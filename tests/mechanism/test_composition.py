@@ -49,6 +49,7 @@ def parts():
     }
 
 
+@pytest.mark.slow
 def test_what_rounding_may_add_is_added_for_every_run(monkeypatch):
     """BLTs on a grid never forget: what their memory may lose is made large, to be seen."""
     monkeypatch.setattr("anechoic.noise.rounding.fading.DRIFT_EPSILON", 0.01)
@@ -95,6 +96,7 @@ def test_poisson_runs_are_one_run_of_as_many_steps(times):
     assert compose(parts()["poisson"], times=times).epsilon(1e-6) == pytest.approx(known, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_poisson_against_dp_accounting_with_another_sampling_rate():
     import dp_accounting
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
@@ -117,6 +119,7 @@ def test_allocations_are_one_run_of_more_epochs():
     assert known * (1 - 1e-6) <= found <= 1.003 * known
 
 
+@pytest.mark.slow
 def test_two_runs_of_bins_by_monte_carlo():
     """Two runs are one mixture over pairs of bins, whose means are orthogonal to each other's."""
     mech = parts()["bins"]
@@ -158,6 +161,7 @@ NAMES = st.lists(
 
 @settings(derandomize=True, max_examples=5, deadline=None)
 @given(names=NAMES, extra=st.sampled_from(["other", "poisson", "allocation"]))
+@pytest.mark.slow
 def test_order_independent_and_growing_and_below_the_sum(names, extra):
     listed = [parts()[name] for name in names]
     whole = compose(*listed)
@@ -199,6 +203,7 @@ def test_where_only_samples_amplify_the_points_are_composed():
     assert found.epsilon(1e-5) < 0.8 * gaussian_epsilon(1e-5, found.gdp())
 
 
+@pytest.mark.slow
 def test_an_accountant_without_a_law_is_asked_at_several_deltas(monkeypatch):
     """Overlapping bands under Poisson sampling: conditional composition gives (epsilon, delta) only."""
     monkeypatch.setattr("anechoic.accounting.terms.POINTS", 8)
@@ -235,6 +240,7 @@ def test_disjoint_units_have_the_weakest_part():
         compose(a, b, times=3, disjoint=True)
 
 
+@pytest.mark.slow
 def test_report_names_the_parts():
     whole = compose(parts()["bins"], parts()["fixed"], times=2)
     text = " ".join(whole.report().split())

@@ -86,6 +86,7 @@ def test_json_round_trip_is_lossless(mech):
     assert again.to_json() == mech.to_json()
 
 
+@pytest.mark.few(7)
 def test_epsilon_of_leading_releases_grows_and_ends_at_the_whole(mech):
     values = [mech.epsilon(steps=t) for t in (0, 1, 2, 5, 12, 23, 24)]
     assert values[0] == 0.0
@@ -178,6 +179,7 @@ def attack_delta(dense, groups, rate, std, epsilon, trials=400_000):
     return gains.mean(), gains.std() / math.sqrt(trials)
 
 
+@pytest.mark.slow
 def test_attack_on_cyclic_poisson_does_not_beat_the_guarantee_but_would_beat_a_false_one():
     n, groups, rate, std = 8, 2, 0.25, 1.0
     banded = BandedToeplitz(n, [1.0, 0.9])

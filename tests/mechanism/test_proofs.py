@@ -153,6 +153,7 @@ def sensitivities_made():
                 yield f"{path.name}:{node.lineno}", len(node.args) + len(node.keywords)
 
 
+@pytest.mark.slow
 def test_every_sensitivity_comes_with_its_theorem():
     made = list(sensitivities_made())
     assert len(made) > 30
@@ -210,6 +211,7 @@ ADAPTIVE = {
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
+@pytest.mark.few(2)
 def test_adaptive_gradients_are_no_worse_than_constant_ones(name):
     """mixtures.md: C = [[1, 0], [.7, 1]], patterns {0, 1} and {1}; the second gradient looks at the first
     row. With -.7 it does better than the sum of the columns, but not than that of |C|."""

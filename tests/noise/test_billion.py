@@ -77,6 +77,7 @@ def test_a_billion_draws_are_standard_normal():
     assert time.process_time() - start < 600
 
 
+@pytest.mark.slow
 def test_ten_million_draws_are_standard_normal():
     totals(10**7).check()
 
@@ -92,6 +93,7 @@ def test_ten_million_draws_are_standard_normal():
         ]
     ),
 )
+@pytest.mark.few(1)
 def test_small_faults_are_seen(change):
     with pytest.raises(AssertionError):
         totals(10**7, change).check()

@@ -114,6 +114,7 @@ def test_threads_are_those_the_process_may_use(monkeypatch):
 
 
 @pytest.mark.parametrize(("precision", "backend"), each_once(PRECISIONS, BACKENDS))
+@pytest.mark.slow
 def test_fresh_rows_are_standard_normal(backend, precision):
     m = 600_000
     row = fresh(backend, m=m, precision=precision)
@@ -130,6 +131,7 @@ def test_fresh_rows_are_standard_normal(backend, precision):
 
 
 @pytest.mark.parametrize(("m", "backend"), each_once([1, 3, 15, 16, 17, 23], BACKENDS))
+@pytest.mark.few(3)
 def test_short_rows_are_standard_normal_and_independent(backend, m):
     rows = fresh_rows(make_stream(Identity(6000 // m + 50), m, backend, precision="float32"))
     assert stats.kstest(rows.reshape(-1), "norm").pvalue > 1e-3
@@ -156,6 +158,7 @@ def test_fresh_rows_of_different_steps_are_uncorrelated(backend):
 
 
 @pytest.mark.parametrize("backend", ["numpy", *slow("torch")])
+@pytest.mark.slow
 def test_these_tests_see_a_generator_that_is_two_percent_off(backend):
     row = fresh(backend, m=600_000, precision="float64") * 1.02
     assert stats.kstest(row, "norm").pvalue < 1e-6

@@ -23,6 +23,7 @@ def exact_square(integers):
 
 @settings(derandomize=True, max_examples=400, deadline=None)
 @given(st.lists(entries, min_size=1, max_size=40), norms, st.integers(2, 30), st.floats(0, 1))
+@pytest.mark.slow
 def test_no_contribution_is_longer_than_its_part_of_the_clip_norm(values, norm, bits, limit):
     found = to_grid(values, norm, bits, limit=limit)
     assert found.dtype == np.int64 and exact_square(found) <= largest_square(bits) < 4**bits

@@ -59,6 +59,7 @@ def test_a_stream_restored_at_every_step_goes_on_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", mostly_slow(STRATEGIES, quick=list(STRATEGIES)[::2]))
+@pytest.mark.few(2)
 def test_slices_and_other_devices_take_the_same_steps(name, monkeypatch):
     monkeypatch.setattr("anechoic.noise.numpy_arrays._TILE", 70)
     strategy = STRATEGIES[name]
@@ -72,6 +73,7 @@ def test_slices_and_other_devices_take_the_same_steps(name, monkeypatch):
         assert row.device.type == "meta"
 
 
+@pytest.mark.slow
 def test_device_columns_make_the_same_bits(monkeypatch):
     # the operations of other devices, on the CPU's tensors
     from anechoic.noise.torch_arrays import TorchArrays

@@ -40,6 +40,7 @@ def small_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "precision"), each_once(KINDS, ["float32", "float64"]))
+@pytest.mark.few(8)
 def test_a_slice_of_a_row_is_that_of_the_whole(name, precision, small_pieces):
     strategy = STRATEGIES[name]
     whole, _ = emit(make_stream(strategy, 300, "numpy", precision=precision, std=0.7))
@@ -62,6 +63,7 @@ def test_where_the_pieces_end_leaves_no_trace(monkeypatch):
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.few(6)
 def test_backends_emit_the_same_bits(name, small_pieces):
     for precision in ("float32", "float64"):
         rows = [

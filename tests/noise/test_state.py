@@ -15,6 +15,7 @@ from tests.zoo import ONE_OF_EACH, STRATEGIES
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.few(17)
 def test_a_restored_stream_continues_bit_for_bit(name):
     n = STRATEGIES[name].n
     for backend, precision in (("numpy", "float64"), ("torch", "float32")):

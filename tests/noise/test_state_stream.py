@@ -82,6 +82,7 @@ def test_memory_that_was_never_written_is_never_read(backend):
 
 
 @pytest.mark.parametrize("backend", ["numpy", *slow("torch")])  # of the same bits
+@pytest.mark.slow
 def test_float32_stays_close_over_many_steps(backend):
     strategy = ConstantRecurrent.from_blt(BLT(3000, [0.01, 0.2], [0.9999, 0.6]))
     exact, _ = emit(make_stream(strategy, 3, "numpy"))

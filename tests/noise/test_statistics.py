@@ -54,6 +54,7 @@ CASES = {
     ("name", "backend"),
     each_once(mostly_slow(CASES, quick=("root", "normalised", "blt", "restarted")), BACKENDS),
 )
+@pytest.mark.slow
 def test_emitted_rows_have_the_covariance_of_the_mechanism(name, backend):
     strategy = CASES[name]
     rows = emitted(strategy, backend)
@@ -78,6 +79,7 @@ def test_emitted_rows_have_the_covariance_of_the_mechanism(name, backend):
         *slow((0, 1.05), (len(COEFFICIENTS) - 1, (1.05, 0.95)[(len(COEFFICIENTS) - 1) % 2])),
     ],
 )
+@pytest.mark.slow
 def test_the_test_fails_when_one_coefficient_is_five_percent_off(k, factor, backend):
     wrong = COEFFICIENTS.copy()
     wrong[k] *= factor
@@ -86,6 +88,7 @@ def test_the_test_fails_when_one_coefficient_is_five_percent_off(k, factor, back
 
 
 @pytest.mark.parametrize(("which", "k"), each_once(["scale", "decay"], range(len(SCALE))))
+@pytest.mark.slow
 def test_the_test_fails_when_one_parameter_of_a_blt_is_five_percent_off(which, k):
     wrong = {"scale": SCALE.copy(), "decay": DECAY.copy()}
     wrong[which][k] *= 1.05
@@ -101,6 +104,7 @@ def test_the_test_fails_when_one_entry_of_one_row_is_five_percent_off():
     assert p_value(white) < 1e-9
 
 
+@pytest.mark.slow
 def test_the_test_fails_for_rows_of_independent_noise_and_for_a_std_one_percent_off():
     rows = emitted(CASES["identity"], "numpy")
     assert p_value(CASES["banded"].multiply(rows) / STD) < 1e-9

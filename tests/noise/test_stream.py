@@ -29,6 +29,7 @@ def test_the_registry_has_every_strategy():
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.few(42)
 def test_rows_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:
@@ -41,6 +42,7 @@ def test_rows_are_those_of_solve(name):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.few(35)
 def test_rows_in_single_precision_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:

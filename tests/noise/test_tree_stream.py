@@ -102,6 +102,7 @@ def test_memory_that_was_never_written_is_never_read():
 
 
 @pytest.mark.parametrize("backend", ["numpy", *slow("torch")])  # of the same bits
+@pytest.mark.slow
 def test_a_long_stream_stays_exact_in_single_precision(backend):
     tree = FullTree(3000)
     stream = make_stream(tree, 4, backend, precision="float32")

@@ -77,6 +77,7 @@ def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser)
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(listed(), st.sampled_from(KINDS), st.sampled_from(["sums", "momentum", "rates"]))
+@pytest.mark.slow
 def test_listed_patterns_have_their_own_optimum(case, kind, name):
     n, schema = case
     workload = workloads.prefix_sum(n)
@@ -141,6 +142,7 @@ def test_such_steps_beside_others_cost_nothing(workload, patterns, kind):
     assert lower_bound(workload, Patterns(patterns), kind).value <= found.loss * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_listed_patterns_of_a_long_run_have_a_bound():
     n = 3000
     schema = Patterns([tuple(range(first, n, 500)) for first in range(0, 400, 7)])
@@ -186,6 +188,7 @@ def test_reported_cases():
     assert optimize.banded_toeplitz(workloads.from_coefficients([1.0, 2.0], 256), bands=128).gap < 1e-6
 
 
+@pytest.mark.slow
 def test_plan_with_such_a_workload():
     plan = planning.plan(
         workload=workloads.from_coefficients([1.0, 2.0], 64),
@@ -204,6 +207,7 @@ def test_plan_with_such_a_workload():
     st.integers(6, 40),
     st.sampled_from([Single(), MinSep(4), MinSep(3, 2), Cyclic(5), FullBatch()]),
 )
+@pytest.mark.slow
 def test_toeplitz_is_no_worse_than_what_it_contains(rest, n, schema):
     workload = workloads.from_coefficients([1.0, *rest], n)
     found = optimize.toeplitz(workload, participation=schema)
@@ -215,6 +219,7 @@ def test_toeplitz_is_no_worse_than_what_it_contains(rest, n, schema):
     assert found.gap is None or found.gap >= 0
 
 
+@pytest.mark.slow
 def test_combs_at_every_offset_bound_limited_participation():
     schema, workload = MinSep(1, 8), workloads.prefix_sum(64)
     patterns = contained_patterns(schema, 64)

@@ -45,6 +45,7 @@ def test_one_pass_in_time_order():
 
 
 @pytest.mark.parametrize("random_sampling", [True, False])
+@pytest.mark.slow
 def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     result = plan(
         examples=1700,
@@ -92,6 +93,7 @@ def test_sampling_helps_small_epsilon_and_correlation_large():
     assert large >= 16
 
 
+@pytest.mark.slow
 def test_memory_budget_bounds_the_rows_of_noise_state():
     def bands(budget):
         result = plan(
@@ -153,6 +155,7 @@ def test_external_single_participation():
     assert {family(row.mechanism.strategy) for row in result.rows} == {"blt"}
 
 
+@pytest.mark.slow
 def test_batch_sizes_are_compared_by_the_error_of_means():
     result = plan(
         examples=6000, batch_size=[50, 200], steps=100, epsilon=1.0, delta=1e-6, random_sampling=False
@@ -167,6 +170,7 @@ def test_every_step_full_batch():
     assert isinstance(result.mechanism.strategy, Identity)
 
 
+@pytest.mark.slow
 def test_fixed_noise_multiplier():
     result = plan(
         examples=6000, batch_size=100, epochs=2, noise_multiplier=1.5, delta=1e-6, random_sampling=False
@@ -202,6 +206,7 @@ def test_refusals(change, message):
         plan(**{**good, **change})
 
 
+@pytest.mark.slow
 def test_the_workload_is_what_is_designed_for():
     setting = {"examples": 2000, "batch_size": 100, "epochs": 4, "epsilon": 2.0, "delta": 1e-5}
     plain = plan(**setting, random_sampling=False)
@@ -261,6 +266,7 @@ def searched(designs, examples, batch_size, epsilon, adjacency):
         *slow((1000, 43, 7, 2.0), (1000, 43, 7, 8.0)),
     ],
 )
+@pytest.mark.slow
 def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, epochs, epsilon):
     designs = Designs(workloads.prefix_sum(epochs * -(-examples // batch_size)))
     # replace-one has no bins and no allocation: (cyclic) Poisson sampling alone is compared
@@ -305,6 +311,7 @@ def test_ends_share_the_number_of_releases():
         *slow((1.0, 2, 16), (1.0, 4, 8), (8.0, 1, 1024), (8.0, 4, 256)),
     ],
 )
+@pytest.mark.slow
 def test_published_best_bands(epsilon, epochs, published):
     """arXiv 2405.15913, n = 1024, delta = 1e-6, powers of two: losses within 1 %, as the minimum is flat."""
     designs, most = Designs(workloads.prefix_sum(1024)), 1024 // epochs
@@ -329,6 +336,7 @@ def test_published_noise_multipliers(epsilon, bands, published):
     assert sigma / np.sqrt(20) == pytest.approx(published, abs=6e-4)
 
 
+@pytest.mark.slow
 def test_the_estimate_agrees_with_the_distribution():
     assert poisson_noise_multiplier_estimate(1.0, 1e-6, 0.2, 100) == pytest.approx(
         poisson_noise_multiplier(1.0, 1e-6, 0.2, 100), rel=2e-4
@@ -351,6 +359,7 @@ def test_one_pass_is_better_in_bins():
     assert other.mechanism.epsilon() <= 4.0
 
 
+@pytest.mark.slow
 def test_add_or_remove_draws_groups_independently():
     result = plan(
         examples=200, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, adjacency="add_or_remove",
@@ -361,6 +370,7 @@ def test_add_or_remove_draws_groups_independently():
     assert {s.grouping for s in schemes if isinstance(s, CyclicPoisson)} == {"independent"}
 
 
+@pytest.mark.slow
 def test_a_budget_may_take_more_groups_than_bands():
     """Two bands, and a run that amplification hardly helps: whole passes in a fixed order are better."""
     result = plan(
@@ -392,6 +402,7 @@ def test_accounting_is_one_of_two():
 
 
 @pytest.mark.parametrize("strategy", ["auto", "banded_toeplitz"])
+@pytest.mark.slow
 def test_a_noise_multiplier_is_that_of_independent_noise_and_every_row_has_its_epsilon(strategy):
     setting = {"examples": 300, "batch_size": 30, "epochs": 2, "delta": 1e-5}
     sampling = Poisson(300, 30, 20)
@@ -435,6 +446,7 @@ def predicted(**setting):
         *slow((700, 10, 2, 0.5, "zero_out"), (640, 20, 4, 16.0, "zero_out")),
     ],
 )
+@pytest.mark.slow
 def test_permitting_more_never_gives_a_larger_error(examples, batch_size, epochs, epsilon, adjacency):
     """Sampling, memory and classes: every superset of permissions against its subsets."""
     setting = {
@@ -464,6 +476,7 @@ def test_permitting_more_never_gives_a_larger_error(examples, batch_size, epochs
     ("examples", "passes", "epsilon"),
     [(100, 1, 0.5), *slow((240, 1, 0.5), (600, 1, 1.0), (2000, 1, 1.0), (1000, 1, 1.0), (600, 2, 2.0))],
 )
+@pytest.mark.slow
 def test_more_rows_of_noise_in_bins_are_never_worse(examples, passes, epsilon):
     """A BLT of fewer buffers may leave more bins to hide in: the best one is not always the largest."""
     setting = {"examples": examples, "batch_size": 20, "epochs": passes, "epsilon": epsilon, "delta": 1e-5}
@@ -472,6 +485,7 @@ def test_more_rows_of_noise_in_bins_are_never_worse(examples, passes, epsilon):
     assert found[0].predicted >= found[1].predicted
 
 
+@pytest.mark.slow
 def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give():
     setting = {"examples": 10**6, "batch_size": 1000, "epochs": 1, "epsilon": 2.0, "delta": 1e-7}
     large = plan(**setting, dimension=10**8, random_sampling=False)
@@ -487,6 +501,7 @@ def test_a_default_bounds_the_noise_state_and_the_plan_says_what_more_would_give
     assert all(row.memory <= 4 * 10**8 for row in tight.rows)
 
 
+@pytest.mark.slow
 def test_the_memory_that_is_named_is_the_least_that_gives_nearly_all_of_the_gain():
     setting = {
         "examples": 5000, "batch_size": 100, "epochs": 2, "epsilon": 8.0, "delta": 1e-6,
@@ -499,6 +514,7 @@ def test_the_memory_that_is_named_is_the_least_that_gives_nearly_all_of_the_gain
     assert "memory_budget=" not in widest.reason
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_to_expect():
     setting = {"examples": 1000, "batch_size": 100, "epochs": 2, "delta": 1e-5}
     independent = plan(**setting, epsilon=0.3, strategy="identity")
@@ -537,6 +553,7 @@ def test_a_budget_is_bytes_or_a_size(given):
         plan(examples=100, batch_size=10, epochs=1, epsilon=1, delta=1e-3, dimension=1, memory_budget=given)
 
 
+@pytest.mark.slow
 def test_rows_on_the_frontier_have_less_noise_state_or_less_error():
     result = plan(
         examples=2000, batch_size=50, epochs=2, epsilon=4.0, delta=1e-5, dimension=10, random_sampling=False
@@ -548,6 +565,7 @@ def test_rows_on_the_frontier_have_less_noise_state_or_less_error():
         assert row.frontier or any(m.history <= row.history and m.predicted <= row.predicted for m in marked)
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_step_is_that_of_the_rows():
     result = plan(examples=400, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, random_sampling=False)
     for row in result.rows:
@@ -556,6 +574,7 @@ def test_the_noise_of_a_step_is_that_of_the_rows():
         assert row.step_noise == pytest.approx(mechanism.noise_std * np.sqrt(rows.mean()) / 20, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_passes_are_compared_by_the_error_over_the_steps():
     result = plan(
         examples=600, batch_size=[30, 60], epochs=[1, 4], epsilon=2.0, delta=1e-5, random_sampling=False
@@ -588,11 +607,13 @@ def test_an_unknown_adjacency_is_named():
 # -- what is said compares like with like -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_of_one_class_nothing_is_said_about_the_others():
     setting = {"examples": 6000, "batch_size": 60, "epochs": 1, "epsilon": 1.0, "delta": 1e-5}
     assert "does not help" not in plan(**setting, strategy="identity").reason
 
 
+@pytest.mark.slow
 def test_more_memory_is_no_remedy_for_adam():
     setting = {
         "examples": 10_000, "batch_size": 100, "epochs": 1, "epsilon": 4.0, "delta": 1e-5, "dimension": 10**9,
@@ -602,6 +623,7 @@ def test_more_memory_is_no_remedy_for_adam():
     assert "memory_budget=" not in plan(**setting, optimizer="adam").reason
 
 
+@pytest.mark.slow
 def test_runs_of_different_length_are_told_apart_and_not_compared_by_the_error_of_one():
     setting = {"examples": 1000, "epsilon": 2.0, "delta": 1e-5, "random_sampling": False}
     found = plan(**setting, batch_size=[20, 100], epochs=[1, 2])

@@ -19,6 +19,7 @@ def test_a_second_holder_in_this_process_is_told_to_close_the_first(tmp_path):
     HeldFile(tmp_path / "s").close()
 
 
+@pytest.mark.slow
 def test_a_holder_in_another_process_is_refused(tmp_path):
     first = HeldFile(tmp_path / "s")
     path = str(tmp_path / "s")

@@ -92,6 +92,7 @@ def test_releases_come_in_order(path):
             book.record(position, a_digest(0))
 
 
+@pytest.mark.slow
 def test_another_process_cannot_open_it_and_a_worker_does_not_hold_it(path):
     book = opened(path)
     code = f"""

@@ -82,6 +82,7 @@ def test_steps_are_positive():
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(["open", "deliver", "make", "abandon"]), max_size=40), st.integers(1, 3))
+@pytest.mark.slow
 def test_whatever_is_tried_every_release_has_one_whole_batch(moves, chunks):
     ledger = ReleaseLedger(4)
     ledger.start(KEY)

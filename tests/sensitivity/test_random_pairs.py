@@ -116,6 +116,7 @@ def check(drawn, participation, rng):
     return found
 
 
+@pytest.mark.slow
 def test_no_sensitivity_is_below_the_supremum_over_dimensions():
     exact, kinds, mixed = 0, set(), 0
     for seed in range(200):

@@ -44,6 +44,7 @@ def rewards(rng, n, kind):
     st.integers(0, 12),
     st.sampled_from(["any", "falling", "rising", "sparse"]),
 )
+@pytest.mark.slow
 def test_equals_enumeration(seed, n, separation, count, kind):
     r = rewards(np.random.default_rng(seed), n, kind)
     assert best_schedule(r, separation, count) == pytest.approx(enumerated(r, separation, count), rel=1e-13)

@@ -54,6 +54,7 @@ def check(strategy, participation):
 @example((Restarted(BandedToeplitz(3, [1.0, 0.5, 0.2]), 3, 8), OncePerEpoch(3)))
 @example((Restarted(BandedToeplitz(3, [1.0, -0.5, 0.2]), 3, 8), OncePerEpoch(3)))
 @example((Restarted(BandedToeplitz(3, [1.0, 0.5, 0.2]), 3, 8), OncePerEpoch(4)))
+@pytest.mark.slow
 def test_never_below_the_supremum_and_equal_to_it_where_exact(case):
     check(*case)
 
@@ -69,6 +70,7 @@ LIMITED = {
 @pytest.mark.parametrize("name", LIMITED)
 @settings(max_examples=300)
 @given(case=cases(largest=7))
+@pytest.mark.slow
 def test_never_below_the_supremum_where_size_forbids_more(name, case):
     """The branches for large n, reached at small n by lowering what may be allocated."""
     limits = LIMITED[name]
@@ -87,6 +89,7 @@ def test_never_below_the_supremum_where_size_forbids_more(name, case):
 
 @settings(max_examples=400)
 @given(cases())
+@pytest.mark.slow
 def test_every_bound_on_offer_holds(case):
     """The smallest of several bounds hides a wrong larger one: look at each."""
     strategy, participation = case
@@ -188,6 +191,7 @@ class TestPublishedNumbers:
 
 
 class TestLargeHorizons:
+    @pytest.mark.slow
     def test_scheduling(self):
         strategy = ColumnNormalized(BandedToeplitz(10**6, [1.0, 0.5, 0.25, 0.1]))
         found = sensitivity(ColumnScaled(strategy, 1 + 0.1 * np.sin(np.arange(10**6))), MinSep(1000, 100))

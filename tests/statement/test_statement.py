@@ -112,6 +112,7 @@ def unescaped(markdown):
 
 
 class TestEveryFormat:
+    @pytest.mark.few(4)
     def test_everything_is_said(self, mech):
         said = statement(mech)
         shown = {
@@ -394,6 +395,7 @@ class TestArithmetic:
         assert "1 + 0.0078" in both and "2^-24" in both and "floating-point attacks" in both
         assert "floating-point" not in one_line(an.compose(exact, times=3).report())
 
+    @pytest.mark.slow
     def test_memory_that_drifts_is_paid_for(self):
         sampling = an.sampling.BallsInBins(80, 4, 8)
         made = an.calibrate(

@@ -52,6 +52,7 @@ def test_coefficients_are_powers(order, n):
     seed=st.integers(0, 10**6),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_any_system_keeps_the_contract(order, n, first, seed, data):
     u, a, v = random_system(seed, order, data.draw(st.floats(0.05, 0.99)))
     if data.draw(st.booleans()):
@@ -139,6 +140,7 @@ def test_both_parametrisations_are_the_same(scale, decay):
 @given(
     st.lists(st.floats(0.002, 0.998), min_size=2, max_size=10, unique=True).filter(lambda x: len(x) % 2 == 0)
 )
+@pytest.mark.slow
 def test_interlacing_decays_give_positive_scales(points):
     points = np.sort(points)[::-1]
     if np.diff(-points).min() < 1e-6:

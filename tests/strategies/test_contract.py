@@ -14,6 +14,7 @@ from tests.zoo import STRATEGIES, dense, every
 
 
 @pytest.mark.parametrize("name", every(also=("banded-fft",)))
+@pytest.mark.few(12)
 def test_every_strategy_keeps_the_contract(name):
     check_strategy(STRATEGIES[name])
 

@@ -130,6 +130,7 @@ class TestRefusals:
         found = endless.series(np.array(coefficients) * 0.9 ** np.arange(len(r)))
         assert found.limiting_norm < 10
 
+    @pytest.mark.slow
     def test_the_undamped_root(self):
         for options in ({}, {"radius": 1.0}):
             with pytest.raises(ValueError, match="it is not for sqrt"):
@@ -159,6 +160,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="square-summable|not analytic"):
             endless.series(lambda x: (1 - 2 * x) / (1 - 3 * x), radius=2.0)
 
+    @pytest.mark.slow
     def test_the_rest(self):
         with pytest.raises(ValueError, match=r"coefficients\[0\]=-1.0"):
             endless.series([-1.0, 0.5])
@@ -325,6 +327,7 @@ class TestStreams:
             rows(stream, 13)
 
 
+@pytest.mark.slow
 def test_polynomials_of_64_coefficients_are_read_in_time():
     r = np.concatenate([[1.0], -0.95 * np.random.default_rng(0).dirichlet(np.ones(63))])
     assert EndlessInverse(r).limiting_norm > 1
@@ -336,6 +339,7 @@ def test_polynomials_of_64_coefficients_are_read_in_time():
 @pytest.mark.parametrize(
     ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.7, 1.3, 1.5])
 )
+@pytest.mark.few(5)
 def test_aliased_terms_are_seen(power, radius):
     found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
     assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8
@@ -343,6 +347,7 @@ def test_aliased_terms_are_seen(power, radius):
 
 
 @pytest.mark.parametrize("factor", [1.0, *slow(2.0)])
+@pytest.mark.slow
 def test_aliased_zeros_are_refused(factor):
     with pytest.raises(ValueError, match="not known to be square-summable"):
         endless.series(lambda x: 1 - factor * x**1024, radius=1.5)

@@ -136,6 +136,7 @@ def test_a_tree_cut_short_has_the_noise_of_the_whole_one(n, k, horizon):
 @example(k=2, n=7, more=1, full=True, data=None)
 @example(k=2, n=8, more=8, full=True, data=None)
 @example(k=3, n=10, more=17, full=True, data=None)
+@pytest.mark.slow
 def test_closed_forms_agree_with_the_matrix(k, n, more, full, data):
     tree = FullTree(n, k, n + more) if full else Tree(n, k)
     c = tree.to_dense()
@@ -253,6 +254,7 @@ class TestSensitivity:
         assert not found.exact or "attained by a cycle" in found.method
         assert nodes_room.best_pattern(FullTree(9, 2, 12), 2, 3) is None  # of a tree cut short there is none
 
+    @pytest.mark.slow
     def test_large_horizons_materialise_nothing(self):
         with warnings.catch_warnings():
             warnings.simplefilter("error")

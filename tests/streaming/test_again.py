@@ -11,6 +11,7 @@ from tests.streaming.test_estimator import NoNoise
 BATCHES = [[0.25] * n for n in (4, 0, 7, 2, 9, 1)]
 
 
+@pytest.mark.slow
 def test_differences_and_other_overs_without_noise_are_the_sums_of_those_steps():
     stream = NoNoise({"s": streaming.SumOf(1.0)}, epsilon=1.0, horizon=9)
     stream.steps(BATCHES)
@@ -86,6 +87,7 @@ def read_again(stream):
     return [made.to_bytes() for made in [*found, *stream.band(simultaneous=False)]]
 
 
+@pytest.mark.slow
 def test_groups_differences_and_partial_sums_go_on_from_a_file(tmp_path):
     statistics = {
         "n": streaming.CountOf(),

@@ -176,6 +176,7 @@ def differences():
                 yield f"{name} as {form}"
 
 
+@pytest.mark.slow
 def test_a_batch_is_the_sum_of_its_records():
     assert not list(differences())
 
@@ -184,6 +185,7 @@ KERNELS = ["Sandybridge", *(pytest.param(name, marks=pytest.mark.slow) for name 
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.slow
 def test_a_batch_is_the_sum_of_its_records_under_every_kernel(kernel):
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
     program = "from tests.streaming.test_alone import differences; print(list(differences()))"

@@ -51,6 +51,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", every_other(KINDS))
+@pytest.mark.few(2)
 def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
     promise = dict(KINDS[kind])
     units = promise.get("participation")
@@ -201,6 +202,7 @@ def test_intervals_of_distributions_hold_together():
     assert covered_together(statistic, truth, totals) > 0.945
 
 
+@pytest.mark.slow
 def test_intervals_of_quantiles_hold_together():
     statistic = streaming.QuantilesOf(range(9), [0.3, 0.6])
     assert statistic.contrasts == 16

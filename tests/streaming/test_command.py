@@ -151,6 +151,7 @@ def test_more_steps_than_the_horizon_are_refused_before_anything_if_they_are_ask
     assert tally.released == 9 and tally.left_out == {"of steps that are not over": 1}
 
 
+@pytest.mark.slow
 def test_no_step_ends_after_now():
     for until, now, steps in [(None, 3.5, 3), (9.0, 3.5, 3), (2.0, 3.5, 2), (None, math.inf, 8)]:
         stream = counting()
@@ -434,6 +435,7 @@ def test_short_forms():
     assert len(found["distribution of x"].edges) == 5
 
 
+@pytest.mark.slow
 def test_the_demo_counts_the_first_days_of_2013(tmp_path, capsys):
     from anechoic.demo.hourly import streaming_demo
 

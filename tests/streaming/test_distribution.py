@@ -109,6 +109,7 @@ def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
 
 
 @pytest.mark.parametrize("noise", ["buckets", "domain"])
+@pytest.mark.slow
 def test_standard_errors_and_quantile_intervals_are_as_stated(noise):
     truth = np.concatenate([np.full(50, 0.5), np.full(70, 1.5), np.full(200, 2.7), np.full(80, 7.2)])
     statistic = streaming.DistributionOf(EDGES, noise=noise)

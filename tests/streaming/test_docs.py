@@ -14,6 +14,7 @@ from anechoic.streaming.pending import GROUP
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_the_first_lines_of_the_page_run():
     code = re.findall(r"```python\n(.*?)```", (DOCS / "streaming.md").read_text(encoding="utf-8"), re.DOTALL)
     names = {"batch": ["a", "b"]}

@@ -67,6 +67,7 @@ def test_one_record_has_at_most_its_bound_whatever_the_centres():
         assert np.count_nonzero(found.reshape(4, 4).any(axis=1)) == 1
 
 
+@pytest.mark.slow
 def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
     monkeypatch.setattr("anechoic.runs.openings.new_salt", bytes)
     batches = [points(t, 400) for t in range(9)]
@@ -83,6 +84,7 @@ def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("horizon", [6, *slow(None)])
+@pytest.mark.slow
 def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizon):
     """One centre of 400 coordinates, each of which is a run of its own."""
     setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400)), "horizon": horizon}

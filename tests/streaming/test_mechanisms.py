@@ -53,6 +53,7 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
     ("over", "participation"),
     each_once([RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)], [Single(), MinSep(3, 2)]),
 )
+@pytest.mark.few(2)
 def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
     mechanism = planned(horizon=None, over=over, participation=participation)
     assert mechanism.steps == FOR_EVER and 1 - 1e-6 < mechanism.epsilon() <= 1
@@ -62,6 +63,7 @@ def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, partic
         assert max(norms) <= mechanism.sensitivity.value * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_without_horizon_the_error_is_near_that_of_a_planned_one():
     endless = planned(horizon=None)
     for steps, ratio in [(1000, 1.4), (10**6, 1.05)]:
@@ -107,6 +109,7 @@ def test_epsilon_so_far_is_that_of_the_next_power_of_two():
         assert spent.after(releases) == pytest.approx(mechanism.epsilon(steps=rounded), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_loss_is_what_it_is_planned_for():
     mechanisms = {loss: planned(horizon=200, loss=loss) for loss in ("max", "rms", "mean")}
     errors = {
@@ -129,6 +132,7 @@ def test_the_loss_is_what_it_is_planned_for():
 
 
 @pytest.mark.parametrize("n", [5, 65])
+@pytest.mark.slow
 def test_the_factorisation_of_means_is_near_the_best_of_all(n):
     """Beside the dense optimum of diag(1/t) A, written out: the workload of arXiv 2601.22320."""
     means = an.workloads.from_dense(np.tril(np.ones((n, n))) / np.arange(1.0, n + 1)[:, None])
@@ -138,6 +142,7 @@ def test_the_factorisation_of_means_is_near_the_best_of_all(n):
     assert found["mean"] < min(found["max"], found["rms"])
 
 
+@pytest.mark.slow
 def test_a_grid_that_float64_could_not_hold_in_the_middle_of_a_run_is_made_coarser():
     """Whether it holds depends on the noise that is drawn: with much noise and a long memory it may not."""
     fine, coarse = (planned(horizon=150, epsilon=epsilon) for epsilon in (1.0, 0.01))

@@ -73,6 +73,7 @@ def test_regression_raises_the_directions_that_the_noise_hides_and_no_others():
         ),
     ],
 )
+@pytest.mark.slow
 def test_standard_errors_are_those_measured(statistic, records):
     unit = 2**28
     encoded = statistic.total(statistic.read(np.array(records)), None, unit) / unit * 500

@@ -25,6 +25,7 @@ def bytes_of(releases):
 
 
 @pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
+@pytest.mark.slow
 def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, over):
     some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}
     options = {"epsilon": 20.0, "horizon": 9, "over": over, "state": tmp_path / "s"}
@@ -60,6 +61,7 @@ def test_a_statistic_of_your_own_is_to_be_given(tmp_path):
 
 
 @pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
+@pytest.mark.slow
 def test_memory_keeps_the_last_ones(over):
     key, found = bytes(range(32)), []
     some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}

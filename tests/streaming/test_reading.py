@@ -144,6 +144,7 @@ BAD_TIMES = [
 
 
 @pytest.mark.parametrize("time", BAD_TIMES, ids=lambda time: type(time).__name__)
+@pytest.mark.few(5)
 def test_times_of_other_kinds_change_nothing(total, time):
     for act in (lambda: total.release(time), lambda: total.steps([[1.0]] * 2, times=[None, time])):
         with pytest.raises(ValueError, match="must be text that sorts"):
@@ -152,6 +153,7 @@ def test_times_of_other_kinds_change_nothing(total, time):
 
 
 @pytest.mark.parametrize("time", [np.int64(3), np.float32(3), 3, 3.5, Moment.NOW, np.str_("a"), None])
+@pytest.mark.few(5)
 def test_times_are_kept_as_plain_ones(total, time):
     kept = total.steps([[1.0]], times=[time])[0].time
     assert kept == time and type(kept) in (int, float, str, type(None))

@@ -109,6 +109,7 @@ def test_a_wrong_key_is_refused_by_name(tmp_path):
 
 @pytest.mark.usefixtures("salted")
 @pytest.mark.parametrize("table", ["state", "units", "batches"])
+@pytest.mark.few(2)
 def test_parts_of_another_file_with_the_same_key_are_refused(tmp_path, table):
     for name in "st":
         with stream_at(tmp_path / name) as stream:
@@ -152,6 +153,7 @@ def test_releases_are_read_without_the_key(tmp_path):
     assert [release.to_bytes() for release in streaming.read_releases(tmp_path / "copy")] == made
 
 
+@pytest.mark.slow
 def test_the_file_does_not_show_how_many_units_there_are(tmp_path):
     found = []
     for many in (65, 128):

@@ -91,6 +91,7 @@ SETTINGS = [
     ("name", "statistics", "nothing", "draw", "participation", "per_step"),
     each_once(SETTINGS, [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]),
 )
+@pytest.mark.few(4)
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
     name, statistics, nothing, draw, participation, per_step
 ):
@@ -112,6 +113,7 @@ def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
         assert worst > 0.95  # and a greedy unit takes all of it
 
 
+@pytest.mark.slow
 def test_the_worst_pattern_is_reached_exactly_by_brute_force():
     """Over all sets of steps that a greedy unit may try, the largest change is the sensitivity."""
     make = maker(lambda: {"n": streaming.CountOf()}, [], participation=MinSep(2, 2))

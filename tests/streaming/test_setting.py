@@ -38,6 +38,7 @@ def run(tmp_path, capsys, *flags, **changed):
         ({"unit": "who"}, "setting.unit"),
     ],
 )
+@pytest.mark.few(3)
 def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, capsys, changed, words):
     assert run(tmp_path, capsys, until="2024-01-01T03:00")[0] == 0
     code, error = run(tmp_path, capsys, **changed)

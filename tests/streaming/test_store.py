@@ -85,6 +85,25 @@ def test_noise_without_a_grid_goes_on_too(tmp_path):
     assert found == expected
 
 
+def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path):
+    import anechoic as an
+
+    def planned(second):
+        strategy = an.strategies.BandedToeplitz(9, np.array([1.0, second]))
+        sampling = External(an.participation.Single(), 1, steps=9)
+        return an.calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-6)
+
+    begun = planned(0.5)
+    expected = [r.to_bytes() for r in streaming.Count(mechanism=begun, key=KEY).steps(range(9))]
+    found = []
+    for t in range(9):
+        plan = planned(0.5 + t * 1e-6)
+        with streaming.Count(mechanism=plan, key=KEY, state=tmp_path / "s") as stream:
+            assert stream.mechanism == begun
+            found += [r.to_bytes() for r in stream.steps([t])]
+    assert found == expected
+
+
 def test_commits_wait_for_the_disk(tmp_path):
     with board(tmp_path / "s") as stream:
         ask = stream._state._database.run

@@ -30,6 +30,7 @@ def study():
     return aircraft_study(**SMALL)
 
 
+@pytest.mark.slow
 def test_mechanisms_say_what_they_protect_and_promise_what_the_batches_keep(study):
     found, reasons, facts = study
     private = [arm for arm in found.arms if arm.private]
@@ -48,12 +49,14 @@ def test_mechanisms_say_what_they_protect_and_promise_what_the_batches_keep(stud
     assert facts["count"] == len(np.unique(load(found.task).owners))
 
 
+@pytest.mark.slow
 def test_bounds_can_be_given():
     found, _, facts = aircraft_study(**SMALL, separation=4, limit=3, strategy="blt")
     assert found.task.bound == ContributionBound(4, 3) and facts["compared"] == []
     assert aircraft_study(**SMALL, limit=2)[2]["bound"] == {"separation": 1, "limit": 2}
 
 
+@pytest.mark.slow
 def test_the_flights_of_one_aircraft_are_averaged_and_clipped_together(monkeypatch):
     task = BoundedFlights(examples=2_560, batch_size=128, bound=ContributionBound(3, 4))
     data = load(task)
@@ -84,6 +87,7 @@ def test_the_flights_of_one_aircraft_are_averaged_and_clipped_together(monkeypat
     torch.testing.assert_close(torch.cat(seen["logits"]), torch.cat(scores), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_study_runs_is_written_and_says_what_a_flight_is_worth(study, tmp_path):
     found, reasons, facts = study
     screen = Console(file=io.StringIO(), width=160)
@@ -116,6 +120,7 @@ def test_a_study_runs_is_written_and_says_what_a_flight_is_worth(study, tmp_path
     assert (tmp_path / "planned-fixed-aircraft-eps2.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_private_run_over_aircraft_resumes_bit_for_bit(study, tmp_path):
     found, _, _ = study
     arm = next(a for a in found.arms if a.kind == "planned" and a.unit == "aircraft")

@@ -40,6 +40,7 @@ def test_table_2_says_what_holds():
     assert float(over["ν = ημ"]) == pytest.approx(1.0897, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_chess_pgd_diverges_and_plain_does_not(monkeypatch):
     monkeypatch.setattr(descent, "DRAWS", 3)
     plain, _, chess, *_ = exhibit("004-4").panels[0].curves

@@ -45,6 +45,7 @@ def mechanisms(study):
     return {arm.name: Mechanism.from_json(arm.mechanism) for arm in study.arms if arm.private}
 
 
+@pytest.mark.slow
 def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     study, reasons = fashion_study(
         images, batch_size=32, epochs=2, sampling="both", strategy="identity", epsilons=(10.0,), rates=(3.0,)

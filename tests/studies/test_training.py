@@ -36,6 +36,7 @@ def arms_of(scheme="fixed", epsilon=1.0, strategy="auto"):
     return found
 
 
+@pytest.mark.slow
 def test_every_arm_trains_and_private_ones_spend_their_budget():
     cyclic = CyclicPoisson(examples=2_560, batch_size=128, groups=2, steps=STEPS)
     sampled = calibrate(BandedToeplitz(STEPS, [1.0, 0.4]), sampling=cyclic, epsilon=1.0, delta=1e-6)
@@ -80,6 +81,7 @@ def test_without_noise_a_clipped_run_is_what_its_formula_says(monkeypatch):
     assert not torch.allclose(weights_after(plain, monkeypatch), weights, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_private_run_with_almost_no_noise_is_the_clipped_one(monkeypatch):
     # the engine and the arm without noise clip, divide and step alike
     clipped = weights_after(plain_arms(TASK)[0], monkeypatch)
@@ -136,6 +138,7 @@ def fresh(monkeypatch):
     return lambda: monkeypatch.setattr(ledger, "_MADE", {})
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
     monkeypatch.setattr(training, "REPORT_EVERY", 1)
     arm = arms_of()[1]

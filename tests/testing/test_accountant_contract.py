@@ -55,6 +55,7 @@ QUICK = {"everybody", "allocation", "allocation, one step"}
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, quick=QUICK))
+@pytest.mark.few(1)
 def test_ours_keep_the_contract(name):
     check_accountant(accountant_of(*CASES[name]), std=2.0)
 

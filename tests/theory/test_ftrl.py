@@ -50,6 +50,7 @@ def test_independent_noise_in_the_prefix_sums_is_the_output_strategy():
     assert abs(np.mean(noise[1:] * noise[:-1])) < 4 * m.noise_std**2 / math.sqrt(2000)
 
 
+@pytest.mark.slow
 def test_hinge_loss_on_a_ball_learns():
     """Not smooth, which is the point; anytime rates; the iterates stay in the ball."""
     rng = np.random.default_rng(0)
@@ -88,6 +89,7 @@ def test_a_step_of_ones_own_is_post_processing():
     assert run.iterates[-1] == pytest.approx(theory.l1_step(-plain.iterates[-1] / 0.3, 0.3, 2.0))
 
 
+@pytest.mark.slow
 def test_gradients_bounded_in_lq_run_with_exponential_power_noise():
     """Paper 001's l_p / l_q setting, accounted for all iterates: q = 3, Psi = |w|_1.5^2 / 2."""
     m = theory.LqMechanism(Toeplitz.damped(30, 0.1), theory.ExponentialPower(3.0, 2.0), norm=1.0)

@@ -52,6 +52,7 @@ def test_two_hundred_random_steps(seed):
                 check(potential, domain, rng)
 
 
+@pytest.mark.slow
 def test_steps_of_any_size_carry_a_certificate():
     """Sums and rates over eight orders of magnitude, all of space included."""
     rng = np.random.default_rng(5)

@@ -157,6 +157,7 @@ def test_a_power_that_almost_touches_zero_is_the_best_too(rate):
     assert found == pytest.approx(math.sqrt(plain.fun), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_banded_classes_are_found_for_any_spectrum():
     rng = np.random.default_rng(3)
     for _ in range(12):
@@ -192,6 +193,7 @@ def no_class_is_worse_than_what_it_contains(problems, seed):
                 assert outer <= inner * (1 + 1e-8), (seed, values, rate, losses)
 
 
+@pytest.mark.slow
 def test_no_class_is_worse_than_what_it_contains():
     no_class_is_worse_than_what_it_contains(3, seed=0)
 

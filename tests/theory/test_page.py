@@ -13,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 MODULES = ["mirror", "optimal", "problems", "spectra", "strongly_convex", "suboptimality"]
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) == 2

@@ -49,6 +49,7 @@ def test_independent_noise_has_the_bound_of_contraction(condition):
     assert found.value == pytest.approx(problem.contraction_bound(0.8, 2.0), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_without_causality_plain_noise_looks_worse_than_it_is():
     """Paper 000, Figure 3 draws the middle of these as DP-SGD, and the last as DP-FTRL's gain over it."""
     problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
@@ -60,6 +61,7 @@ def test_without_causality_plain_noise_looks_worse_than_it_is():
 
 
 @pytest.mark.parametrize("condition", [1e3, pytest.param(1e5, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_optimised_noise_is_best_at_every_condition_number(condition, monkeypatch):
     """At eta = 1 a damped root has .60 of independent noise, however large kappa is."""
     monkeypatch.setattr(strongly_convex, "DAMPINGS", 5)
@@ -71,6 +73,7 @@ def test_the_optimised_noise_is_best_at_every_condition_number(condition, monkey
 
 
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.slow
 def test_an_optimised_bound_is_no_worse_than_its_starts(causal, monkeypatch):
     """Even where the descent goes wrong."""
     monkeypatch.setattr(strongly_convex, "DAMPINGS", 2)
@@ -99,6 +102,7 @@ def test_the_descent_lowers_every_bound():
 
 
 @pytest.mark.parametrize(("condition", "eta"), [(1.0, 0.5), (1.0 + 1e-7, 1.0), (100.0, 1e-4), (1e6, 1.0)])
+@pytest.mark.few(3)
 def test_the_edges_of_the_class_have_bounds(condition, eta):
     """Quadratics alone, and steps so short that the circle is felt within 1e-6 of the angle 0."""
     problem = theory.StronglyConvex(condition, eta)

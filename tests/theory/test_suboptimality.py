@@ -169,6 +169,8 @@ def test_runs_of_random_problems_have_the_exact_suboptimality(seed):
         (lambda: theory.LinearRegression([1.0], 0.1, "a"), ValueError, "residual_std='a'"),
         (lambda: theory.LinearRegression([1.0], 0.1, 1.0, None), ValueError, "batch_size=None"),
         (lambda: theory.MeanEstimation(2.0), ValueError, "learning_rate=2.0 must be below 2"),
+        (lambda: theory.MeanEstimation(0.5, dimension=10**19), ValueError, "at most 16,777,216"),
+        (lambda: theory.trajectory(PROBLEM, NOISES["BLT"], steps=2**31, rho=1.0), ValueError, "asymptotic"),
         (lambda: limit(Identity(3), rho=1.0), UnsupportedError, "no spectrum"),
         (lambda: limit(NOISES["damped"]), ValueError, "rho=None"),
         (lambda: limit(NOISES["damped"], rho=0.0), ValueError, "rho=0.0 must be a finite"),

@@ -4,6 +4,21 @@ import pytest
 
 from anechoic.runs import ledger
 from anechoic.torch.randomness import secret_draws, surroundings
+from anechoic.torch.row_types import following
+from anechoic.torch.row_types.memory import tensors_alive
+
+#: Tensors of test modules, which are frozen with all else that collection has left.
+FROZEN = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish():
+    FROZEN.extend(tensors_alive())
+
+
+@pytest.fixture(autouse=True)
+def all_tensors_are_alive(monkeypatch):
+    monkeypatch.setattr(following, "tensors_alive", lambda: [*FROZEN, *tensors_alive()])
 
 
 @pytest.fixture
@@ -21,7 +36,8 @@ def processes_of_their_own(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def draws_of_their_own():
-    """A run that a test gives up in the middle of a batch has the generators no longer."""
+    """A run that a test gives up in the middle of a batch is followed no longer, nor has generators."""
     yield
+    following.ACTIVE.clear()
     secret_draws.stop()
     surroundings._DESK.__init__()

@@ -48,6 +48,7 @@ EPSILON = {"epsilon": True, "target_epsilon": 4.0, "target_delta": 1e-5, "epochs
 
 
 @pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.slow
 def test_three_lines(sampled):
     engine = PrivacyEngine()
     model, optimizer, loader = private(
@@ -75,6 +76,7 @@ def test_three_lines(sampled):
     assert engine.releases == 15
 
 
+@pytest.mark.slow
 def test_ghost_returns_a_criterion_too():
     assert len(private(grad_sample_mode="ghost", **EPSILON)) == 4
 
@@ -123,6 +125,7 @@ def test_a_noise_multiplier_can_be_given():
     assert engine.mechanism.delta == pytest.approx(40**-1.1)
 
 
+@pytest.mark.slow
 def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog):
     engine = PrivacyEngine()
     made = private(engine, noise_multiplier=1.1, max_grad_norm=1.0)
@@ -138,6 +141,7 @@ def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog)
     assert engine.releases == 10
 
 
+@pytest.mark.slow
 def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -181,6 +185,7 @@ def test_epochs_become_an_integer_number_of_steps(length):
 
 
 @pytest.mark.parametrize(("drop_last", "sampled"), each_once([True, False], [False, True]))
+@pytest.mark.slow
 def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
     engine = PrivacyEngine()
     loader = DataLoader(data(40), batch_size=7, drop_last=drop_last)
@@ -189,6 +194,7 @@ def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
     assert engine.mechanism.steps == 3 * len(loader)
 
 
+@pytest.mark.slow
 def test_a_sequential_sampler_keeps_its_order_and_a_random_one_becomes_one_permutation():
     class Index(TensorDataset):
         pass
@@ -592,6 +598,7 @@ def test_questions_before_the_run():
             ask()
 
 
+@pytest.mark.slow
 def test_epsilon_is_that_of_the_releases_made():
     mech = mechanism(steps=15, noise_std=2.0)
     run = start(mech=mech)

@@ -50,6 +50,7 @@ def momentum(parameters):
 @pytest.mark.parametrize(
     ("mode", "reduction", "optimizer"), each_once(MODES, ["mean", "sum"], [adam, momentum])
 )
+@pytest.mark.few(1)
 def test_without_noise_a_step_is_that_of_opacus(mode, reduction, optimizer):
     mech = mechanism("cyclic", noise_std=1e-12, clip_norm=0.3, steps=6)
     batches = []
@@ -73,6 +74,7 @@ def test_without_noise_a_step_is_that_of_opacus(mode, reduction, optimizer):
 
 
 @pytest.mark.parametrize(("mode", "kind", "size"), each_once(MODES, ["fixed", "cyclic"], [3, 5, 8, 100]))
+@pytest.mark.slow
 def test_micro_batches_give_the_same_run(mode, kind, size):
     mech = mechanism(kind, steps=7)
     run, whole = start(mode, mech=mech, optimizer=momentum), start(mode, mech=mech, optimizer=momentum)
@@ -157,6 +159,7 @@ def noise_of(strategy, mode, kind, *, learning_rate=0.5, std=0.7, clip_norm=2.0)
         ]
     ),
 )
+@pytest.mark.slow
 def test_c_times_the_noise_of_a_run_is_independent_with_the_calibrated_std(name, mode, kind):
     strategy = STRATEGIES[name]
     rows = noise_of(strategy, mode, kind)
@@ -176,6 +179,7 @@ def test_c_times_the_noise_of_a_run_is_independent_with_the_calibrated_std(name,
         assert (rows[1:] * rows[:-1]).mean() < -0.05
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_run_is_the_row_of_its_stream():
     strategy = STRATEGIES["banded"]
     rows = noise_of(strategy, "rows", "fixed")
@@ -197,6 +201,7 @@ def test_the_noise_of_a_run_is_the_row_of_its_stream():
         [(1e-3, None), (1e4, 3), *slow((5.0, None), (1e4, None), (1e-3, 3), (5.0, 3))],
     ),
 )
+@pytest.mark.slow
 def test_one_example_moves_only_its_own_releases_and_by_its_clip_norm(mode, kind, size, value):
     clip_norm, place = 0.7, 7
     mech = mechanism(kind, steps=16, noise_std=1e-12, clip_norm=clip_norm)

@@ -71,6 +71,7 @@ def run(name, edits=(), *, ours=True):
 
 
 @pytest.mark.parametrize("name", mostly_slow(SCRIPTS, quick=QUICK))
+@pytest.mark.slow
 def test_scripts_of_opacus_run_as_they_are_or_name_the_line(name):
     words, edits = EDITS.get(name, ("", []))
     if edits:

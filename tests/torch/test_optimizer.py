@@ -55,6 +55,7 @@ def test_the_ordinary_loop_makes_all_releases(mode):
     assert not torch.equal(weights(run.model), before)
 
 
+@pytest.mark.slow
 def test_the_model_can_stay_unwrapped_under_ghost_clipping():
     run, wrapped = start("ghost", wrap_model=False), start("ghost")
     assert not isinstance(run.module, nn.Module)
@@ -71,6 +72,7 @@ def test_a_batch_that_continue_skips_is_refused(mode):
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.slow
 def test_break_resumes_at_the_release_count(mode):
     run, whole = start(mode), start(mode)
     for stop in (1, 4, 5, 9):
@@ -83,6 +85,7 @@ def test_break_resumes_at_the_release_count(mode):
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.slow
 def test_break_before_the_step_gives_the_same_batch_again(mode):
     run, whole = start(mode), start(mode)
     for _ in range(3):
@@ -336,6 +339,7 @@ def test_a_sum_of_losses_is_one_pass_in_ghost_mode():
     ],
     ids=["clip", "noise", "divisor", "reduction", "module", "frozen", "added", "shape"],
 )
+@pytest.mark.few(7)
 def test_settings_and_parameters_must_stay(mode, change):
     run = start(mode)
     batches, batch = first(run)
@@ -487,6 +491,7 @@ def test_an_interrupted_release_ends_the_run():
             attempt()
 
 
+@pytest.mark.slow
 def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
     run, whole = start(), start()
     with BatchMemoryManager(
@@ -534,6 +539,7 @@ def test_a_noise_row_out_of_turn_is_refused():
     ids=["momentum", "adam", "adamw", "rmsprop"],
 )
 @pytest.mark.parametrize("mode", ("rows", "ghost"))
+@pytest.mark.few(3)
 def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
     run = start(mode, optimizer=optimizer)
     twin = network()
@@ -571,6 +577,7 @@ def test_a_closure_is_evaluated_once():
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.slow
 def test_evaluation_in_between_is_allowed(mode):
     run, whole = start(mode), start(mode)
     for _ in range(3):
@@ -690,6 +697,7 @@ class Note:
         self.seen.append((step, digest))
 
 
+@pytest.mark.slow
 def test_a_journal_is_told_of_a_release_before_anybody_sees_it():
     run, again, other = start(), start(), start(keys=False)
     for each in (run, again, other):

@@ -58,6 +58,7 @@ def asked(tmp_path_factory):
     return ask(tmp_path_factory.mktemp("asked"), "resumed", "sweep")
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_and_is_started_again(asked):
     found, errors = asked[0]["resumed"], asked[1]
     for name, seen in found.items():

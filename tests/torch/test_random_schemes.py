@@ -40,6 +40,7 @@ def private(mechanism, *, batch_size=8, **options):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m.sampling).__name__)
+@pytest.mark.slow
 def test_the_engine_samples_as_the_mechanism_says(mechanism):
     engine, model, optimizer, loader = private(mechanism)
     expected, seen = batches_of(mechanism.sampling, SAMPLING_KEY), []

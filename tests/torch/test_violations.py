@@ -128,6 +128,7 @@ class Mean(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.slow
 def test_buffers_are_compared_by_value():
     run = start(model=Mean())
     train(run, 2)
@@ -241,6 +242,7 @@ def test_subsets_with_duplicates_are_refused(indices):
     start(dataset=Subset(data(80), range(40)))
 
 
+@pytest.mark.slow
 def test_unsupported_modules_name_the_remedy():
     with pytest.raises(UnsupportedError, match="get_compatible_module") as caught:
         start("ghost", model=nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))

@@ -96,6 +96,7 @@ def tolerance(name):
         *slow(*product((name for i, name in enumerate(SHAPES) if i % 6), ("vmap_loss",))),
     ],
 )
+@pytest.mark.few(1)
 def test_the_sum_is_that_of_single_rows_and_one_row_moves_it_by_the_clip_norm(name, mode):
     shape, data = SHAPES[name], SHAPES[name].data()
     whole = FixedOrder(ROWS, ROWS, steps=1)
@@ -137,6 +138,7 @@ def sparse():
         )
     ],
 )
+@pytest.mark.slow
 def test_poisson_batches_and_empty_ones(name, mode, sparse):
     shape, data = SHAPES[name], SHAPES[name].data()
     try:

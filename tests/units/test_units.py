@@ -259,6 +259,7 @@ def random_gradients(generator, owners):
 @pytest.mark.parametrize(
     ("max_examples", "most", "combine"), each_pair([None, 1, 2], [1, 3, 5], ["sum", "mean"])
 )
+@pytest.mark.few(5)
 def test_zeroing_a_unit_moves_a_given_batch_by_at_most_the_clip_norm(combine, most, max_examples):
     generator = np.random.default_rng([7, most, max_examples or 0])
     largest = 0.0
@@ -285,6 +286,7 @@ def incidence_draws(units, chosen, table):
 
 
 @pytest.mark.parametrize(("max_examples", "combine"), each_once([None, 1, 2], ["sum", "mean"]))
+@pytest.mark.few(1)
 def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples):
     # Amplification compares a step in which u was drawn with one in which it was not: with u's examples
     # zeroed the two must be the same sum, whoever else was drawn, and with them at most the clip norm apart.
@@ -315,6 +317,7 @@ def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples)
     st.integers(0, 2**32),
     st.none() | st.integers(1, 4),
 )
+@pytest.mark.slow
 def test_the_limits_of_one_unit_never_add_up_to_more_than_one(owners, seed, max_examples):
     generator = np.random.default_rng(seed)
     units = Units(owners, max_examples=max_examples)
@@ -428,6 +431,7 @@ def test_batches_hold_the_drawn_units_whole(name, count):
 
 
 @pytest.mark.parametrize("name", every_other(SCHEMES))
+@pytest.mark.few(1)
 def test_shared_examples_by_scheme(name):
     generator = np.random.default_rng(5)
     owners = hypergraph(generator, units=7, examples=25, most=2)

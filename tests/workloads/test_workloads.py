@@ -312,6 +312,7 @@ def test_momentum_of_many_steps_keeps_its_digits():
 
 
 @pytest.mark.parametrize("name", [name for name, a in ALL.items() if a.n < 20])
+@pytest.mark.few(15)
 def test_output_perturbation_of_every_workload(name):
     check_strategy(Output(ALL[name]))
 

@@ -48,3 +48,19 @@ def least_noise(
     while epsilon_at(math.exp(high)) > epsilon:
         high += tolerance / 8
     return math.exp(high)
+
+
+def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:
+    """About the least epsilon in [0, high] at which `delta_at`, which falls, is at most delta.
+
+    `high` is returned where `delta_at` does not say so: it is known from elsewhere.
+    """
+    if delta_at(0.0) <= delta:
+        return 0.0
+    if delta_at(high) > delta:  # the bound that `high` comes from is the better one
+        return high
+    low = 0.0
+    while high - low > 1e-7 * max(high, 1e-3):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high

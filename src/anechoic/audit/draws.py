@@ -8,38 +8,34 @@ probability that the scheme fixes (`audit.hazards`). That gives tests of what am
 * sizes: the sizes of all batches vary as much as they should, neither more nor less. Each size is binomial
   given the past; made uniform by randomisation, and normal by its quantile, their squares are chi-squared;
 * units: how often single canaries are drawn, all of them and the strangest one;
-* pairs: canaries with the same pattern: more of them than there may be among patterns too rare to be drawn
-  twice, or, where patterns are few, than in simulated runs;
+* pairs: canaries with the pattern of an earlier one, which has no partner yet;
 * lags, gaps: how often a canary is drawn again so many steps after an earlier, or its last, participation.
 
-Units, lags and gaps are bets against the promised probability p: given the past, what a mixture of Bernoulli
-laws says of each draw over what p says of it has the mean 1. The product over any draws that were chosen by
-the past alone, and the average of such products, exceed 1/a with probability at most a (Markov). A pattern
-that the scheme cannot draw at all has the p-value 0.
+Pairs, units, lags and gaps are bets against the promised probability: given the past, what another law says
+of each draw (or pattern) over what the promised one says of it has the mean 1. The product over any that were
+chosen by the past alone, and the average of such products, exceed 1/a with probability at most a (Markov). A
+pattern that the scheme cannot draw at all has the p-value 0.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
 from anechoic.audit.counts import counts_of
-from anechoic.audit.hazards import Hazards, Mask, draw_units, hazards
+from anechoic.audit.hazards import Hazards, Mask, hazards
 from anechoic.sampling import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.
 _PRIORS = (2.0, 8.0, 32.0)
-#: Pairs of canaries that are expected to share a pattern by chance, at most, among the rare patterns.
-_CHANCE = 0.1
-#: Runs that are simulated where patterns are few, and draws that they may take.
-_SIMULATED, _MOST_DRAWS = 2000, 3e8
+#: Shares of canaries in pairs that are bet on; the bets are averaged.
+_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)
 #: Most lags that are looked at.
 _MOST_LAGS = 2000
 
@@ -87,7 +83,7 @@ def draw_test(
         f" promised {count.rate:.4g}"
     }
     found["sizes"], notes["sizes"] = _sizes(law, part, np.random.default_rng(seed))
-    found["pairs"], notes["pairs"] = _pairs(sampling, law, part, allowed)
+    found["pairs"], notes["pairs"] = _pairs(law, part, allowed)
     if law.constant:
         found["units"], notes["units"] = _units(law, part)
         found["lags"], notes["lags"] = _lags(law, part)
@@ -121,57 +117,43 @@ def _sizes(law: Hazards, part: Mask, rng: np.random.Generator) -> tuple[float, s
     )
 
 
-def _pairs(sampling: Sampling, law: Hazards, part: Mask, allowed: Mask) -> tuple[float, str]:
-    """Pairs of canaries with the same pattern.
+def _pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[float, str]:
+    """Canaries that have the pattern of an earlier one."""
+    repeats, bets = _bets_on_pairs(law, part, allowed)
+    return _won(bets), f"{int(repeats.sum())} canaries share the pattern of another one"
 
-    Where patterns are so many that hardly any two are alike: two of m canaries share a pattern of probability
-    at most r with probability at most r, and three with at most r^2. The number of such pairs has the second
-    moment m2 = s + s^2 + m^3 r^2 at most, s = m^2 r / 2, and exceeds k with probability at most m2 / k^2.
-    Elsewhere pairs count by how rare their pattern is, and their sum is compared with that of simulated runs.
-    Which of the two it is depends on the scheme alone.
+
+def _bets_on_pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[Mask, list[float]]:
+    """Which canaries have the pattern of an earlier one without a partner; and the logarithms of bets on it.
+
+    Canary by canary, a bet says: with probability w it has the pattern of an earlier canary that has no
+    partner yet, each of these o patterns with 1 / o; else it is drawn as promised. So it wins
+    1 - w + w / (o P(pattern)) for one of these patterns and 1 - w for any other, whose mean under P is 1,
+    as canaries are independent. w is a share of what it would be if all canaries of a group came in pairs.
     """
-    m = part.shape[1]
-    rare = _CHANCE / max(1.0, m * (m - 1) / 2)
-    groups, sizes = np.unique(np.packbits(allowed, axis=0), axis=1, return_counts=True)
-    simulated = _alike_by_chance(sampling, len(part), groups.tobytes(), tuple(sizes.tolist()), math.log(rare))
-    count, weight = _alike(part, law.log_probability, math.inf if len(simulated) else math.log(rare))
-    if len(simulated):
-        above = int((np.array(simulated) >= weight * (1 - 1e-12)).sum())
-        return (1 + above) / (1 + len(simulated)), f"{count} pairs of canaries share a pattern"
-    note = f"{count} pairs of canaries share a pattern of probability below {rare:.2g}"
-    second = _CHANCE + _CHANCE**2 + m**3 * rare**2
-    return (min(1.0, second / count**2) if count else 1.0), note
+    words = np.random.default_rng(1).integers(2**64, size=(2, len(part), 1), dtype=np.uint64)
+    # a pattern as a sum of random 64-bit numbers: two are confused with probability 2^-64
+    group = np.where(allowed, words[0], np.uint64(0)).sum(axis=0)
+    repeats = _ranks(group + np.where(part, words[1], np.uint64(0)).sum(axis=0))[0] % 2 == 1
+    before, size = _ranks(group)
+    single = np.empty(len(group))
+    for name in np.unique(group):
+        turns = np.where(repeats, -1, 1)[group == name]
+        single[group == name] = np.cumsum(turns) - turns
+    paired = np.minimum(1.0, single / (size - before))
+    with np.errstate(divide="ignore"):  # of 0: a bet that is lost, or not made
+        won = np.where(repeats, -np.log(single) - law.log_probability, -np.inf)
+        bets = [np.logaddexp(np.log1p(-w), np.log(w) + won).sum() for w in np.outer(_SHARES, paired)]
+    return repeats, bets
 
 
-def _alike(part: Mask, logs: Array, most: float) -> tuple[int, float]:
-    """Pairs with one pattern of log probability at most `most`, and the sum of its negative over them."""
-    chosen = logs <= most
-    if not chosen.any():
-        return 0, 0.0
-    # a pattern as the sum of random 64-bit numbers: two are confused with probability 2^-64
-    words = np.random.default_rng(1).integers(2**64, size=(len(part), 1), dtype=np.uint64)
-    keys = np.where(part[:, chosen], words, np.uint64(0)).sum(axis=0)
-    _, first, alike = np.unique(keys, return_index=True, return_counts=True)
-    pairs = alike * (alike - 1) // 2
-    return int(pairs.sum()), float(-(pairs @ logs[chosen][first]))
-
-
-@lru_cache(maxsize=32)
-def _alike_by_chance(
-    sampling: Sampling, n: int, groups: bytes, sizes: tuple[int, ...], most: float
-) -> tuple[float, ...]:
-    """What `_alike` gives in simulated runs; nothing where most patterns are rare, or the runs too large."""
-    packed = np.frombuffer(groups, dtype=np.uint8).reshape(-(-n // 8), len(sizes))
-    allowed = np.repeat(np.unpackbits(packed, axis=0, count=n).astype(bool), sizes, axis=1)
-    rng = np.random.default_rng(0)
-
-    def drawn() -> tuple[Mask, Array]:
-        part = draw_units(sampling, allowed, rng)
-        return part, hazards(sampling, part, allowed).log_probability
-
-    if (drawn()[1] <= most).mean() >= 0.5 or allowed.size * _SIMULATED > _MOST_DRAWS:
-        return ()
-    return tuple(_alike(*drawn(), math.inf)[1] for _ in range(_SIMULATED))
+def _ranks(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many of the same key there are before each, and in all."""
+    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    order = np.argsort(which, kind="stable")
+    ranks = np.empty(len(keys), np.int64)
+    ranks[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks, counts[which]
 
 
 def _bets(successes: ArrayLike, trials: ArrayLike, rate: float, prior: float) -> Array:

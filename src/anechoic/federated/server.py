@@ -23,14 +23,16 @@ from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
-from anechoic.federated.store import RunStore
+from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
+from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
+from anechoic.runs.state_file import MECHANISM
 from anechoic.units.ids import plain_id
 
 
@@ -96,7 +98,7 @@ class Server:
         setting: Mapping[str, Any] | None = None,
     ) -> None:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
-        self.mechanism, self.discipline = mechanism, discipline
+        self.mechanism, self.discipline = as_begun(mechanism, mechanism_in(state)), discipline
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.asked_per_round = asked_per_round(self.clients_per_round, over_selection)
         self.min_replies = check_fewest(min_replies, self.clients_per_round)
@@ -116,7 +118,7 @@ class Server:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        of_run = {"identity": self._identity()}
+        of_run = {"identity": self._identity(), "shown": {MECHANISM: self.mechanism.to_json()}}
         self._state = opened(RunStore, RunInMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
         self._key = self._state.key
         self._folder = None if state is None else os.path.abspath(state)

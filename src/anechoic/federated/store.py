@@ -24,8 +24,10 @@ from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import StateFile, digest_of_parts
+from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts, shown_in
 
+#: In the state directory.
+FILE = "state.db"
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
 
@@ -39,7 +41,7 @@ class RunStore(StateFile):
 
     Args:
         path: directory; it is made, for its owner alone, where there is none, in a folder that exists.
-        identity, key, counter, adopt: see `StateFile`.
+        identity, shown, key, counter, adopt: see `StateFile`.
 
     Raises:
         ValueError: for a path at which no directory can be made.
@@ -67,6 +69,7 @@ class RunStore(StateFile):
         path: str | os.PathLike[str],
         *,
         identity: str,
+        shown: Mapping[str, str] | None = None,
         key: bytes | None = None,
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
@@ -82,7 +85,7 @@ class RunStore(StateFile):
         self._files: dict[str, list[str]] = {}
         self._head: dict[str, Any] | None = None
         self._saved, self._sum = "", RowSum()
-        super().__init__(folder / "state.db", identity=identity, key=key, counter=counter, adopt=adopt)
+        super().__init__(folder / FILE, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
         self._sweep()
 
     # -- opening -------------------------------------------------------------------------------
@@ -215,6 +218,11 @@ class RunStore(StateFile):
             **{f"fixed {name}": array for name, array in standing.fixed.items()},
         }
         self._files = {**self._files, "model": self._vectors.write("model", standing.step, arrays)}
+
+
+def mechanism_in(state: str | os.PathLike[str] | None) -> str | None:
+    """The mechanism of the run in a state directory, as JSON; None where there is none."""
+    return None if state is None else shown_in(check_folder(state) / FILE, MECHANISM)
 
 
 def check_folder(path: str | os.PathLike[str]) -> Path:

@@ -1,6 +1,6 @@
 """A lower bound for prefix sums under several participations whose cost does not grow with n.
 
-The bound is that of `participation_dual` with weights p that are constant on cells of m steps, and patterns
+The bound is that of `lower_bounds.dual` with weights p that are constant on cells of m steps, and patterns
 of cells: c_1 < c_2 < … stands for the m patterns of the steps u of these cells, u < m, with one matrix R_c
 for all u. Where cells are apart as steps are to be, these are allowed. Then W = (sum_c v_c R_c) (x) I, whose
 nuclear norm is that of strings (`lower_bounds.strings`), and the bound is ||E^½ A L||_* / sqrt(m sum_c v_c).
@@ -45,7 +45,7 @@ def cells_bound(n: int, participation: Participation, *, free: bool) -> float | 
         free: let the weights of the steps differ from cell to cell: a bound for the max loss alone.
 
     References:
-        Monograph, Problem 4.6, whose dual this is; the theorem is in `participation_dual`.
+        Monograph, Problem 4.6, whose dual this is; the theorem is in `lower_bounds.dual`.
     """
     size, patterns = cell_patterns(participation, n)
     count = -(-n // size)

@@ -36,7 +36,7 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
     (`algebra.nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps
-    (`lower_bounds_participation`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
+    (`lower_bounds.several`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
     Where the patterns are listed, only the columns of steps that somebody may touch count.
     Dense optimisers find better ones on their way.
 

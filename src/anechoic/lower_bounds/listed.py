@@ -1,7 +1,7 @@
 """What no mechanism can beat where the patterns are listed, whichever steps they leave out.
 
 Where nobody touches step t, column t of C costs nothing, and in the limit of large ones its noise vanishes:
-only the columns of A that somebody touches are to be factorised. The theorem is that of `participation_dual`
+only the columns of A that somebody touches are to be factorised. The theorem is that of `lower_bounds.dual`
 for W = sum_pi S_pi over the listed patterns, which has no entries elsewhere. Columns may be left out, as
 every bound for some of them holds for all; those that no error with a weight depends on are.
 """

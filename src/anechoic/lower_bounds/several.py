@@ -1,6 +1,6 @@
 """What no mechanism can beat under several participations, for any workload and every dimension.
 
-The theorem is in `participation_dual`: every choice of weights p and of a multiplier W gives a valid bound.
+The theorem is in `lower_bounds.dual`: every choice of weights p and of a multiplier W gives a valid bound.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Accountant, Verified, gaussian_epsilon
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS
+from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism

@@ -22,7 +22,7 @@ _SHORT = 64  # columns below which sums are made of single operations
 
 
 class NumpyColumns:
-    """Some columns, from coordinate `start` of the stream on; see `anechoic.noise.arrays.Columns`."""
+    """Some columns, from coordinate `start` of the stream on; see `anechoic.noise.arrays.MemoryColumns`."""
 
     def __init__(self, memory: NDArray[Any], row: NDArray[Any], fresh: FreshSums, start: int) -> None:
         self.memory, self.row = memory, row

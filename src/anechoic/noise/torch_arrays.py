@@ -23,7 +23,7 @@ _CHUNK = 2**20  # columns whose products take memory at a time
 
 
 class DeviceColumns:
-    """All columns of a stream on one device; see `anechoic.noise.arrays.Columns`."""
+    """All columns of a stream on one device; see `anechoic.noise.arrays.MemoryColumns`."""
 
     def __init__(self, memory: torch.Tensor, row: torch.Tensor, fresh: FreshSums, precision: str) -> None:
         self.memory, self.row = memory, row

@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
+import sqlite3
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from anechoic._validate import flag
 from anechoic.errors import (
@@ -28,7 +30,7 @@ from anechoic.errors import (
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import openings
 from anechoic.runs.counter import Counter
-from anechoic.runs.database import Database
+from anechoic.runs.database import PATIENCE, Database
 from anechoic.runs.held import HeldFile
 from anechoic.runs.identity import difference
 from anechoic.runs.sealing import Sealer, filled
@@ -37,6 +39,9 @@ _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE openings (first INTEGER PRIMARY KEY, salt BLOB NOT NULL)",
 )
+
+#: Under which name a file shows the JSON of its mechanism.
+MECHANISM = "mechanism"
 
 
 class StateFile(ABC):
@@ -391,6 +396,23 @@ class StateFile(ABC):
         """Give the file and its lock back, all commits in the file itself."""
         self._ended()
         self._fault = f"state file {self.path} is closed."
+
+
+def shown_in(path: str | os.PathLike[str], name: str) -> str | None:
+    """What the file at `path` shows under `name`, read without its key or lock; None where it shows nothing.
+
+    Nobody has checked it: who opens the file will.
+    """
+    target = os.path.realpath(path)
+    if not os.path.isfile(target):
+        return None
+    source = f"file:{quote(target)}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(source, uri=True, timeout=PATIENCE)) as database:
+            found = database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    except sqlite3.Error:  # no such file, or a damaged one: opening it says what is wrong
+        return None
+    return None if found is None else str(found[0])
 
 
 #: The file needs no log any more.

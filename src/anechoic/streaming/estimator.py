@@ -12,11 +12,13 @@ import numpy as np
 from anechoic._validate import fraction, positive_int
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
+from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Accounts, Participation
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
+from anechoic.runs.state_file import MECHANISM, shown_in
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
@@ -29,7 +31,9 @@ from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
-from anechoic.streaming.store import LABELS, MECHANISM, Store
+from anechoic.streaming.state import InMemory
+from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
+from anechoic.streaming.store import LABELS, Store
 
 
 class Estimator(Published):
@@ -129,7 +133,7 @@ class Estimator(Published):
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
         self.by_unit = participation is not None
-        self.mechanism = mechanism_of(
+        planned = mechanism_of(
             mechanism,
             participation,
             over=self.over,
@@ -142,6 +146,7 @@ class Estimator(Published):
             accurate_to=accurate_to,
             loss=loss,
         )
+        self.mechanism = as_begun(planned, None if state is None else shown_in(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)

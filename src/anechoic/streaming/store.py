@@ -20,13 +20,13 @@ import numpy as np
 from anechoic.errors import CheckpointError
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import StateFile, digest_of_parts
+from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.members import Members
 from anechoic.streaming.standing import Standing
 
-#: What a state file says of its stream besides its identity, for those who read it without a key.
-LABELS, MECHANISM = "labels", "mechanism"
+#: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
+LABELS = "labels"
 #: Parts of a snapshot that are bytes; the others are JSON.
 _BLOBS = ("open", "total", "noise")
 

@@ -173,8 +173,8 @@ def lq_epsilon(
     if strategy.rows != strategy.n:
         raise UnsupportedError(f"{strategy.describe()} is not square: take a square strategy.")
     norm, d = moderate("norm", norm), positive_int("dimension", dimension)
-    if not len(orders):
-        raise ValueError("orders=() is empty: give at least one order > 1.")
+    if np.ndim(orders) != 1 or not len(orders):
+        raise ValueError(f"orders={orders!r} must be a sequence of at least one order > 1.")
     dense = np.abs(strategy.to_dense())
     # rounded up beyond the rounding that groups them
     sizes, places = np.unique(np.round(dense[dense > 0], 12) + 1e-12, return_inverse=True)

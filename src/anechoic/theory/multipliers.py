@@ -33,6 +33,7 @@ from anechoic.algebra.circle import away_from_one, gap_power
 Complex = NDArray[np.complex128]
 # Barrier parameter at the end, relative to the objective, and how it falls.
 PRECISE, SHRINK, NEWTON = 1e-8, 0.1, 60
+MOST_TERMS = 256  # of a multiplier in each direction
 CELLS = 400  # an octave, on which a multiplier is checked
 
 
@@ -84,7 +85,13 @@ class Basis:
 
 
 def basis(gap: float, terms: int, causal: bool) -> Basis:
-    """`terms` shares 1 - g with g from gap / 4 to 1 in a geometric sequence, 1 included."""
+    """`terms` shares 1 - g with g from gap / 4 to 1 in a geometric sequence, 1 included.
+
+    Raises:
+        ValueError: for more than MOST_TERMS.
+    """
+    if terms > MOST_TERMS:
+        raise ValueError(f"terms={terms} must be at most {MOST_TERMS}: leave it out for 16.")
     shares = np.maximum(0.0, 1.0 - np.geomspace(gap / 4.0, 1.0, terms)) if terms else np.zeros(0)
     return Basis(shares, shares, causal)
 

@@ -31,6 +31,8 @@ from anechoic.workloads import Workload
 MODES, MERGED = 256, 0.03
 # Least 1 - |a| of a mode: one that is slower is felt after 10^13 steps only, and is rounding of a solver.
 SLOWEST = 1e-13
+#: Of an estimated mean.
+MOST_DIMENSIONS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +164,8 @@ class MeanEstimation(LearningProblem):
             )
         _common(self, eta, np.array([eta]))
         object.__setattr__(self, "dimension", positive_int("dimension", self.dimension))
+        if self.dimension > MOST_DIMENSIONS:
+            raise ValueError(f"dimension={self.dimension} must be at most {MOST_DIMENSIONS:,}: all alike.")
 
     @property
     def gaps(self) -> Array:

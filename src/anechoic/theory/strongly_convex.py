@@ -140,7 +140,7 @@ def strongly_convex_bound(
         clip_norm: G, > 0, the Lipschitz constant of single losses.
         causal: use that noise is independent of the past; False gives the programme of the paper, in which
             only the power of the noise counts.
-        terms: >= 0, of the multiplier in each direction; 0 is the constant multiplier (circle criterion).
+        terms: 0 to 256, of the multiplier in each direction; 0 is the constant multiplier (circle criterion).
 
     Raises:
         ValueError: if an argument is out of range.

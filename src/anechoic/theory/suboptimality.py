@@ -19,6 +19,9 @@ from anechoic.strategies import HorizonFree, Strategy
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import spectrum
 
+#: Of a trajectory.
+MOST_STEPS = 2**24
+
 
 @dataclass(frozen=True)
 class Suboptimality:
@@ -132,6 +135,8 @@ def _squares(
     rho: float | None,
     clip_norm: float,
 ) -> Iterator[Array]:
+    if steps is not None and positive_int("steps", steps) > MOST_STEPS:
+        raise ValueError(f"steps={steps} must be at most {MOST_STEPS:,}: take asymptotic_suboptimality.")
     strategy = leading(noise, steps)
     std = noise_std(noise, problem, strategy.largest_column_norm(), rho, clip_norm)
     squares = problem.start(displacement)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.run import PrivateRun
-from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.units.ownership import Units
 
 

@@ -14,16 +14,16 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, 
 from anechoic.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.checkpoints.history import STAMP
+from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.release import Releaser
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.setup.modules import MIXING, check_not_mixing
-from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
 from anechoic.torch.watching.members import ModelMembers
+from anechoic.torch.watching.modules import MIXING, check_not_mixing
+from anechoic.torch.watching.order import OrderWatch
 from anechoic.torch.watching.parameters import BeforeCall, ParameterWatch
 
 
@@ -67,14 +67,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm = mechanism.clip_norm
-        self.noise_multiplier = mechanism.noise_multiplier
         self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
         self._update = Update(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._bound = source.parameters
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
-        self._settings = self._read_settings()
+        self.expect(mechanism)
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._unchanged, self._members = ParameterWatch(self._bound, watched), ModelMembers(module)
         called = module if source.by_layers else source.module  # else the module runs row by row
@@ -92,6 +91,11 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             optimizer.register_state_dict_post_hook(self._stamped),
             optimizer.register_load_state_dict_pre_hook(self._admitted),
         ]
+
+    def expect(self, mechanism: Mechanism) -> None:
+        """The noise of `mechanism` is what the settings say from here on."""
+        self.noise_multiplier = mechanism.noise_multiplier
+        self._settings = self._read_settings()
 
     def rewatch(self) -> None:
         """Take parameters, buffers and frozen parameters as they are now."""
@@ -257,10 +261,10 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 )
         for group in self.param_groups:
             for name, value in group.items():
-                if name != "params" and among(value):
+                if name != "params" and (among(value) or self.source.types.knows(value)):
                     raise GuaranteeError(
-                        f"param_groups: {name}={value} was computed from a number that was taken out of a"
-                        " batch (.item()), so the update tells what the release does not. Nothing was"
+                        f"param_groups: {name}={value} was computed from a batch, or a number that was taken"
+                        " out of one (.item()), so the update tells what the release does not. Nothing was"
                         " released. Set it by the number of the step, or by what was released."
                     )
         check_not_mixing(self._mixing)  # first: in train() mode its statistics change, too

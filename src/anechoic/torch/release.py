@@ -37,6 +37,7 @@ class Releaser(Uncopyable):
         divisor: of the noisy sum, > 0.
 
     Attributes:
+        mechanism: as given, or as the run was begun with.
         journal: told of every release before it is returned, or None.
     """
 
@@ -46,7 +47,7 @@ class Releaser(Uncopyable):
         self.ledger = ledger
         self.divisor = divisor
         self.journal: ReleaseLog | None = None
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
@@ -59,8 +60,8 @@ class Releaser(Uncopyable):
 
     def start_noise(self, key: bytes) -> NoiseStream:
         """The stream of this run's noise rows in sum units, under `key`."""
-        dtype = self._dtype if self._mechanism.grid_bits is None else None
-        return self._mechanism.stream(
+        dtype = self._dtype if self.mechanism.grid_bits is None else None
+        return self.mechanism.stream(
             self._dimension, key=key, backend="torch", dtype=dtype, device=self._device
         )
 
@@ -92,7 +93,7 @@ class Releaser(Uncopyable):
         Raises:
             GuaranteeError: if the mechanism has a grid, and a sum is not of integers.
         """
-        if self._mechanism.grid_bits is not None and any(total.dtype != torch.int64 for total in sums):
+        if self.mechanism.grid_bits is not None and any(total.dtype != torch.int64 for total in sums):
             raise GuaranteeError(
                 f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid,"
                 " whose sums are int64: a gradient source sums through setup.clipping alone."
@@ -136,10 +137,10 @@ class Releaser(Uncopyable):
 
     def _scaled(self, noisy: Tensor, dtype: torch.dtype) -> Tensor:
         """A noisy sum over the divisor. Sums on a grid are integers up to here."""
-        bits = self._mechanism.grid_bits
+        bits = self.mechanism.grid_bits
         if bits is None:
             return noisy.div_(self.divisor).to(dtype)  # sums may be wider
-        return noisy.double().mul_(spacing(self._mechanism.clip_norm, bits) / self.divisor).to(dtype)
+        return noisy.double().mul_(spacing(self.mechanism.clip_norm, bits) / self.divisor).to(dtype)
 
 
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:

@@ -17,13 +17,14 @@ from anechoic.noise import NoiseState
 from anechoic.runs import digest_key_of, digest_of, identity_of
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.checkpoints.history import History
-from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.adam import tell_noise
+from anechoic.torch.arithmetic import Arithmetic
+from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.recorder import Recorder
 from anechoic.torch.release import Releaser
-from anechoic.torch.setup.exact_sums import Arithmetic
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.watching.parameters import bits
 
@@ -77,6 +78,12 @@ class PrivateRun(Uncopyable):
     def admitted(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """An optimizer's state without its stamp, if its releases are counted here."""
         return self.history.admit(state, run=self.identity, releases=self.ledger.releases)
+
+    def take(self, mechanism: Mechanism) -> None:
+        """Go on with the mechanism that the run was begun with (see `as_begun`), before its first release."""
+        self.mechanism = self.release.mechanism = self.history.mechanism = mechanism
+        self.optimizer.expect(mechanism)
+        tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)
 
     def start(self) -> None:
         """Begin at release 0."""

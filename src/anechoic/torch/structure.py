@@ -56,6 +56,12 @@ def parts_of(value: Any) -> list[Any]:
     return []
 
 
+def is_object(value: Any) -> bool:
+    """Whether it is of a class of the script's, whose attributes hold what there is (SimpleNamespace)."""
+    known = isinstance(value, Tensor) or callable(value) or bool(parts_of(value))
+    return not known and hasattr(value, "__dict__")
+
+
 def filled(value: Any, tensors: list[Any]) -> Any:
     """`value` with its tensors replaced, in the order of `tensors_in`."""
     given = iter(tensors)

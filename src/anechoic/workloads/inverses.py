@@ -14,7 +14,7 @@ UNEVEN = 20.0  # ratio of rates from which products with an inverse are avoided
 
 
 def inverse_columns(workload: Workload) -> Array | None:
-    """A^-1 by columns (see `anechoic.banded`), shape (n, bands), where it has at most 64 bands, else None.
+    """A^-1 by columns (`algebra.banded`), shape (n, bands), where it has at most 64 bands, else None.
 
     Prefix sums and decaying ones have 2, momentum 3; learning rates do not add any.
     """

@@ -70,6 +70,7 @@ def test_classes_cover_every_bin_equally_often(bins):
 
 
 @pytest.mark.parametrize(("n", "bins", "epsilon"), [(3, 70, 0.1), (10, 70, 1.0), *slow((100, 1000, 1.0))])
+@pytest.mark.slow
 def test_less_than_one_pass_costs_what_random_allocation_does(n, bins, epsilon):
     """Of b bins n have a step: the two schemes are one law, where the noise is independent."""
     gram = bins_gram(Identity(n), bins)
@@ -79,6 +80,7 @@ def test_less_than_one_pass_costs_what_random_allocation_does(n, bins, epsilon):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_bins_without_a_step_are_bounded_as_nobody(seed):
     gram, std = np.zeros((5, 5)), 1.4
     gram[:2, :2] = random_gram(2, 3, seed)
@@ -109,6 +111,7 @@ def test_every_domination_lies_above_in_one_of_the_two_orders(strategy, bins):
 
 
 @pytest.mark.parametrize("strategy", every_other(STRATEGIES), ids=lambda s: type(s).__name__)
+@pytest.mark.few(2)
 def test_the_bound_lies_above_monte_carlo_and_below_no_sampling(strategy):
     gram = bins_gram(strategy, 6)
     std = 1.5 * math.sqrt(gram.max())
@@ -145,6 +148,7 @@ EPSILONS = (0.1, 0.7, 1.5, 2.5)
         *slow(*zip(SMALL, cycle((1.8, 0.7)))),
     ],
 )
+@pytest.mark.slow
 def test_every_bound_lies_above_the_integral_in_both_directions(name, relative):
     gram = SMALL[name]
     std = relative * math.sqrt(gram.max())
@@ -177,6 +181,7 @@ def test_independent_noise_is_one_of_b_with_the_noise_over_sqrt_k():
     assert epsilon_bound(gram, 1e-6, 3.0) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_one_parameter_noise_within_an_eighth():
     """n = 3900, b = 390, lambda = .9, std 7.435, delta = 1e-5: 1.01 by Monte Carlo (importance sampling,
     40,000 samples; plain Monte Carlo is in test_mixture.py), 4.26 without sampling."""
@@ -186,6 +191,7 @@ def test_one_parameter_noise_within_an_eighth():
     assert gaussian_epsilon(1e-5, math.sqrt(gram.diagonal().max()) / 7.435) == pytest.approx(4.26, abs=0.1)
 
 
+@pytest.mark.slow
 def test_noise_meets_its_target():
     gram = bins_gram(BandedToeplitz(60, [1.0, 0.5, 0.375]), 12)
     std = noise_std_bound(gram, 1.0, 1e-6)

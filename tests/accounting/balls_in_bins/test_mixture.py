@@ -57,6 +57,7 @@ def test_every_tilt_has_the_same_mean(direction, a, b, amount):
 
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.slow
 def test_no_value_exceeds_the_proven_range(direction):
     """Also at points that sampling never visits: the worst y is searched for."""
     rng = np.random.default_rng(1)
@@ -107,6 +108,7 @@ def test_second_order_oracle(bins, rank):
     assert np.exp(losses).mean() == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_bound_holds_over_seeds_and_tightens():
     gram = random_gram(5, 5, seed=4)
     mixture, std = Mixture(gram), 1.2 * math.sqrt(gram.max())
@@ -123,6 +125,7 @@ def test_bins_come_equally_often():
     assert found.samples == 1001
 
 
+@pytest.mark.slow
 def test_epsilon_is_where_the_bound_meets_delta():
     gram = random_gram(6, 6, seed=8)
     mixture, std = Mixture(gram), 1.5 * math.sqrt(gram.max())
@@ -133,6 +136,7 @@ def test_epsilon_is_where_the_bound_meets_delta():
     assert mixture.epsilon(1e-9, std, samples=1000, failure=1e-12) is None  # too few samples to show it
 
 
+@pytest.mark.slow
 def test_calibration_meets_its_target_on_other_samples():
     gram = random_gram(12, 12, seed=6)
     mixture = Mixture(gram)

@@ -10,7 +10,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution,
 from anechoic.accounting import gaussian_delta, poisson_epsilon
 from anechoic.accounting.laws import composed
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.poisson.sampled_gaussian import sampled_gaussian_pld
+from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.poisson.search import _log_delta
 from tests.marks import in_turn, slow
 
@@ -80,6 +80,7 @@ def test_tails_are_those_of_an_exact_sum(delta, times, infinite):
         *slow((1e-12, 1.0, 0.01, 1000), (1e-12, 1.0, 0.002, 20_000)),
     ],
 )
+@pytest.mark.slow
 def test_tiny_deltas_keep_their_digits(delta, sigma, rate, times):
     """A plain power of the transform states 3 to 50 % too little delta here, or far too much."""
     epsilon = poisson_epsilon(delta, sigma, rate, times)
@@ -88,6 +89,7 @@ def test_tiny_deltas_keep_their_digits(delta, sigma, rate, times):
 
 
 @pytest.mark.parametrize("times", [1, 100, 10_000])
+@pytest.mark.slow
 def test_gaussians(times):
     one = from_gaussian_mechanism(math.sqrt(times), value_discretization_interval=1e-3 / math.sqrt(times))
     for delta in (1e-5, 1e-12):
@@ -105,3 +107,18 @@ def test_rounding_is_charged(monkeypatch):
     plain = composed_epsilon([(one, 1000)], 1e-6)
     monkeypatch.setattr(composed, "_ROUNDING", 1e10)
     assert composed_epsilon([(one, 1000)], 1e-6) > 1.01 * plain
+
+
+def test_a_flatter_tilt_is_left_out_where_rounding_costs_little(monkeypatch):
+    """It takes twelve million points here where a tenth is enough, and can hardly show a smaller epsilon."""
+    tilts, plain = [], composed._at
+    monkeypatch.setattr(composed, "_at", lambda *given: tilts.append(given[1]) or plain(*given))
+    one = sampled_gaussian_pld(0.6, 4.7e-4, "zero_out", 3e-4)
+    assert composed_epsilon([(one, 291)], 3e-10) == pytest.approx(3.125, abs=0.05)
+    assert len(tilts) == 2  # one in each direction
+
+
+def test_a_flatter_tilt_helps_where_rounding_costs_much():
+    """Whoever takes part is seen, so delta is nearly the probability of that."""
+    found = poisson_epsilon(0.3151, 0.1888, 2.1e-4, 2156)
+    assert found < 0.02

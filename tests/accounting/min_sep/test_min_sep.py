@@ -89,6 +89,7 @@ def test_rate_one_is_balls_in_bins():
     assert a.delta == pytest.approx(b.delta, rel=0.05)
 
 
+@pytest.mark.slow
 def test_separation_one_is_poisson_sampling():
     pair = MinSepPair(Identity(20), MinSepSampling(1000, 100, 1, 20))
     epsilon = poisson_epsilon(1e-3, 1.5, 0.1, 20)

@@ -11,6 +11,7 @@ from tests.marks import every_other
 
 
 @pytest.mark.parametrize("guess", every_other([1e-6, 1e-3, 1.0]))
+@pytest.mark.slow
 def test_bound_from_the_values_covers_whatever_the_guess(guess):
     rng = np.random.default_rng(1)
     values = rng.beta(0.02, 2.0, size=(3000, 300))

@@ -174,6 +174,7 @@ def test_the_accountant_takes_the_least():
         [1e-300, 1e-12, 1 - 2**-53],
     ),
 )
+@pytest.mark.few(7)
 def test_extremes_end_in_a_number(entries, std, delta, rate):
     """A bisection without end where noise vanishes beside the sum, grids of width 0, flat losses."""
     strategy, known = BandedToeplitz(7, entries), 123.0

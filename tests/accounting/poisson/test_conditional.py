@@ -165,6 +165,7 @@ def test_thresholds_hold_for_every_noise_between_the_bounds(overlaps, failure, l
         assert np.exp(log_weights(x, 0.01)) @ norm.sf(t, x @ overlaps, noise) <= failure
 
 
+@pytest.mark.slow
 def test_one_band_is_plain_poisson_sampling():
     for rate, std, steps in [(0.05, 3.0, 100), (0.3, 8.0, 30), (0.01, 1.0, 1), (0.002, 0.8, 200)]:
         plain = poisson_epsilon(1e-5, std, rate, steps)
@@ -175,6 +176,7 @@ def test_one_band_is_plain_poisson_sampling():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.slow
 def test_rows_against_dp_accounting(direction, composed_three):
     """Rows of three different sums, composed: dp-accounting's mixture of Gaussians, also pessimistic."""
     laws, total = composed_three

@@ -18,6 +18,7 @@ N = 6
 
 
 @pytest.mark.parametrize(("std", "rate"), each_once([0.7, 2.0], [0.02, 0.3]))
+@pytest.mark.slow
 def test_never_below_the_mixture_over_all_patterns(rate, std):
     strategy = BandedToeplitz(N, [1.0, 0.8, 0.5, 0.2])
     counted = counted_of(strategy, 1, rate)

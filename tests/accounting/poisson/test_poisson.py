@@ -15,6 +15,7 @@ from anechoic.accounting.poisson.search import (
 from tests.marks import every_other, in_turn, slow
 
 
+@pytest.mark.slow
 def test_golden_dp_sgd():
     # dp-accounting's PLD at q = 0.1, delta = 1e-6, 512 steps
     assert poisson_epsilon(1e-6, 3.0, 0.1, 512) == pytest.approx(3.77, abs=0.005)
@@ -43,6 +44,7 @@ def one_step_delta(epsilon: float, sigma: float, rate: float) -> float:
 
 
 @pytest.mark.parametrize(("sigma", "rate"), [*slow((1.0, 0.1)), (0.7, 0.5), (3.0, 0.02)])
+@pytest.mark.slow
 def test_one_step_against_quadrature(sigma, rate):
     epsilon = poisson_epsilon(1e-5, sigma, rate, 1)
     assert one_step_delta(epsilon, sigma, rate) <= 1e-5 * (1 + 1e-4)
@@ -104,6 +106,7 @@ def test_many_releases_need_a_finer_grid():
     assert exact <= poisson_noise_multiplier(0.25, 1e-6, 0.01, 5000) <= exact * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_tiny_rates_are_accounted_where_a_run_without_sampling_has_no_privacy():
     """Without sampling epsilon is 1e5 on one side of sigma = 0.45 and less on the other."""
     values = [poisson_epsilon(1e-6, s, 1e-4, 10_000, adjacency="replace_one") for s in (0.44, 0.46)]
@@ -121,6 +124,7 @@ def test_who_is_hardly_ever_drawn_has_no_epsilon_at_a_large_delta(noise, adjacen
     assert poisson_epsilon(1 - 1e-15, 1.0, 0.999, 1) == 0.0
 
 
+@pytest.mark.slow
 def test_rare_and_large_losses_fit_on_a_grid():
     """Losses 1000 times their spread: some 1e-6 of epsilon, where nothing was shown."""
     values = [poisson_epsilon(1e-12, noise, 1e-9, 500) for noise in (0.7, 0.9, 1.0, 1.5)]
@@ -130,8 +134,8 @@ def test_rare_and_large_losses_fit_on_a_grid():
 
 def test_the_finest_grid_has_a_budget(monkeypatch):
     """Little noise and a tiny epsilon: a coarser grid, or none, and never more points than were promised."""
+    from anechoic.accounting.laws import sampled_gaussian
     from anechoic.accounting.poisson import epsilon as poisson
-    from anechoic.accounting.poisson import sampled_gaussian
 
     seen = []
     real = sampled_gaussian.sampled_gaussian_pld
@@ -174,6 +178,7 @@ def sum_delta(epsilon, sigma, rate, count, mirrored):
         (1e12, 0.5, 100),
     ],
 )
+@pytest.mark.slow
 def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
     sigma, rate, count, delta, adjacency
 ):
@@ -196,6 +201,7 @@ def test_extremes_give_a_number_between_the_sum_of_releases_and_no_sampling(
         (1e-12, 1e-9, 0.3, 2),
     ],
 )
+@pytest.mark.few(2)
 def test_extremes_are_calibrated(search, epsilon, delta, rate, count):
     sigma = search(epsilon, delta, rate, count)
     assert 0 < sigma < math.inf

@@ -167,6 +167,7 @@ def test_which_accountant():
     ],
     ids=["banded", "cyclic", "low noise", "full", "normalised", "one step"],
 )
+@pytest.mark.few(2)
 def test_calibration_keeps_its_promise(strategy, sampling, epsilon):
     mech = calibrate(strategy, sampling=sampling, epsilon=epsilon, delta=1e-5)
     assert epsilon * (1 - 1e-3) < mech.epsilon() <= epsilon
@@ -186,6 +187,7 @@ def test_conditional_composition_is_used_where_it_shows_less():
     assert accountant.bound(1e-5, std) > 6.0 * (1 - 1e-3)
 
 
+@pytest.mark.slow
 def test_leading_releases_and_another_delta():
     mech = Mechanism(OVERLAPPING, SAMPLING, 8.0, delta=1e-5)
     values = [mech.epsilon(steps=t) for t in (0, 1, 2, 10, 59, 60)]
@@ -232,6 +234,7 @@ def test_a_matrix_too_large_to_be_held_is_refused():
         Mechanism(wide, Poisson(10_000, 10, 5000), 1.0).epsilon()
 
 
+@pytest.mark.slow
 def test_many_steps_take_seconds():
     began = time.perf_counter()
     strategy = BandedToeplitz.square_root(workloads.prefix_sum(2000), 8)

@@ -41,6 +41,7 @@ def test_the_estimate_is_that_of_the_grid(setting, adjacency):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:3])
+@pytest.mark.few(2)
 def test_the_fast_multiplier_keeps_epsilon(setting):
     epsilon, delta, rate, releases = setting
     sigma = fast_poisson_noise_multiplier(epsilon, delta, rate, releases)

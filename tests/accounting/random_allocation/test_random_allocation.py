@@ -54,6 +54,7 @@ def test_one_step_is_the_gaussian_mechanism_also_composed(mu):
 @pytest.mark.parametrize(
     ("made", "t", "sigma", "epsilon"), each_once([None, 3], [(5, 0.8, 1.0), (30, 1.0, 0.5), (200, 2.0, 0.05)])
 )
+@pytest.mark.slow
 def test_more_steps_by_monte_carlo(t, sigma, epsilon, made):
     rng, samples = np.random.default_rng(0), 60_000
     epsilon = epsilon if made is None else 0.5 * epsilon / t
@@ -81,6 +82,7 @@ def test_published_values_are_upper_bounds_of_ours(sigma, t, published, poisson)
     assert 0.95 * published < found < published < poisson
 
 
+@pytest.mark.slow
 def test_laws_keep_their_mean_and_refining_lowers_the_bound():
     ratio = gaussian_ratio(0.9)
     total = sum_of(ratio, 13)

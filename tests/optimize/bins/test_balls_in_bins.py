@@ -31,6 +31,7 @@ def aimed(n, bins, column, epsilon=1.0, delta=1e-3, samples=1000):
 @pytest.mark.parametrize(
     ("n", "bins", "taps"), [(60, 10, 5), (47, 6, 20), (9, 12, 4), (130, 13, 120), (6, 2, 1)]
 )
+@pytest.mark.few(3)
 def test_the_gradient_is_that_of_the_noise(n, bins, taps):
     column = 0.7 / np.sqrt(np.arange(1, taps + 1))
     column[0] = 1.0
@@ -45,6 +46,7 @@ def test_the_gradient_is_that_of_the_noise(n, bins, taps):
 
 
 @pytest.mark.parametrize(("n", "bins", "taps"), [*slow((60, 10, 5)), (47, 6, 20), (30, 40, 7)])
+@pytest.mark.slow
 def test_the_noise_is_that_of_the_mixture(n, bins, taps):
     column = square_root_coefficients(prefix_sum(n), taps)
     _, std = aimed(n, bins, column, samples=10_000)
@@ -81,6 +83,7 @@ def noise_times_error(workload, strategy, bins, epsilon, delta):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_tuning_for_the_bins_gains(family):
     """Against the optimum without amplification, judged on samples that the optimiser never saw."""
     n, bins, epsilon, delta = 120, 12, 1.0, 1e-4
@@ -105,6 +108,7 @@ def test_tuning_for_the_bins_gains(family):
 
 
 @pytest.mark.parametrize("accounting", ["deterministic", "verified"])
+@pytest.mark.slow
 def test_what_independent_noise_does_better_is_left_to_it(accounting):
     """Windows of six steps: the best decay costs 20 % more than the identity, which the family contains."""
     setting = {"bins": 5, "epsilon": 1.0, "delta": 1e-12, "bands": 4, "samples": 500, "rounds": 1}
@@ -119,6 +123,7 @@ def test_what_independent_noise_does_better_is_left_to_it(accounting):
         assert std * error(sliding_window(20, 6), found.strategy).rms <= own * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_strategy():
     setting = {"bins": 5, "epsilon": 2.0, "delta": 1e-3, "bands": 4, "samples": 500, "rounds": 1}
     one, two = (balls_in_bins(prefix_sum(20), **setting) for _ in range(2))

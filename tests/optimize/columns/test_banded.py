@@ -47,6 +47,7 @@ def test_all_bands_give_the_dense_max_optimum(n, best):
     ("kind", "schema", "name"),
     each_pair(["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]], [Single(), Cyclic(3)], WORKLOADS),
 )
+@pytest.mark.few(3)
 def test_optimum_by_another_solver(name, schema, kind):
     n, bands = 8, 3
     workload = WORKLOADS[name](n)
@@ -81,6 +82,7 @@ def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
     assert dense.loss == pytest.approx(blocks.loss, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_ends_apart_reach_the_same_optimum(monkeypatch):
     workload = workloads.prefix_sum(1201)
     whole = banded(workload, bands=4)
@@ -113,6 +115,7 @@ def test_one_band_by_hand():
 
 
 @pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
+@pytest.mark.few(4)
 def test_schemas(kind, schema):
     n, bands = 23, 5  # neither 5 nor 6 divides 23
     workload = workloads.prefix_sum(n)
@@ -161,6 +164,7 @@ def test_one_band_under_min_sep():
 
 
 @pytest.mark.parametrize(("name", "schema"), each_once(WORKLOADS, [*SCHEMAS[1:6:2], *slow(*SCHEMAS[::2])]))
+@pytest.mark.slow
 def test_bounds_hold_wherever_they_are_taken(schema, name):
     """At any columns, however bad, the bound is below the optimum."""
     n, bands = 26, 5
@@ -235,6 +239,7 @@ def test_the_last_step_alone():
     assert error(workloads.prefix_sum(8), found.strategy).max < 1e3
 
 
+@pytest.mark.slow
 def test_largest_error_keeps_the_highest_bound(monkeypatch):
     """Each bound holds; which of them is the last, and how good, is a matter of rounding."""
     taken, first, second = [], searches.Search.bound, searches.bound_by_rows

@@ -12,6 +12,7 @@ from anechoic.strategies import Banded
 
 
 @pytest.mark.parametrize(("n", "bands", "count"), [(320, 64, 4), (303, 61, 4), (200, 50, 4), (200, 30, None)])
+@pytest.mark.slow
 def test_interpolated_columns_are_near_those_of_a_search(n, bands, count, monkeypatch):
     workload, schema, weights = workloads.prefix_sum(n), MinSep(64, count), np.full(n, 1.0 / n)
     searched = _columns(workload, bands, schema, weights)

@@ -16,6 +16,7 @@ scaling = import_module("anechoic.optimize.columns.scales")
 rows = import_module("anechoic.optimize.columns.rows")
 
 
+@pytest.mark.slow
 def test_bounds_by_rows_for_some_of_the_steps():
     n, bands, schema = 26, 5, MinSep(5)
     workload, some = workloads.prefix_sum(n), np.where(np.arange(n) % 3 == 0, 1.0, 0.0)
@@ -48,6 +49,7 @@ def test_slopes_of_single_errors():
         np.testing.assert_allclose(algebra.inside(found[place]), gradient, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_level_columns_have_a_smaller_largest_error():
     n, bands = 60, 5
     workload = workloads.prefix_sum(n)

@@ -102,6 +102,7 @@ def smallest_by_search(workload, kind, seed=0):
 @pytest.mark.parametrize(
     ("name", "kind"), each_once(["prefix", "rates", "momentum", "random"], ["rms", "max", "weights"])
 )
+@pytest.mark.few(1)
 def test_agrees_with_a_search_over_all_lower_triangular_strategies(name, kind):
     workload = catalogue(4)[name]
     kind = {"rms": np.ones(4), "max": "max", "weights": np.array([3.0, 1.0, 0.5, 2.0])}[kind]
@@ -146,6 +147,7 @@ def test_the_fast_path_agrees_with_singular_vectors(name, kind):
     spread=st.floats(0.0, 1.0),
 )
 @settings(max_examples=40, deadline=None, derandomize=True)
+@pytest.mark.slow
 def test_no_strategy_goes_below_the_bound(n, seed, kind, spread):
     rng = np.random.default_rng(seed)
     workload = list(catalogue(n).values())[seed % 11]

@@ -36,6 +36,7 @@ def test_the_heaviest_step_joins_in_turn():
 
 
 @pytest.mark.parametrize(("schema", "kind"), each_once(SCHEMAS, ["rms", "max"]))
+@pytest.mark.slow
 def test_generated_bounds_hold(schema, kind):
     n = 7
     workload = workloads.momentum(n, 0.5)
@@ -59,6 +60,7 @@ def test_a_strategy_for_generated_patterns_closes_the_gap():
     assert optimize.dense(restarts, participation=OncePerEpoch(4)).gap < 1e-4
 
 
+@pytest.mark.slow
 def test_bounds_grow_by_generated_patterns(monkeypatch):
     a, schema = workloads.prefix_sum(20).to_dense(), OncePerEpoch(5)
     best = module.generated_bound(a, row_weights("rms", 20), schema)[0].value

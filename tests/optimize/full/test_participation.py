@@ -13,7 +13,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses import error, loss
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.optimize.full.windows import WindowsObjective, windows_of, windows_strategy
+from anechoic.optimize.windows import WindowsObjective, windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Dense, Identity
@@ -59,6 +59,7 @@ def test_entries_between_participations_vanish():
 
 
 @pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.slow
 def test_no_factorisation_found_by_brute_force_is_better(kind):
     """n = 4, b = 2: SLSQP over every C; sens^2 = max_pi M[t,t] + M[t',t'] + 2 |M[t,t']| exact at k = 2."""
     n = 4
@@ -107,6 +108,7 @@ def test_any_workload_any_period_is_certified(seed, n, period, data):
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 10), period=st.integers(1, 6))
+@pytest.mark.slow
 def test_the_max_loss_of_any_workload_is_certified(seed, n, period):
     best = checked(random_workload(np.random.default_rng(seed), n), Cyclic(period), "max", gap=1e-2)
     assert best.gap <= 1e-2
@@ -120,12 +122,14 @@ def test_the_max_loss_of_any_workload_is_certified(seed, n, period):
         (100, 7, "rms", 11.3848),
     ],
 )
+@pytest.mark.slow
 def test_certified_where_multipliers_are_nearly_singular(n, period, kind, value):
     best = checked(workloads.prefix_sum(n), Cyclic(period), kind)
     assert best.gap <= 1.5e-4
     assert best.loss == pytest.approx(value, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_weights_may_vanish():
     n, period = 64, 16
     last = checked(workloads.prefix_sum(n), Cyclic(period), "last", gap=1e-3)
@@ -154,6 +158,7 @@ WITH_ZEROS = [0.13, 0.0, 0.07, 0.87, 0.0, 0.5, 0.16, 1.0]
         (workloads.momentum(8, 0.9), 3, np.where(np.arange(8) % 3 == 1, 1.0, 1e-300)),
     ],
 )
+@pytest.mark.slow
 def test_steps_that_hardly_count(workload, period, kind):
     """The multipliers of patterns vanish, M is singular: gaps of 0.2 to 100, or no result, if unguarded."""
     schema = Cyclic(period)
@@ -175,6 +180,7 @@ def test_steps_that_hardly_count(workload, period, kind):
 
 
 @pytest.mark.parametrize(("seed", "least"), each_once(range(6), [1e-12, 1e-300]))
+@pytest.mark.slow
 def test_shares_of_patterns_return_whatever_the_rounding(least, seed):
     """A pattern of share 9e-3 was lost for good in many of these: gaps of 2e-3 to 4e-3."""
     a = workloads.momentum(8, 0.9).to_dense()
@@ -185,6 +191,7 @@ def test_shares_of_patterns_return_whatever_the_rounding(least, seed):
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 12), period=st.integers(1, 12))
+@pytest.mark.slow
 def test_any_weights_are_certified(seed, n, period):
     rng = np.random.default_rng(seed)
     weights = rng.random(n) * (rng.random(n) < 0.5)
@@ -193,6 +200,7 @@ def test_any_weights_are_certified(seed, n, period):
     assert checked(random_workload(rng, n), Cyclic(period), weights).gap <= 1e-4
 
 
+@pytest.mark.slow
 def test_one_participation_agrees_with_published_optimum():
     # monograph Table 2.3: 1.892 at n = 32
     assert checked(workloads.prefix_sum(32), Single()).loss == pytest.approx(1.892, abs=5e-4)
@@ -207,6 +215,7 @@ def test_one_step():
             assert checked(workloads.prefix_sum(1), schema, kind).loss == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_progress_and_determinism():
     calls = []
     workload = workloads.momentum(20, 0.9)
@@ -272,6 +281,7 @@ OVERLAPPING = [
 
 
 @pytest.mark.parametrize(("kind", "n", "schema"), each_once(["rms", "max"], OVERLAPPING))
+@pytest.mark.slow
 def test_overlapping_patterns(n, schema, kind):
     workload = workloads.prefix_sum(n)
     best = checked(workload, schema, kind)
@@ -287,12 +297,14 @@ def test_overlapping_patterns(n, schema, kind):
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 9), separation=st.integers(1, 5), count=st.integers(2, 4))
+@pytest.mark.slow
 def test_overlapping_patterns_of_any_workload(seed, n, separation, count):
     workload, schema = random_workload(np.random.default_rng(seed), n), MinSep(separation, count)
     best = checked(workload, schema, gap=1e-3)
     assert best.loss <= loss(workload, Identity(n), schema) * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_a_free_diagonal_improves_on_problem_4_8():
     n, separation = 35, 8
     a = np.tril(np.ones((n, n)))
@@ -381,6 +393,7 @@ def test_windows_stop_early_when_good_enough():
     ],
     ids=str,
 )
+@pytest.mark.few(4)
 def test_conjecture_for_prefix_sums(n, schema, held):
     assert conjecture_4_7(workloads.prefix_sum(n), schema).held is held
 
@@ -400,6 +413,7 @@ def test_conjecture_fails_by_hand():
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 12), period=st.integers(1, 6))
+@pytest.mark.slow
 def test_conjecture_holds_where_patterns_do_not_overlap(seed, n, period):
     verdict = conjecture_4_7(random_workload(np.random.default_rng(seed), n), Cyclic(period))
     assert verdict.held
@@ -435,6 +449,7 @@ def test_published_table_of_six_epochs():
 @pytest.mark.parametrize(
     ("workload", "kind"), each_once([workloads.prefix_sum(40), workloads.momentum(36, 0.9)], ["rms", "max"])
 )
+@pytest.mark.slow
 def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
     schema = MinSep(5, 3)
     found = optimize.dense(workload, participation=schema, loss=kind)
@@ -473,6 +488,7 @@ def test_the_error_of_one_step_has_its_infimum(workload, schema):
 
 
 @pytest.mark.parametrize("kind", ["rms", "max"])
+@pytest.mark.slow
 def test_min_sep_by_columns_is_the_search_over_windows(kind, monkeypatch):
     module = import_module("anechoic.optimize.full.participation")
     n, schema = 24, MinSep(7, 3)
@@ -494,6 +510,7 @@ def test_min_sep_by_columns_is_the_search_over_windows(kind, monkeypatch):
         (workloads.prefix_sum(10), MinSep(2, 4), "max", 4.3913),
     ],
 )
+@pytest.mark.slow
 def test_few_patterns_are_listed(workload, schema, kind, known):
     """The optimum where a dozen patterns are all there are; windows alone were up to 4.6 % above it."""
     found = optimize.dense(workload, participation=schema, loss=kind)

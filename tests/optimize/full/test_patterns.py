@@ -67,6 +67,7 @@ def test_curvature_is_that_of_finite_differences(n, period, monkeypatch):
 
 
 @pytest.mark.parametrize(("n", "period"), SHAPES)
+@pytest.mark.few(2)
 def test_maximiser_has_level_errors_and_diagonal_blocks(n, period):
     a, patterns = random_workload(n, 3), cycles(period, n)
     newton = begun(a, patterns)
@@ -102,6 +103,7 @@ def test_serves_partitions_of_few_numbers():
 
 
 @pytest.mark.parametrize("workload", [workloads.prefix_sum(17), workloads.momentum(17, 0.9)])
+@pytest.mark.slow
 def test_same_optimum_as_without_newton(workload, monkeypatch):
     found = dense_with_participation(workload, Cyclic(5), "max", gap=1e-4)
     assert found.gap <= 1e-4

@@ -119,6 +119,7 @@ def test_a_step_out_of_the_stable_region_is_sent_back():
 # Optima
 
 
+@pytest.mark.slow
 def test_published_optima():
     # shared/GOLDEN.md, section 2: n = 3900, k = 10, b = 390, sigma = .6003 (arXiv 2601.22334); ours are lower
     workload, schema = workloads.prefix_sum(3900), MinSep(390, 10)
@@ -152,6 +153,7 @@ def test_hundreds_of_bands():
     assert found.loss < loss(workload, BandedInverse.square_root(workload, 390), schema)
 
 
+@pytest.mark.slow
 def test_two_bands_are_the_best_one_parameter_mechanism():
     workload = workloads.prefix_sum(400)
     for schema, kind in ((Single(), "max"), (MinSep(100, 3), "rms")):
@@ -167,6 +169,7 @@ def test_two_bands_are_the_best_one_parameter_mechanism():
 
 
 @pytest.mark.parametrize("bands", [2, 4, 16])
+@pytest.mark.few(2)
 def test_the_best_power(bands):
     workload, schema = workloads.prefix_sum(300), MinSep(50, 6)
     found = banded_inverse(workload, bands=bands, participation=schema, family="fractional")
@@ -193,6 +196,7 @@ def test_all_bands_reach_the_optimal_toeplitz_strategy():
         ["rms", "max", "last"],
     ),
 )
+@pytest.mark.few(10)
 def test_loss_is_that_of_the_strategy_and_hard_to_improve(schema, kind, beta):
     workload = workloads.momentum(47, beta)
     found = banded_inverse(workload, bands=4, participation=schema, loss=kind)

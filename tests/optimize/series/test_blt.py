@@ -68,6 +68,7 @@ def test_single_participation(n, buffers, best):
 @pytest.mark.parametrize(
     ("n", "separation", "count", "buffers", "best"), [*MIN_SEP_MAX[::2], *slow(*MIN_SEP_MAX[1::2])]
 )
+@pytest.mark.slow
 def test_min_sep(n, separation, count, buffers, best):
     schema = MinSep(separation, count)
     found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema)
@@ -86,6 +87,7 @@ def test_tables_of_the_monograph(n, buffers, kind, printed):
 
 
 @pytest.mark.parametrize(("n", "schema", "buffers", "kind", "theirs"), every_other(PEERS))
+@pytest.mark.few(1)
 def test_not_above_peers(n, schema, buffers, kind, theirs):
     found = blt(workloads.prefix_sum(n), buffers=buffers, participation=schema, loss=kind)
     assert found.loss <= theirs * (1 + 1e-6)
@@ -191,6 +193,7 @@ LANDSCAPES = [
 @pytest.mark.parametrize(
     ("n", "separation", "count", "buffers", "kind"), [*LANDSCAPES[::2], *slow(*LANDSCAPES[1::2])]
 )
+@pytest.mark.slow
 def test_random_starts_find_nothing_better(n, separation, count, buffers, kind):
     from scipy.optimize import minimize
 
@@ -217,6 +220,7 @@ def test_random_starts_find_nothing_better(n, separation, count, buffers, kind):
     ("n", "schema", "buffers", "kind"),
     [(3075, MinSep(84, 29), 2, "rms"), (2000, MinSep(400, 5), 3, "max"), (500, Single(), 3, "rms")],
 )
+@pytest.mark.slow
 def test_small_perturbations_are_no_better(n, schema, buffers, kind):
     rng = np.random.default_rng(0)
     workload = workloads.prefix_sum(n)
@@ -232,6 +236,7 @@ def test_small_perturbations_are_no_better(n, schema, buffers, kind):
     ("schema", "n", "kind"),
     each_pair([Single(), MinSep(2), MinSep(3, 2), Cyclic(1), FullBatch()], [1, 2, 3, 5, 13], ["max", "rms"]),
 )
+@pytest.mark.few(9)
 def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     found = blt(workloads.prefix_sum(n), buffers=5, participation=schema, loss=kind)
     strategy = found.strategy
@@ -256,17 +261,20 @@ def test_buffers_that_do_not_help_are_left_out():
     assert identity.loss == pytest.approx(1000.0)  # the optimum for max loss (monograph, Proposition 3.11)
 
 
+@pytest.mark.slow
 def test_more_buffers_are_never_worse():
     reached = [blt(workloads.prefix_sum(10**7), buffers=d, loss="rms").loss for d in range(1, 8)]
     assert (np.diff(reached) < 0).all()
 
 
+@pytest.mark.slow
 def test_many_buffers():
     found = blt(workloads.prefix_sum(10**12), buffers=10)
     assert len(found.strategy.scale) == 10 and found.gap < 0.05
     assert error(workloads.prefix_sum(10**12), found.strategy).max > 0
 
 
+@pytest.mark.slow
 def test_deterministic():
     runs = [blt(workloads.prefix_sum(500), buffers=3, participation=MinSep(60, 5)) for _ in range(2)]
     assert np.array_equal(runs[0].strategy.scale, runs[1].strategy.scale)
@@ -344,6 +352,7 @@ OTHERS = {
         ],
     ),
 )
+@pytest.mark.few(2)
 def test_other_toeplitz_workloads(name, kind, schema):
     """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
     from scipy.optimize import minimize
@@ -381,6 +390,7 @@ def test_other_toeplitz_workloads(name, kind, schema):
 
 
 @pytest.mark.parametrize(("name", "buffers", "above"), [("momentum", 4, 2e-6), ("decay", 4, 2e-5)])
+@pytest.mark.slow
 def test_close_to_the_root_of_the_workload(name, buffers, above):
     # the square root is the best Toeplitz strategy for the max loss of prefix sums, and good for these
     root = loss(OTHERS[name], Toeplitz.square_root(OTHERS[name]), Single(), "max")
@@ -388,6 +398,7 @@ def test_close_to_the_root_of_the_workload(name, buffers, above):
 
 
 @pytest.mark.parametrize("long", [[], *slow([10**6, 10**9])], ids=["short", "long"])
+@pytest.mark.slow
 def test_as_many_buffers_as_pay(long):
     sizes = []
     settings = [(n, Single()) for n in (8, 1024, *long)]

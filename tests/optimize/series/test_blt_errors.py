@@ -130,6 +130,7 @@ WORKLOADS = {
 
 @pytest.mark.parametrize("kind", ["max", "rms"])
 @pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.slow
 def test_both_forms_are_the_error_of_the_dense_matrices(name, kind):
     workload = WORKLOADS[name]
     n = workload.n

@@ -62,6 +62,7 @@ def test_it_beats_the_square_root_where_units_come_back():
 @pytest.mark.parametrize(
     ("kind", "schema"), each_once(["rms", "max"], [Single(), MinSep(5), MinSep(5, 2), Cyclic(6), FullBatch()])
 )
+@pytest.mark.few(2)
 def test_restarts(schema, kind):
     n = 24
     workload = workloads.prefix_sum(n)
@@ -157,6 +158,7 @@ def test_workloads_that_are_not_toeplitz_are_refused():
         optimize.damped(workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]))
 
 
+@pytest.mark.slow
 def test_deterministic():
     runs = [optimize.damped(workloads.prefix_sum(77), participation=MinSep(9)) for _ in range(2)]
     assert np.array_equal(runs[0].strategy.band, runs[1].strategy.band)

@@ -246,6 +246,7 @@ class TestRestartObjective:
                 near = np.minimum.accumulate(near)
             assert loss(workload, BandedToeplitz(31, near), schema) >= found.loss * (1 - 1e-8)
 
+    @pytest.mark.slow
     def test_its_bound_holds_for_every_strategy(self):
         base = workloads.momentum(14, 0.5)
         workload, rng = workloads.restart_differences(base, period=4), np.random.default_rng(0)

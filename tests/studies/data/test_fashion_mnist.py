@@ -116,6 +116,7 @@ def test_corrupt_gzip_body_is_refused(folder):
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the Fashion-MNIST files are not beside this checkout")
+@pytest.mark.slow
 def test_the_real_files():
     train_images, train_labels, test_images, test_labels = fashion_mnist(REAL)
     assert train_images.shape == (60_000, 28, 28) and test_images.shape == (10_000, 28, 28)

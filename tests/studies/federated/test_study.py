@@ -59,6 +59,7 @@ def mechanisms(record, out):
     return [Mechanism.from_json((out / file).read_text()) for file in files]
 
 
+@pytest.mark.slow
 def test_arms_share_all_but_the_correlation_of_the_noise(found):
     record, out, _ = found
     made = mechanisms(record, out)
@@ -108,6 +109,7 @@ def test_comparisons_are_paired_by_seed(found):
     assert row["gain"] == pytest.approx(np.mean(np.subtract(arms["blt", 8.0], arms["tree", 8.0])))
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_made_again(found, monkeypatch, tmp_path):
     record, _, arguments = found
     with pytest.raises(CheckpointError, match="--resume"):

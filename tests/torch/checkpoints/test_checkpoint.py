@@ -15,7 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, read_mechanism
+from anechoic.torch import BatchMemoryManager, CorrectedAdam, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_place, environment
 from tests.marks import each_once, every_other, slow
@@ -72,6 +72,7 @@ STRATEGIES = {
     ("mode", "optimizer", "at"),
     each_once([("rows", adam), ("ghost", momentum), ("rows", adam)], [0, 1, 3, 5, 8, 14, 15]),
 )
+@pytest.mark.slow
 def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     scrambled()
@@ -92,6 +93,7 @@ def test_a_resumed_run_is_bit_identical(mode, optimizer, at, tmp_path, other_pro
 @pytest.mark.parametrize(
     "workers", every_other([{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 )
+@pytest.mark.slow
 def test_workers_that_read_ahead_do_not_matter(workers, tmp_path, other_process):
     path = tmp_path / "run.ckpt"
     torch.manual_seed(5)
@@ -120,6 +122,7 @@ def test_the_noise_state_of_every_strategy_is_kept(strategy, tmp_path, other_pro
     assert torch.equal(train(resumed), end)
 
 
+@pytest.mark.slow
 def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
     path = tmp_path / "run.ckpt"
 
@@ -172,6 +175,47 @@ def test_what_else_was_saved_comes_back(tmp_path, other_process):
     assert found["epoch"] == 3
     assert found["scheduler"] == scheduler.state_dict()
     assert torch.equal(found["best"], torch.arange(3))
+
+
+def with_other_digits(mech):
+    """The plan as another processor might make it."""
+    strategy = BandedToeplitz(mech.steps, mech.strategy.band * np.array([1.0, 1.00001]))
+    return Mechanism(strategy, mech.sampling, mech.noise_std, mech.clip_norm)
+
+
+def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path, other_process):
+    path, optimizer = tmp_path / "run.ckpt", lambda parameters: CorrectedAdam(parameters, lr=0.01)
+    whole = start(optimizer=optimizer)
+    train(whole, 4)
+    whole.engine.save_checkpoint(path=path)
+    end = train(whole)
+    other_process()
+    resumed = start(mech=with_other_digits(mechanism()), optimizer=optimizer, keys=False)
+    assert resumed.engine.mechanism != whole.mechanism
+    resumed.engine.load_checkpoint(path=path)
+    assert resumed.engine.mechanism == whole.mechanism
+    assert torch.equal(train(resumed), end)
+    assert resumed.engine.get_epsilon(1e-6) == pytest.approx(whole.engine.get_epsilon(1e-6))
+    stamp = resumed.optimizer.state_dict()["anechoic"]
+    assert stamp["fingerprint"] == whole.mechanism.fingerprint
+    resumed.engine.save_checkpoint(path=path)
+    assert read_mechanism(path) == whole.mechanism
+
+
+def test_a_refused_checkpoint_leaves_a_plan_with_other_digits_as_it_was(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    mech = with_other_digits(mechanism())
+    fresh_and_unharmed(path, MismatchError, "batches in one permuted order", mech=mech, shuffle=False)
+
+
+def test_releases_of_a_plan_with_other_digits_do_not_go_on_as_those_of_a_run(tmp_path, other_process):
+    path = saved(tmp_path)
+    other_process()
+    run = start(mech=with_other_digits(mechanism()))
+    train(run, 1)
+    with pytest.raises(ReplayError, match="made 1 releases of its own"):
+        run.engine.load_checkpoint(path=path)
 
 
 def test_the_mechanism_can_be_read_from_a_checkpoint(tmp_path):
@@ -249,6 +293,7 @@ def test_a_missing_file(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, *slow(10, 80), 87, 88, *slow(1000, 0.5, 0.99), -1])
+@pytest.mark.slow
 def test_a_truncated_file(keep, tmp_path, other_process):
     path = saved(tmp_path)
     content = path.read_bytes()
@@ -277,6 +322,7 @@ def test_a_corrupt_file(tmp_path, other_process):
     assert run.engine.releases == 3
 
 
+@pytest.mark.slow
 def test_a_file_of_something_else(tmp_path):
     path = tmp_path / "model.pt"
     torch.save(network().state_dict(), path)
@@ -289,6 +335,7 @@ class Trap:
         return os.system, ("exit 1",)
 
 
+@pytest.mark.slow
 def test_code_in_a_file_is_not_run(tmp_path):
     path = tmp_path / "run.ckpt"
     archive = io.BytesIO()
@@ -347,12 +394,14 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypa
 # Another run.
 
 
+@pytest.mark.slow
 def test_another_mechanism_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
     fresh_and_unharmed(path, MismatchError, "fingerprint", mech=mechanism(noise_std=0.6))
 
 
+@pytest.mark.slow
 def test_another_order_of_the_data_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
@@ -369,6 +418,7 @@ def test_another_model_is_refused(tmp_path, other_process):
     assert torch.equal(weights(run.model), before)
 
 
+@pytest.mark.slow
 def test_another_set_up_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
@@ -433,6 +483,7 @@ def elsewhere(monkeypatch, **change):
 
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("name", ["cpu_capability", "threads", "torch", "machine", "device"])
+@pytest.mark.few(3)
 def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, other_process, monkeypatch):
     path = tmp_path / "run.ckpt"
     run = start()

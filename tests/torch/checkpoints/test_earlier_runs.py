@@ -10,7 +10,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, Repl
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
-from anechoic.torch.checkpoints.history import unstamped
+from anechoic.torch.history import unstamped
 from tests.torch.setting import mechanism, network, start, step, train
 
 DELTA = 1e-5
@@ -59,6 +59,7 @@ def test_a_restored_optimizer_is_refused(mech):
         second.optimizer.load_state_dict(saved["optimizer"])
 
 
+@pytest.mark.slow
 def test_charged_releases_count(mech):
     first = start(mech=mech, keys=False)
     train(first, 8)
@@ -102,6 +103,7 @@ def test_a_journal_knows_what_was_released_after_the_file(mech, tmp_path):
     assert earlier.releases == 12
 
 
+@pytest.mark.slow
 def test_a_third_process_pays_for_both(mech, tmp_path):
     first = start(mech=mech, keys=False)
     train(first, 5)
@@ -163,6 +165,7 @@ def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
 
 
 @pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.few(1)
 def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
     def plain(parameters):
         return rule(parameters, lr=0.01)

@@ -258,6 +258,7 @@ def test_a_run_under_keys_of_its_own_counts_what_its_journal_knows_from_the_star
 
 
 @pytest.mark.parametrize("at", every_other([0, 2, 5, 12, 15]))
+@pytest.mark.few(1)
 def test_a_loop_over_all_epochs_ends_cleanly_after_resuming(at, tmp_path, other_process, caplog):
     run = start()  # three passes of five steps
     train(run, at)

@@ -93,6 +93,7 @@ def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
 
 
 @pytest.mark.parametrize("name", every_other(list(WORKERS)))
+@pytest.mark.slow
 def test_a_loop_that_is_left_resumes_at_the_release_count(name):
     expected = passes(loader_of())
     loader = loader_of(workers=WORKERS[name])
@@ -234,6 +235,7 @@ def empty_step(sampling):
 
 
 @pytest.mark.parametrize("name", ["main", "two"])
+@pytest.mark.slow
 def test_empty_batches_are_delivered_with_the_shapes_of_others(name):
     sampling = Poisson(20, 1, 60)
     first = empty_step(sampling)
@@ -288,6 +290,7 @@ def test_a_batch_that_cannot_be_emptied_is_refused():
 
 
 @pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["rows", "ghost"]))
+@pytest.mark.slow
 def test_empty_batches_are_releases(mode, forward):
     mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
     run = start(mode, mech=mech)
@@ -327,6 +330,7 @@ def test_an_empty_batch_does_not_take_gradients_of_another(mode):
 
 
 @pytest.mark.parametrize("mode", every_other(["rows", "ghost"]))
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_workers(mode):
     ends = [
         train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))
@@ -336,6 +340,7 @@ def test_a_run_does_not_depend_on_workers(mode):
     assert torch.equal(ends[0], ends[2])
 
 
+@pytest.mark.slow
 def test_random_augmentation_reaches_the_model():
     assert isinstance(data(augmented=True), Augmented)
     assert not torch.equal(train(start(dataset=data(40, augmented=True))), train(start()))

@@ -67,6 +67,7 @@ def test_micro_batches_accumulated_by_hand_are_refused(mode):
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
+@pytest.mark.slow
 def test_sizes_may_change_between_two_batches(mode):
     run, whole = start(mode), start(mode)
     for size in (3, 100, 1):

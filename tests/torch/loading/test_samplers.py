@@ -30,6 +30,7 @@ def cyclic(examples, batch_size, groups, *, key=KEY, grouping="balanced", steps=
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.integers(1, 300), st.integers(1, 300), st.booleans(), st.booleans())
+@pytest.mark.slow
 def test_fixed_order_covers_the_data_once_a_pass(examples, batch_size, drop_last, shuffled):
     batch_size = min(batch_size, examples)
     batches = in_order(examples, batch_size, key=KEY if shuffled else None, drop_last=drop_last)

@@ -168,6 +168,7 @@ def test_convolutions_and_frozen_parameters():
 @pytest.mark.parametrize(
     ("reduction", "combine", "mode"), each_pair(["sum", "mean"], ["sum", "mean"], ["rows"])
 )
+@pytest.mark.slow
 def test_one_local_step_releases_what_the_path_over_unit_gradients_releases(mode, combine, reduction):
     wanted = fit(run_of(combine=combine, reduction=reduction, grad_sample_mode=mode), None)
     for vectorize in (True, False):
@@ -177,6 +178,7 @@ def test_one_local_step_releases_what_the_path_over_unit_gradients_releases(mode
         torch.testing.assert_close(fit(run, local), wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_several_local_steps_through_the_engine_equal_a_loop_by_hand():
     engine, model, optimizer, loader, _ = run_of(combine="mean", std=1e-12, steps=6)
     local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=3, learning_rate=0.4)
@@ -208,6 +210,7 @@ def test_shared_examples_are_items_of_their_own():
     torch.testing.assert_close(fit(run, local), wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_micro_batches_and_empty_batches():
     results = []
     for most in (None, 12):
@@ -284,6 +287,7 @@ def test_shared_weights_take_the_same_steps_and_stay_in_the_model(whole):
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("vectorize", [True, False])
+@pytest.mark.few(2)
 def test_shared_weights_in_the_engine(whole, vectorize):
     model, copy = Shared(whole), Shared(whole).double()  # Opacus has no gradients for tied parameters
     engine, _, optimizer, loader, _ = run_of(model=model, combine="mean", std=1e-12)
@@ -508,6 +512,7 @@ def go_on(run, how, *, until, contribute=None):
         ]
     ),
 )
+@pytest.mark.slow
 def test_a_resumed_run_keeps_to_its_contributions(first, second, tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "_MADE", {})
     path = tmp_path / "run.ckpt"
@@ -572,6 +577,7 @@ def test_runs_without_units_are_refused():
         engine.pseudo_gradients(lambda out, y: out.sum(), local_steps=1, learning_rate=0.1)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs():
     page = Path(__file__).parents[3].joinpath("docs", "training.md").read_text(encoding="utf-8")
     section = page.split("\n## Pseudo-gradients")[1].split("\n## ")[0]

@@ -12,7 +12,7 @@ from anechoic.torch.randomness import secret_draws
 from anechoic.torch.row_types.batch import delivered, with_numbers
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total
-from anechoic.torch.row_types.numbers import among
+from anechoic.torch.row_types.numbers import among, one_a_row, taken
 
 ROWS = 6
 
@@ -155,6 +155,7 @@ MIXING = {
 
 
 @pytest.mark.parametrize("name", MIXING)
+@pytest.mark.few(27)
 def test_rows_that_meet_are_told(name):
     assert isinstance(label(MIXING[name], X), Mixed)
 
@@ -274,6 +275,7 @@ def test_sizes_that_agree_by_chance_change_nothing():
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.few(24)
 def test_what_is_called_apart_does_not_move_with_other_rows(seed):
     """Chains of random operations: whoever claims rows is held to it by changing the others."""
     draw = torch.Generator().manual_seed(seed)
@@ -414,6 +416,53 @@ def test_what_was_there_before_the_first_batch_is_public_but_for_the_data_set():
 
 def test_numbers_that_are_delivered_remember_it():
     batch = with_numbers([torch.ones(3), {"tokens": 17}, [1, 2, 3], "id"], 3)
-    assert among(batch[1]) and not among(batch[2]) and batch[1] == {"tokens": 17}
+    assert among(batch[1]) and among(batch[2]) and batch[1] == {"tokens": 17}
+    assert [number.row for number in batch[2]] == [0, 1, 2] and one_a_row(batch[2], 3)
+    assert one_a_row([2 * number for number in batch[2]], 3) and not one_a_row(batch[2][::-1], 3)
     plain = [torch.ones(3), ("a", None)]
     assert with_numbers(plain, 3) is plain
+
+
+def test_a_count_remembers_where_it_comes_from_beside_python_s_floats():
+    count = taken(3)
+    assert all(among(made) for made in (1.0 / count, 2 * count, count % 2, *divmod(count, 2), count.real))
+    assert (f"{count:d}", str(count), [1, 2, 3, 4][count], list(range(count))) == ("3", "3", 4, [0, 1, 2])
+
+
+class Thing:
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+
+def test_what_an_object_of_the_script_holds_is_followed():
+    batch = with_numbers(Thing(x=torch.ones(5, 2), mean=torch.ones(2), tokens=7, more=Thing(n=3)), 5)
+    found = [label for _, label in delivered(batch, 5, 0)]
+    assert found[0] == RowAxis(0) and isinstance(found[1], Mixed) and among(batch.tokens)
+
+
+def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_s_own():
+    types = RowTypes(batch_first=True, means=True)
+    secret_draws.start()
+    try:
+        batch = torch.randn(4, 2)
+        types.begin(Delivery(0, 4, content=batch))
+        mean = batch.mean(0)
+        types.begin(Delivery(1, 0, content=torch.zeros(0, 2)))
+        mean = 0.9 * mean
+        types.begin(Delivery(2, 4, content=torch.randn(4, 2)))
+        assert isinstance(types.of(mean), Mixed)
+    finally:
+        types.end()
+        secret_draws.stop()
+
+
+def test_rows_are_found_where_a_transpose_in_place_puts_them():
+    assert label(lambda x: (x * 1).transpose_(0, 1), (3,)) == RowAxis(1)
+
+
+def test_a_mask_of_each_row_is_none_of_each_position():
+    def attended(x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    assert isinstance(label(attended, (2, ROWS, 4), (ROWS,)), Mixed)  # as many positions as rows
+    assert label(lambda x, mask: attended(x, mask[:, None, None]), (2, ROWS, 4), (ROWS,)) == RowAxis(0)

@@ -76,6 +76,7 @@ def agree(run, expected, steps):
 
 
 @pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
+@pytest.mark.few(3)
 def test_a_run_over_units_is_the_one_by_hand(name, combine):
     ids = np.arange(EXAMPLES) ** 3 % 29 % 9
     count = len(set(ids.tolist()))
@@ -89,6 +90,7 @@ def test_a_run_over_units_is_the_one_by_hand(name, combine):
 
 
 @pytest.mark.parametrize(("combine", "name"), each_once(["sum", "mean"], SCHEMES))
+@pytest.mark.few(4)
 def test_a_run_with_several_owners_is_the_one_by_hand(name, combine):
     generator = np.random.default_rng(3)
     owners = [set(generator.choice(6, size=generator.integers(1, 3), replace=False)) for _ in range(EXAMPLES)]
@@ -232,6 +234,7 @@ def pulled(ids, x, *, sampling, steps=3, clip_norm=1.0, noise_std=0.5):
 
 
 @pytest.mark.parametrize(("name", "owners"), each_once(SCHEMES, ["one", "several"]))
+@pytest.mark.few(1)
 def test_zeroing_a_unit_moves_no_release_by_more_than_the_clip_norm(name, owners):
     # the same noise and the same batches: the difference of two releases is what the unit adds
     ids = [0] * 12 + [1] * 4 + [2, 3, 4, 5]
@@ -285,6 +288,7 @@ def external(ids, participation, *, batch_size=5, steps=8, sampler=None, dataset
     return engine, made
 
 
+@pytest.mark.slow
 def test_given_batches_are_used_as_they_are_and_clipped_by_unit():
     ids = np.arange(EXAMPLES) % 2  # in every batch both units
     engine, (module, optimizer, loader) = external(ids, MinSep(1, 8))
@@ -340,6 +344,7 @@ def test_participation_promised_for_units_without_ids_stays_possible():
     external(None, Single())
 
 
+@pytest.mark.slow
 def test_planned_with_participation():
     model = network()
     engine = PrivacyEngine()
@@ -376,6 +381,7 @@ def private(*, ids, batch_size=3, shuffle=True, drop_last=False, **options):
     return engine, made
 
 
+@pytest.mark.slow
 def test_a_planned_run_counts_units():
     engine, (_, _, loader) = private(ids=IDS, epochs=3, unit="user", poisson_sampling=False)
     assert engine.mechanism.sampling == FixedOrder(11, 3, steps=12)
@@ -468,6 +474,7 @@ def test_what_can_never_be_used_is_reported(caplog):
 # The documentation.
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(capsys):
     page = Path(__file__).parents[3].joinpath("docs", "training.md").read_text(encoding="utf-8")
     section = page.split("## User-level privacy")[1].split("\n## ")[0]

@@ -20,6 +20,7 @@ from tests.torch.units_setting import CLIP, EXAMPLES, IDS, LR, scheme, unit_run
 
 
 @pytest.mark.parametrize(("name", "most"), each_once(["fixed", "poisson"], [4, 5, 9, 100]))
+@pytest.mark.slow
 def test_micro_batches_split_no_unit(most, name):
     sampling = scheme(name, 11, 10)
     whole, parts = (unit_run(ids=IDS, sampling=sampling, noise_std=0.5) for _ in range(2))
@@ -48,6 +49,7 @@ def test_a_unit_larger_than_a_micro_batch_is_refused():
 
 
 @pytest.mark.parametrize("most", every_other([None, 4]))
+@pytest.mark.slow
 def test_workers_change_nothing(most):
     runs = []
     for workers in (0, 2):
@@ -204,6 +206,7 @@ def other_process(monkeypatch):
     return made.clear
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, other_process):
     ids = Units(IDS, max_examples=3)
     sampling = CyclicPoisson(11, 3, 2, 10)

@@ -78,6 +78,7 @@ def test_shared_positions_fused_attention_and_a_loss_inside(length):
     assert moved(lambda: Small(length), [x, y], lambda m, x, y: m(x, y)[1]) <= 1.001
 
 
+@pytest.mark.slow
 def test_rounding_that_cancels_knows_nothing_of_the_others():
     def make():
         model = nn.Linear(2, 1)

@@ -16,6 +16,7 @@ def norm(parts):
     return float(torch.cat([part.double().reshape(-1) for part in parts]).norm())
 
 
+@pytest.mark.slow
 def test_norms_of_large_layers_do_not_fall_short():
     """One example, 4e7 equal entries: a float32 sum over all of them loses two per cent of the norm."""
     sample = torch.full((1, 40_000_000), 0.37)

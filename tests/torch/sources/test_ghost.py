@@ -78,6 +78,7 @@ def inputs(*shape, seed=1):
     ("kind", "scale", "reduction"),
     each_pair(["mse", "mse-wide", "mse-cube", "bce", "bce-wide", "ce"], [0.01, 1.0, 100.0], ["mean", "sum"]),
 )
+@pytest.mark.few(9)
 def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction):
     outputs = {"mse": 1, "bce": 1}.get(kind, 3)
     x, y = inputs(4) * scale, inputs(outputs, seed=2)
@@ -375,6 +376,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
 @pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.few(5)
 def test_what_is_not_on_the_list_is_refused_before_anything_changes(kind):
     make, match = REFUSED[kind]
     model = make()
@@ -436,6 +438,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("name", "wrap"), each_once(MODELS, [True, False]))
+@pytest.mark.few(3)
 def test_layers_work(name, wrap):
     make, x = MODELS[name]
     y = torch.arange(B) % 3

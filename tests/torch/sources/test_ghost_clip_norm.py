@@ -82,6 +82,7 @@ class Averaged(nn.Module):
 
 
 @pytest.mark.parametrize("size", [1e5, 1e7, 1e9])
+@pytest.mark.slow
 def test_positions_whose_products_cancel(size):
     x = 0.01 * torch.randn(400, 2, 4, generator=torch.Generator().manual_seed(1))
     x[0] = torch.tensor([[size, 0, 0, 0], [-size, 600.0, 0, 0]])

@@ -335,6 +335,7 @@ MODELS = {
 
 @in_turn("clip", [0.05, 1.0, 1e9])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.few(2)
 def test_models_against_single_rows(name, clip):
     make, x = MODELS[name]
     torch.manual_seed(0)

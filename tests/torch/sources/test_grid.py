@@ -49,6 +49,7 @@ def moved(samples, norm, bits, row, limits=None):
     st.sampled_from(NORMS),
     st.integers(2, 30),
 )
+@pytest.mark.slow
 def test_removing_any_row_moves_the_sum_by_less_than_the_clip_norm(values, norm, bits):
     whole = torch.tensor(values, dtype=torch.float32)
     samples = [whole[:, :4].reshape(-1, 2, 2), whole[:, 4:]]

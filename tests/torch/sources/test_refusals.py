@@ -39,6 +39,7 @@ def language(mode, **options):
     return start(mode, mech=mech, model=Language(**options), dataset=TensorDataset(TEXT, TEXT), keys=False)
 
 
+@pytest.mark.slow
 def test_shared_positions_are_named_and_the_remedies_work():
     run = language("ghost")
     found = (

@@ -164,6 +164,7 @@ CASES = {
 
 @pytest.mark.parametrize("mode", ["rows"])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(5)
 def test_removing_a_row_moves_the_sum_by_the_clip_norm_at_most(name, mode):
     make, x, options = CASES[name]
     assert moved(make, x, TARGET, mode, **options) <= 1 + 2e-5

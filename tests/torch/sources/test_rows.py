@@ -33,6 +33,7 @@ def released(run, batch):
 
 
 @pytest.mark.parametrize(("reduction", "mode"), each_once(["mean", "sum"], BOTH))
+@pytest.mark.slow
 def test_a_run_is_that_of_ghost_clipping(mode, reduction):
     expected = train(start("ghost", reduction=reduction))
     assert torch.allclose(train(start(mode, reduction=reduction)), expected, atol=1e-5)
@@ -58,6 +59,7 @@ def test_reentrant_checkpointing_at_the_inputs_loses_no_gradient(mode):
 
 
 @pytest.mark.parametrize(("rows", "mode"), each_once([1, 3, 100], BOTH))
+@pytest.mark.slow
 def test_chunks_change_nothing(mode, rows, monkeypatch):
     expected = train(start(mode))
     parameters = sum(p.numel() for p in network().parameters())
@@ -76,6 +78,7 @@ def test_memory_is_a_setting_of_the_run():
 
 
 @pytest.mark.parametrize("mode", every_other(BOTH))
+@pytest.mark.slow
 def test_micro_batches(mode):
     run, whole = start(mode), start(mode)
     while run.engine.releases < run.mechanism.steps:
@@ -88,6 +91,7 @@ def test_micro_batches(mode):
 
 
 @pytest.mark.parametrize("rows", every_other([1, 2, 3, 5, 100]))
+@pytest.mark.slow
 def test_units_are_clipped_together_whatever_the_chunks(rows, monkeypatch):
     owners = [*range(9), *torch.randint(0, 9, (31,), generator=torch.Generator().manual_seed(0)).tolist()]
     mech = Mechanism(Identity(3), FixedOrder(9, 5, steps=3), 1e-9, 0.2, unit="user")
@@ -180,6 +184,7 @@ def test_a_loss_of_ones_own_and_two_calls_in_it():
 
 
 @pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.slow
 def test_forwards_without_backward_and_clearing_in_between(mode):
     run = start(mode)
     expected = train(start(mode))
@@ -405,6 +410,7 @@ def test_a_row_decides_for_itself(caplog):
     assert torch.allclose(found, total, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_resumed_runs_are_bit_identical(tmp_path):
     runs = [start("rows", model=network(dropout=0.3)) for _ in range(2)]
     train(runs[0], 4)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.data import TensorDataset
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.torch.row_types.following import ACTIVE
@@ -110,7 +111,58 @@ def a_list_taken_out(run, x, y):
     (loss * (1 + sum(y.tolist()))).backward()
 
 
+def a_tensor_for_a_number(run, x, y):
+    weighed(torch.add(torch.zeros(8, 2), run.module(x), alpha=x.mean())).backward()
+
+
+def a_list_of_tensors(run, x, y):
+    weighed(run.module(x), torch.tensor([x.mean(), 1.0])).backward()
+
+
+def a_new_tensor_of_tensors(run, x, y):
+    weighed(run.module(x), x.new_tensor([x.mean(), 1.0])).backward()
+
+
+def a_count_below_a_float(run, x, y):
+    (weighed(run.module(x)) * (1.0 / (1 + y.sum().item()))).backward()
+
+
+def rows_of_a_list(run, x, y):
+    share = [1 / y.tolist().count(value) for value in y.tolist()]
+    (run.module(x).sum(1) * torch.tensor(share)).mean().backward()
+
+
+def statistics_that_a_function_keeps(run, x, y):
+    mean, variance = torch.zeros(FEATURES), torch.ones(FEATURES)
+    F.batch_norm(x, mean, variance, training=True)
+    weighed(run.module(x), mean[:2]).backward()
+
+
+def ones_like_what_was_picked(run, x, y):
+    picked = run.module(x).square().sum(1)[y >= 0]
+    (picked.sum() / torch.ones_like(picked).sum()).backward()
+
+
+def a_number_as_large_as_what_was_picked(run, x, y):
+    picked = run.module(x).square().sum(1)[y >= 0]
+    (picked.sum() / torch.ones(()).expand_as(picked).sum()).backward()
+
+
+class ByNumPy(OwnBackward):
+    @staticmethod
+    def backward(ctx, gradient):
+        values = gradient.detach().numpy()
+        return torch.from_numpy(values - values.mean(0))
+
+
+def a_backward_in_numpy(run, x, y):
+    weighed(ByNumPy.apply(run.module(x)).square()).backward()
+
+
 WAYS = (
+    *(a_tensor_for_a_number, a_list_of_tensors, a_new_tensor_of_tensors, a_count_below_a_float),
+    *(rows_of_a_list, statistics_that_a_function_keeps, ones_like_what_was_picked),
+    *(a_number_as_large_as_what_was_picked, a_backward_in_numpy),
     *(a_hook_on_outputs, a_backward_of_ones_own, a_good_loss_before, a_good_loss_beside, a_gradient_given),
     *(a_slice_written, the_gradient_of_a_leaf, a_parameter_of_a_total, a_copy_of_a_total, data_put_elsewhere),
     *(a_number_taken_out, a_list_taken_out, a_number_in_a_hook, a_number_taken_in_a_hook),
@@ -118,6 +170,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(9)
 def test_a_loss_that_other_rows_reach_by_another_way_is_refused(way):
     run = start(mech=mechanism(steps=5), keys=False)
     batch = next(iter(run.loader))
@@ -144,8 +197,34 @@ def test_a_model_that_holds_something_of_the_batch_is_refused():
     run.model.held = x.mean()
     with pytest.raises(DesynchronizedError, match="was made from the batch"):
         run.module(x)
+    for held in (x.mean().item(), {"scale": [x.sum().item()]}):
+        run.model.held = held
+        with pytest.raises(DesynchronizedError, match="Holding.held of the model was made from the batch"):
+            run.module(x)
     run.model.held = 2.0
     run.module(x)
+
+
+def test_rows_along_another_axis_are_not_taken_for_examples():
+    run = start(model=nn.Linear(8, 2), dataset=TensorDataset(torch.randn(40, 8), torch.zeros(40).long()))
+    x, _ = next(iter(run.loader))
+    assert x.shape == (8, 8)
+    with pytest.raises(DesynchronizedError, match="along axis 1, and are taken from axis 0"):
+        run.module(x.t())
+
+
+def test_values_that_went_through_numpy_are_not_taken_for_rows_of_a_later_batch():
+    run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+    batches = iter(run.loader)
+    x, _ = next(batches)
+    out = run.module(x)
+    weighed(out).backward()
+    run.optimizer.step()
+    kept = out.detach().numpy()
+    x, _ = next(batches)
+    run.optimizer.zero_grad()
+    with pytest.raises(GuaranteeError, match="from NumPy"):
+        weighed(run.module(x), torch.from_numpy(kept)).backward()
 
 
 @pytest.mark.parametrize("given", [lambda x: x.sum(), lambda x: x.flip(0)[:, :2]])
@@ -176,6 +255,8 @@ def test_a_criterion_by_rows_is_given_rows_alone(given):
         lambda x, out, loss: loss.detach(),
         lambda x, out, loss: -loss.item(),
         lambda x, out, loss: x.sum(),
+        lambda x, out, loss: nn.Parameter(out.detach().mean(0), requires_grad=False),
+        lambda x, out, loss: copy.copy(x.sum()),
     ],
 )
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
@@ -197,7 +278,6 @@ def test_what_is_made_of_a_batch_after_its_step_is_followed_too(mode, keep):
 
 
 def test_nothing_is_watched_once_the_loop_is_over():
-    ACTIVE.clear()  # runs of other tests, of which a traceback keeps one
     run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
     for batch in run.loader:
         step(run, batch)
@@ -210,6 +290,22 @@ def test_nothing_is_watched_once_the_loop_is_over():
         step(run, batch)
     assert run.optimizer.source.types not in ACTIVE
     assert not _get_current_dispatch_mode_stack() and not _get_current_function_mode_stack()
+
+
+def test_a_run_that_was_dropped_in_its_loop_costs_the_next_one_nothing():
+    def dropped():
+        run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+        step(run, next(iter(run.loader)))
+
+    gc.disable()
+    try:
+        dropped()
+        assert len(ACTIVE) == 1
+        run = start(mech=mechanism(batch_size=8, steps=5), keys=False)
+        step(run, next(iter(run.loader)))
+        assert [run.optimizer.source.types] == ACTIVE
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -284,7 +380,13 @@ def test_numbers_of_the_batch_are_integers_where_they_were():
 
 @pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize(
-    "keep", [lambda bank, out: bank + out.sum(0), lambda bank, out: bank.add_(out.sum(0))]
+    "keep",
+    [
+        lambda bank, out: bank + out.sum(0),
+        lambda bank, out: bank.add_(out.sum(0)),
+        lambda bank, out: bank.__setitem__(0, out.sum(0)) or bank,
+        lambda bank, out: [bank, bank[1:].copy_(out.sum(0)[None])][0],
+    ],
 )
 def test_a_bank_that_is_kept_from_batch_to_batch_is_refused(keep, size):
     run, bank = start(mech=mechanism(batch_size=size, steps=5), keys=False), torch.zeros(2)
@@ -361,9 +463,10 @@ def test_a_learning_rate_is_no_number_of_a_batch():
     x, y = next(iter(run.loader))
     step_of = run.optimizer.param_groups[0]["lr"]
     F.cross_entropy(run.module(x), y).backward()
-    run.optimizer.param_groups[0]["lr"] = 0.1 / x.square().mean().item()
-    with pytest.raises(GuaranteeError, match="param_groups: lr="):
-        run.optimizer.step()
+    for rate in (0.1 / x.square().mean().item(), 0.1 / x.square().mean()):
+        run.optimizer.param_groups[0]["lr"] = rate
+        with pytest.raises(GuaranteeError, match="param_groups: lr="):
+            run.optimizer.step()
     run.optimizer.param_groups[0]["lr"] = step_of
     run.optimizer.step()
     assert run.engine.releases == 1
@@ -400,6 +503,7 @@ EACH_BY_ITSELF = {
 
 
 @pytest.mark.parametrize("name", EACH_BY_ITSELF)
+@pytest.mark.few(7)
 def test_a_loss_of_each_row_by_itself_goes_through(name):
     run, loss = start(mech=mechanism(batch_size=8, steps=2)), EACH_BY_ITSELF[name]
     x, y = next(iter(run.loader))

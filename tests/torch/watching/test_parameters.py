@@ -105,6 +105,7 @@ def test_frozen_parameters_are_compared_by_bits(compared, monkeypatch):
 
 @in_turn("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
 @in_turn("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.slow
 def test_a_checksum_sees_every_change(shape, dtype):
     tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 100).to(dtype)
     assert torch.equal(checksum(tensor), checksum(tensor.clone()))
@@ -157,6 +158,7 @@ def climbed(run, batch):
 
 
 @pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap_loss"], [True, False]))
+@pytest.mark.few(2)
 def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
     monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
     run, same = start(mode), start(mode)

@@ -5,8 +5,8 @@ is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i =
 (arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
 
 `BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
-(`accounting.bin_classes`), Gauss-Markov chains (`accounting.gauss_markov`) and Renyi divergences
-(`accounting.renyi_bins`).
+(`accounting.balls_in_bins.classes`), Gauss-Markov chains (`accounting.balls_in_bins.chains`) and Renyi
+divergences (`accounting.balls_in_bins.renyi`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
-from anechoic.accounting.search import least_noise
+from anechoic.accounting.search import least_noise, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies import Strategy

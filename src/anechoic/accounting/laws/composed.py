@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 _UNIT = 2.0**-52
 _ROUNDING = 8.0  # of one transform and its inverse, in units and for each doubling of the points
 _EXPONENTS = 64.0  # of a tilted mass, in units: what exp and log of numbers up to 100 lose
-_OUTSIDE = 1e-30  # q-mass that may be left out at either end
+_OUTSIDE = 1e-16  # q-mass that may be left out at either end: less than rounding is charged for
 _TILTS = np.geomspace(1e-6, 1e6, 57)
 _STEEPEST = 15.0  # tilt times the largest loss: what it lifts rounding by
 _REACHES = np.geomspace(0.5, 200.0, 40)
 _MOST_POINTS = 2**24  # of the composed loss: beyond them nothing is shown
+_MOST_FLAT = 2**22  # the same for a second tilt, where the first shows something
+_NEGLIGIBLE = 1e-3  # of delta, where it is charged for rounding
 _SKETCHED = 2**14  # points of one loss from which the tilt and the window are chosen on fewer
 
 
@@ -110,12 +112,22 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     best = int(np.argmin([chernoff(tilt) for tilt in _TILTS]))
     around = np.log(_TILTS[[max(best - 1, 0), min(best + 1, len(_TILTS) - 1)]])
     nearest = scipy.optimize.minimize_scalar(lambda x: chernoff(math.exp(x)), bounds=around, method="bounded")
-    tilts = [math.exp(nearest.x)]
+    steep = math.exp(nearest.x)
+    found, charged = _at(parts, steep, left, _MOST_POINTS)
     top = sum(n * float(one.losses[-1]) for one, n in parts)
-    if tilts[0] * top > _STEEPEST:  # epsilon may lie close below the largest loss: there a tilt is too steep
-        tilts.append(_STEEPEST / top)
-    found = [_Composed.of(parts, tilt) for tilt in tilts]
-    return min(math.inf if one is None else one.epsilon(left) for one in found)
+    if steep * top <= _STEEPEST or charged <= _NEGLIGIBLE * left:
+        return found
+    # epsilon may lie close below the largest loss: there a tilt is too steep, and much is charged
+    return min(found, _at(parts, _STEEPEST / top, left, _MOST_FLAT if found < math.inf else _MOST_POINTS)[0])
+
+
+def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
+    """Epsilon by this tilt, and what of delta is charged for rounding; inf beyond so many points."""
+    found = _Composed.of(parts, tilt, most)
+    if found is None:
+        return math.inf, math.inf
+    epsilon = found.epsilon(delta)
+    return epsilon, found.charge(epsilon)
 
 
 #: A loss, how often it is taken, the logarithm of its moment at the tilt, and its tilted masses.
@@ -126,14 +138,14 @@ class _Composed:
     """The composed loss, tilted, on the points that matter."""
 
     @classmethod
-    def of(cls, parts: list[tuple[_Losses, int]], tilt: float) -> _Composed | None:
-        """None where it would take too many points."""
+    def of(cls, parts: list[tuple[_Losses, int]], tilt: float, most: int) -> _Composed | None:
+        """None where it would take that many points."""
         tilted = []
         for one, count in parts:
             moment = one.log_moment(tilt)
             tilted.append((one, count, moment, np.exp(one.logs + tilt * one.losses - moment)))
         low, high = _window(tilted, tilt)
-        return None if high - low >= _MOST_POINTS else cls(tilted, tilt, low, high)
+        return None if high - low >= most else cls(tilted, tilt, low, high)
 
     def __init__(self, tilted: list[_Tilted], tilt: float, low: int, high: int) -> None:
         self._width, self._tilt = tilted[0][0].width, tilt
@@ -152,23 +164,25 @@ class _Composed:
         self._losses: Array = self._width * (low + np.arange(points, dtype=np.float64))
         self._error = _ROUNDING * _UNIT * self._count * math.log2(max(points, 2)) * largest
 
+    def charge(self, epsilon: float) -> float:
+        """What rounding, and what is outside of the points, may hide of delta(epsilon)."""
+        above = len(self._losses) - int(np.searchsorted(self._losses, epsilon, side="right"))
+        weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
+        error = self._error * math.sqrt(min(weights, above)) + 2.0 * _OUTSIDE
+        return error * _exp(self._log_scale - self._tilt * epsilon)
+
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 on these points at which the bound is at most `delta`."""
         start = int(np.searchsorted(self._losses, 0.0, side="right"))
         losses, masses = self._losses[start:], self._masses[start:]
         with np.errstate(divide="ignore"):
             values = np.exp(np.minimum(np.log(masses) + self._log_scale - self._tilt * losses, 0.0))
-        weights = 1.0 / -math.expm1(-2.0 * self._tilt * self._width)  # sum of e^(-2 tilt width i)
         relative = 1.0 + _EXPONENTS * _UNIT * (self._count + 1)
-
-        def charged(mass: float, epsilon: float, above: int) -> float:
-            norm = math.sqrt(min(weights, len(losses) - above))
-            charge = (self._error * norm + 2.0 * _OUTSIDE) * _exp(self._log_scale - self._tilt * epsilon)
-            return (mass + charge) * relative
 
         def bound(epsilon: float) -> float:
             above = int(np.searchsorted(losses, epsilon, side="right"))
-            return charged(float(values[above:] @ -np.expm1(epsilon - losses[above:])), epsilon, above)
+            mass = float(values[above:] @ -np.expm1(epsilon - losses[above:]))
+            return (mass + self.charge(epsilon)) * relative
 
         # sums over all larger losses tell nearly the same, without a pass over them
         sums = np.append(np.cumsum(values[::-1])[::-1], 0.0)
@@ -176,7 +190,8 @@ class _Composed:
 
         def nearly(epsilon: float) -> float:
             above = int(np.searchsorted(losses, epsilon, side="right"))
-            return charged(float(sums[above]) - _exp(epsilon) * float(shrunk[above]), epsilon, above)
+            mass = float(sums[above]) - _exp(epsilon) * float(shrunk[above])
+            return (mass + self.charge(epsilon)) * relative
 
         if bound(0.0) <= delta:
             return 0.0

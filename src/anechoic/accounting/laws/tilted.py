@@ -17,7 +17,7 @@ Both are sampled from another law R and weighted, which makes rare events freque
   exp(t A + t^2 |m|^2 / (2 s^2) - t epsilon) (1 / (1 + t)) (t / (1 + t))^t.
 
 Divided by its proven range a value lies in [0, 1], and the mean has a confidence bound
-(`accounting.confidence`). The range and the values fall in epsilon.
+(`accounting.monte_carlo.confidence`). The range and the values fall in epsilon.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ to tell apart. With e_j^2 = max G_il over i < l, l >= j, which falls in j, the m
 has products e_i e_j >= e_max(i, j)^2 >= G_ij. The first row is sum_j e_j x_j plus noise: all x_j are fresh.
 Where it is at most t the odds of each x_j are at most p / (1 - p) exp((2 t e_j - e_j^2) / (2 s^2)), whatever
 the others, and the rows that follow are Poisson-sampled Gaussians. Conditional composition
-(`accounting.conditional`) has a threshold for every pair of rows; here there is one for all of them, which is
-what counts where bands overlap for long and an example takes part a few times at most. Proof:
+(`accounting.poisson.conditional`) has a threshold for every pair of rows; here there is one for all of them,
+which is what counts where bands overlap for long and an example takes part a few times at most. Proof:
 docs/proofs/conditional-composition.md.
 """
 

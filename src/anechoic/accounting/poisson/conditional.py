@@ -30,7 +30,7 @@ from anechoic._validate import Array
 from anechoic.accounting.laws.likelihood import Ratio, product_of
 from anechoic.accounting.poisson.rows import RowLaw, bernoulli_row
 from anechoic.accounting.poisson.tails import Tails
-from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
+from anechoic.accounting.search import smallest_epsilon
 
 #: Parts of delta that are tried for the probability that a threshold is exceeded.
 SHARES = (0.05, 0.25)

@@ -22,7 +22,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.accounting.gaussian import hockey_stick
-from anechoic.accounting.random_allocation.epsilon import smallest_epsilon
+from anechoic.accounting.search import smallest_epsilon
 from anechoic.participation import MinSep
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import Strategy

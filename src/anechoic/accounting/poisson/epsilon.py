@@ -5,8 +5,8 @@ disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptiv
 one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
 largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
 
-One release is discretised by `accounting.sampled_gaussian`, in both directions, and composed by
-`accounting.composed`.
+One release is discretised by `accounting.laws.sampled_gaussian`, in both directions, and composed by
+`accounting.laws.composed`.
 Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
 multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
 """
@@ -21,7 +21,7 @@ import numpy as np
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.poisson.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
+from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
 
 #: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
@@ -43,6 +43,7 @@ _MOST_COMPOSED = 2**21  # points of the composed loss, of which about _WINDOW st
 _WINDOW = 24.0
 _ROUNDING = 1e-12  # relative, of the probability of taking part at all
 _ROUGH = 1e-3  # the same for the first search; and the grid of one release there
+_COARSER = 8.0  # grids of the first search, where there are many releases
 _TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
 
 
@@ -98,25 +99,28 @@ def poisson_noise_multiplier(
     """
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     compositions = positive_int("compositions", compositions)
-    guess = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency)
+    guess, slope = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency), -1.0
     if 0 < rate < 1 and taking_part(rate, compositions) > delta and epsilon < UNSAMPLED_FROM:
-        guess = _roughly(guess, epsilon, delta, rate, compositions, adjacency)
-    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency)
+        guess, slope = _roughly(guess, epsilon, delta, rate, compositions, adjacency)
+    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency, slope=slope)
 
 
 def _roughly(
     guess: float, epsilon: float, delta: float, rate: float, compositions: int, adjacency: str
-) -> float:
-    """A better guess from wide grids: where there is little noise the finer ones take seconds each."""
+) -> tuple[float, float]:
+    """A better guess from wide grids, and the slope there: finer ones may take seconds each."""
 
     def epsilon_at(sigma: float) -> float:
         unsampled = gaussian_epsilon(delta, _unsampled_mu(sigma, compositions, adjacency))
         if loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
             return unsampled
         widest = INTERVALS[0][0] if compositions > 1 else _ROUGH
-        return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest))
+        return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest, _COARSER))
 
-    return least_noise(epsilon_at, epsilon, guess, _ROUGH)
+    found = least_noise(epsilon_at, epsilon, guess, _ROUGH)
+    apart = 10 * _ROUGH
+    low, high = epsilon_at(found * math.exp(apart)), epsilon_at(found * math.exp(-apart))
+    return found, math.log(low / high) / (2 * apart) if 0.0 < low < high else -1.0
 
 
 def noise_guess(epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str) -> float:
@@ -143,9 +147,16 @@ def taking_part(rate: float, compositions: int) -> float:
 
 
 def least_noise_from(
-    guess: float, epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str
+    guess: float,
+    epsilon: float,
+    delta: float,
+    rate: float,
+    compositions: int,
+    *,
+    adjacency: str,
+    slope: float = -1.0,
 ) -> float:
-    """`poisson_noise_multiplier`, searched from a guess.
+    """`poisson_noise_multiplier`, searched from a guess; `slope` as `least_noise` has it.
 
     Raises:
         ValueError: if delta is at least the probability of taking part at all.
@@ -166,7 +177,7 @@ def least_noise_from(
         while epsilon_at(unsampled) > epsilon:  # by rounding
             unsampled *= 1 + 1e-12
         return unsampled
-    return least_noise(epsilon_at, epsilon, guess, _TIGHT)
+    return least_noise(epsilon_at, epsilon, guess, _TIGHT, slope)
 
 
 def _log_absent(rate: float) -> float:
@@ -179,12 +190,20 @@ def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) ->
 
 
 def _pld_epsilon(
-    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, widest: float
+    delta: float,
+    noise_multiplier: float,
+    rate: float,
+    compositions: int,
+    adjacency: str,
+    widest: float,
+    coarser: float = 1.0,
 ) -> float:
-    """Epsilon on a grid that is at most `widest` wide."""
+    """Epsilon on a grid that is at most `widest` wide, and so many times as wide as is fine."""
     spread, reach = loss_moments(noise_multiplier, rate, adjacency)
     points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
-    width = min(widest, max(FINENESS * spread, reach / points)) if compositions > 1 else widest
+    fine, width = FINENESS * spread, widest
+    if compositions > 1:
+        width = max(fine, min(widest, coarser * max(fine, reach / points)))
     # the finest grid of a release with little noise would not fit: a coarser one is a bound too
     width = max(width, reach / MOST_CELLS, _WINDOW * spread * math.sqrt(compositions) / _MOST_COMPOSED)
     return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)

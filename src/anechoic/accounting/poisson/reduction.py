@@ -7,9 +7,9 @@ these columns. docs/proofs/conditional-composition.md proves two ways on:
   v^2 (I - C_r C_r^T / s^2) is positive semidefinite. A run is thus post-processing of independent noise of
   std v / s, added to the contribution of one step after the other. Signs do not matter, nor does adjacency.
   With at most g bands the columns of C_r are orthogonal: Theorem 3.21.
-* Independent draws (`accounting.conditional`), for C >= 0. Only the inner products of columns matter there,
-  and larger ones are never harder to tell apart. Rows are cut into blocks that begin where a column of C_r
-  does; E_kl is the norm of column l in block k, and <E_k, E_l> is at least the inner product.
+* Independent draws (`accounting.poisson.conditional`), for C >= 0. Only the inner products of columns matter
+  there, and larger ones are never harder to tell apart. Rows are cut into blocks that begin where a column of
+  C_r does; E_kl is the norm of column l in block k, and <E_k, E_l> is at least the inner product.
 """
 
 from __future__ import annotations

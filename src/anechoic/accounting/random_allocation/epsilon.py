@@ -2,20 +2,19 @@
 
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
-`accounting.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
+`accounting.laws.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.likelihood import Ratio, gaussian_ratio, product_of, sum_of
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.accounting.search import least_noise
+from anechoic.accounting.search import least_noise, smallest_epsilon
 
 #: Ratios of less noise than this are not summed: the bound without sampling is returned.
 LEAST_NOISE = 0.05
@@ -83,22 +82,6 @@ def one_of(count: int, noise_multiplier: float, made: int | None = None) -> Rati
     made = count if made is None else made
     total = sum_of(gaussian_ratio(noise_multiplier), made)
     return total.over(count) if made == count else total.among(made, count)
-
-
-def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:
-    """About the least epsilon in [0, high] at which `delta_at`, which falls, is at most delta.
-
-    `high` is returned where `delta_at` does not say so: it is known from elsewhere.
-    """
-    if delta_at(0.0) <= delta:
-        return 0.0
-    if delta_at(high) > delta:  # the bound that `high` comes from is the better one
-        return high
-    low = 0.0
-    while high - low > 1e-7 * max(high, 1e-3):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
-    return high
 
 
 @lru_cache(maxsize=64)

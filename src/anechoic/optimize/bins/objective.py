@@ -1,14 +1,15 @@
 """The noise std of a Toeplitz strategy under balls in bins, on fixed randomness, with its gradient.
 
 With a first column c >= 0 the mean m_k of bin k is S shifted by k, for S_t = sum_j c_{t - j b}, and the run
-is the mixture of `accounting.mixture`. In units of the noise, with u_k = <m_k, y>, g_k = |m_k|^2 / 2 and
+is the mixture of `accounting.balls_in_bins.mixture`. In units of the noise, with u_k = <m_k, y>, g_k =
+|m_k|^2 / 2 and
 L = log (1/b) sum_k exp(u_k - g_k),
 
     remove: delta = E_Q[(e^L - e^epsilon)_+],        add: delta = E_Q[(1 - e^(epsilon + L))_+].
 
 Samples y = z + t m_i (remove) or z - t mean(m) (add) make both frequent; they are weighted by dQ/dR as in
-`accounting.tilted`. z, the bins i and the tilts t are drawn once and kept while c moves, so that the average
-is a function of c / s with an exact gradient, and so is the s at which it crosses delta:
+`accounting.laws.tilted`. z, the bins i and the tilts t are drawn once and kept while c moves, so that the
+average is a function of c / s with an exact gradient, and so is the s at which it crosses delta:
 ds/dc = -(d delta / dc) / (d delta / ds), where d delta / d log s = -<c, d delta / dc>.
 
 Moving y with the means matters: with y fixed a minimiser fits the samples, not delta.

@@ -52,11 +52,13 @@ def banded(
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Columns that one unit can
     touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
     and for `MinSep` free among all of this sensitivity (linear duality over the patterns) up to 512 steps,
-    beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. For
-    prefix sums of up to 4096 steps and so many bands that a search takes minutes (n bands^2 >= 1e7), columns
-    are interpolated from those of a coarser run, and their norms optimised: 1e-4 to 1e-2 above the optimum. A
-    weight below 1e-7 of the mean one counts as that, since the errors of steps without weight could grow for
-    ever. "max" is solved by multipliers, to a gap of about 1e-4, or a few 1e-4 for several participations.
+    beyond constant on blocks of the separation and falling, where the optimum may be some 1e-2 lower. Under
+    `MinSep`, except for "max", and for prefix sums of up to 4096 steps and so many bands that a search takes
+    minutes (n bands^2 >= 1e7), columns are interpolated from those of a coarser run, and their norms
+    optimised: 1e-4 to 1e-2 above the optimum. A weight below 1e-7 of the mean one counts as that, since the
+    errors of steps without weight could grow for ever. "max" is solved by multipliers, to a gap of 1e-5 to
+    3e-4, with an RMS search in each turn: a minute for Nesterov's momentum, 512 steps and 8 bands, and far
+    longer for thousands of steps with hundreds of bands, where `banded_toeplitz` is at hand.
 
     Args:
         workload: A, n steps.

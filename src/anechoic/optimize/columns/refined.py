@@ -4,7 +4,7 @@ A banded C for prefix sums under minimum separation has n bands numbers, and eac
 But its columns, over those of the square root of A, hardly change with the grain: they are those of a run of
 fewer steps, interpolated. What the grain decides are their norms. For C = D diag(d)^½ with columns of D of
 norm 1 and K = (D^T D)^-1 the mean of the squared errors is sum_st H_st K_st (d_s d_t)^-½, H = A^T W A: n^2
-for an evaluation, over all d that the schema allows (`optimize.full.windows`).
+for an evaluation, over all d that the schema allows (`optimize.windows`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.linalg import solve_triangular
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
-from anechoic.optimize.full.windows import Windows, windows_of
+from anechoic.optimize.windows import Windows, windows_of
 from anechoic.participation import MinSep, Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import Workload

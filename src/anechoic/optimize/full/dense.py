@@ -1,7 +1,8 @@
 """The best of all strategies, with a certificate (monograph, Section 4.2).
 
-One participation is solved here to a duality gap; see `_dense_balance` for the bounds and the iteration,
-`_dense_bidiagonal` for the workloads whose iterations cost O(n), and `_dense_modulus` for all others.
+One participation is solved here to a duality gap; see `optimize.full.balance` for the bounds and the
+iteration, `optimize.full.bidiagonal` for the workloads whose iterations cost O(n), and
+`optimize.full.modulus` for all others.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
-from anechoic.optimize.full.windows import windows_of
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.windows import windows_of
 from anechoic.participation import Participation
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload

@@ -1,6 +1,6 @@
 """Bounds under minimum separation and one step an epoch from patterns that are found on the way.
 
-Their patterns are too many to be listed. The dual of `participation_dual` holds for any of them: it begins
+Their patterns are too many to be listed. The dual of `lower_bounds.dual` holds for any of them: it begins
 with combs or cycles, and the M that it suggests names patterns for which the sensitivity of M is large. These
 are added, and the dual is ascended again, until they are as many as take about a second.
 """

@@ -1,7 +1,7 @@
 """Dense optimisation for listed patterns, which may overlap and may leave steps out.
 
 The squared sensitivity, max over pi of sup <C^T C, R> over correlation matrices R on pi, is convex in
-M = C^T C, and so is tr(H M^-1): Problem 4.6 without its equalities. Its dual is that of `participation_dual`,
+M = C^T C, and so is tr(H M^-1): Problem 4.6 without its equalities. Its dual is that of `lower_bounds.dual`,
 which is tight for overlapping patterns too. Two kinds of steps take no part in it. Those that nobody touches:
 their columns of C are a large multiple of unit vectors, so that they hardly have noise. And those that no
 error with a weight depends on: theirs are a small one, so that they hardly cost sensitivity.

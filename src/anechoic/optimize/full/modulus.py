@@ -1,7 +1,7 @@
 """|K| for K = diag(p)^½ A diag(q)^½: what the dense optimisers need of a workload.
 
 (K^T K)^½ and (K K^T)^½ have the nuclear norm of K as their trace. `MatrixModulus` serves any A; see
-`_dense_bidiagonal` for the ones that need no n x n array.
+`optimize.full.bidiagonal` for the ones that need no n x n array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Newton steps for the weights of `_dense_balance`, from the singular vectors of K = U Sigma V^T.
+"""Newton steps for the weights of `optimize.full.balance`, from the singular vectors of K = U Sigma V^T.
 
 Let w = (p, q) and w_i (1 + d_i) be the weights after a relative step d. To second order,
 

@@ -21,8 +21,8 @@ from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
-from anechoic.optimize.full.windows import windows_of, windows_strategy
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.windows import windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns
 from anechoic.strategies import Dense
 from anechoic.workloads import Workload
@@ -45,7 +45,7 @@ def dense_with_participation(
     """A dense C with the least loss under several participations, and what no factorisation can beat.
 
     Cyclic: the optimum of Problem 4.6, which is then the optimum over **every** factorisation, for every
-    dimension of the gradients (the dual bound is tight, see `participation_dual`). Full batch: the same, in
+    dimension of the gradients (the dual bound is tight, see `lower_bounds.dual`). Full batch: the same, in
     closed form: M diagonal with M[t, t] proportional to ||diag(p)^½ A[:, t]||. Minimum separation and one
     step an epoch: the optimum over M that vanish on the patterns off their diagonals, as in Problem 4.8 but
     with a free diagonal, under the exact sensitivity of Algorithm 3.2; the bound is that of a cyclic schema

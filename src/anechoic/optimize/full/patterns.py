@@ -1,4 +1,4 @@
-"""Newton's method for the dual of `participation_dual` where the weights of the rows are free.
+"""Newton's method for the dual of `lower_bounds.dual` where the weights of the rows are free.
 
 Let K = diag(p)^½ A L = U Sigma V^T for W = L L^T, block by block, and let p (1 + d) and L (I + D) L^T be the
 weights and the multiplier after a relative step, D zero outside the patterns. To second order,
@@ -6,7 +6,7 @@ weights and the multiplier after a relative step, D zero outside the patterns. T
     ||K||_* + ½ <U Sigma U^T, diag(d)> + ½ <V Sigma V^T, D>
             - ¼ sum_ab s_a s_b / (s_a + s_b) ((V^T D V)_ab - (U^T diag(d) U)_ab)^2,
 
-with the same few nodes for s_a s_b / (s_a + s_b) as in `_dense_newton`. The steps are on
+with the same few nodes for s_a s_b / (s_a + s_b) as in `optimize.full.newton`. The steps are on
 
     log ||K||_* + (tau / n) (sum_t log p_t + sum_pi log det W_pi),   sum p = 1, W_tt = v_pi, sum v = 1,
 
@@ -29,8 +29,8 @@ from anechoic.lower_bounds.dual import DualPoint, Multiplier, columns
 from anechoic.optimize.full.newton import BOUNDARY
 
 PARAMETERS = 4096  # weights and multipliers up to which a step, of their number cubed, is worth its price
-# Of the nodes in log t, as in `_dense_newton`: 15 % for a single a = b, and much less for their sums, which
-# costs no further step.
+# Of the nodes in log t, as in `optimize.full.newton`: 15 % for a single a = b, and much less for their sums,
+# which costs no further step.
 SPACING = 2.5
 BLEND = 1e-3  # of even weights and uncorrelated steps with the point begun from
 BACKWARDS = 6  # times that a step that leads down is shortened

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
+from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints.history import unstamped
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_place, environment
+from anechoic.torch.history import unstamped
 from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
@@ -117,8 +118,9 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             " otherwise: finish that run with the version that began it; or start a new run, and count"
             " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
         )
-    fingerprint = content["fingerprint"]
-    if fingerprint != run.mechanism.fingerprint:
+    planned = run.mechanism
+    begun, fingerprint = as_begun(planned, content["mechanism"]), content["fingerprint"]
+    if fingerprint != begun.fingerprint:
         bits = json.loads(content["mechanism"]).get("grid_bits")
         grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"
         own = "" if not grid else f" (grid_bits={run.mechanism.grid_bits})"
@@ -127,6 +129,20 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             f" {run.mechanism.fingerprint[:12]}…{own}: pass mechanism=anechoic.torch.read_mechanism(path) to"
             " make_private."
         )
+    if begun is planned:
+        return _go_on(run, source, content, adopt_journal)
+    if run.ledger.releases:
+        raise _already(run)
+    run.take(begun)
+    try:
+        return _go_on(run, source, content, adopt_journal)
+    except BaseException:
+        run.take(planned)
+        raise
+
+
+def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> dict[str, Any]:
+    """Put `run` where the checkpoint was written, whose mechanism it has."""
     _check_batches(run.loader.feed.batches.name, content["order"])
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
@@ -137,17 +153,14 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     noise_key, sampling_key = _keys(run, content)
     check_not_made(noise_key, content["releases"])
     if run.ledger.releases and run.keys.noise != noise_key:
-        raise ReplayError(
-            f"this run has made {run.ledger.releases} releases of its own, and would go on as another one:"
-            " load a checkpoint before training, with a new engine."
-        )
+        raise _already(run)
     _check_states(run, content)
     earlier = run.history.load(content["earlier"])
     resume = run.resume(
         noise_key, sampling_key, content["noise"], content["releases"], drawn=content["drawn"]
     )
     journal = run.recorder.resumed(
-        content["journal"], source.parent, noise_key, content["releases"], adopt=adopt_journal
+        content["journal"], source.parent, noise_key, content["releases"], adopt=adopt
     )
     check_place(
         content["environment"],
@@ -167,6 +180,13 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
+
+
+def _already(run: PrivateRun) -> ReplayError:
+    return ReplayError(
+        f"this run has made {run.ledger.releases} releases of its own, and would go on as another one:"
+        " load a checkpoint before training, with a new engine."
+    )
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -136,6 +136,9 @@ class Resumable(OfRun):
     ) -> dict[str, Any]:
         """Go on from a checkpoint, after `make_private` with the same mechanism.
 
+        A mechanism that was planned again, and differs in the last digits of an optimiser alone, as it does
+        on another processor, gives way to that of the checkpoint; a log line says so.
+
         Where a checkpoint is refused, the run stays as it was. The releases that the first process made
         after the checkpoint are made again with the same noise, so they must be the same: each is compared
         with the journal, and one that differs is refused before the model sees it.

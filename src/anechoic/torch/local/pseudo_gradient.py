@@ -22,9 +22,9 @@ from torch.func import grad, vmap
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import DesynchronizedError, UnsupportedError
-from anechoic.torch.local.stateless import called, left_as_it_is, without_our_hooks
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.setup.modules import check_not_mixing
+from anechoic.torch.sources.stateless import called, left_as_it_is, without_our_hooks
+from anechoic.torch.watching.modules import check_not_mixing
 
 Indices = NDArray[np.int64]
 Gradients = dict[str, Tensor]

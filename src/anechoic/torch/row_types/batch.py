@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
 from anechoic.torch.row_types.numbers import taken
-from anechoic.torch.structure import parts_of, tensors_in
+from anechoic.torch.structure import is_object, parts_of, tensors_in
 
 
 class Batch:
@@ -18,7 +18,7 @@ class Batch:
     Attributes:
         rows: how many it has; 0 without one.
         decided: whether a number was taken out of a tensor that depends on rows, as decisions are.
-        left: whether values were taken to NumPy.
+        taken: how many numbers were taken out of such tensors.
         pulled: whether a number was taken out of one inside of a backward pass.
         sized: whether the script asked how many values it took by data (x[mask], nonzero()).
     """
@@ -30,7 +30,8 @@ class Batch:
     def start(self, rows: int) -> None:
         """Another one."""
         self.rows = rows
-        self.decided = self.left = self.pulled = self.sized = False
+        self.decided = self.pulled = self.sized = False
+        self.taken = 0
 
     def counts_rows(self, size: float, *, once: bool = False) -> bool:
         """Whether a number of the script stands for the rows, or for a multiple of them unless `once`.
@@ -67,22 +68,32 @@ def delivered(
                 of_each = unclear if inside and rows > 1 else of_delivered(tensor, rows, dimension)
                 yield tensor, of_each if by_rows else One(row)
     else:
-        for each in parts_of(part):
+        for each in vars(part).values() if is_object(part) else parts_of(part):
             yield from delivered(each, rows, dimension, inside=True)
 
 
 def with_numbers(content: Any, rows: int) -> Any:
-    """A batch whose numbers remember that they came with it; a list of one number for each row stays."""
+    """A batch whose numbers remember that they came with it, and where there is one for each row, whose."""
     kind = type(content)
     if kind in (int, float):
         return taken(content)
-    if kind is dict:
-        made: Any = {key: with_numbers(part, rows) for key, part in content.items()}
-        return made if any(made[key] is not content[key] for key in made) else content
-    if kind in (list, tuple) and not (len(content) == rows and all(type(v) in (int, float) for v in content)):
-        made = kind(with_numbers(part, rows) for part in content)
+    if kind in (list, tuple):
+        own = len(content) == rows and all(type(value) in (int, float) for value in content)
+        made: Any = kind(
+            taken(part, row) if own else with_numbers(part, rows) for row, part in enumerate(content)
+        )
         return made if any(a is not b for a, b in zip(made, content, strict=True)) else content
+    if kind is dict:
+        made = {key: with_numbers(part, rows) for key, part in content.items()}
+        return made if any(made[key] is not content[key] for key in made) else content
+    if is_object(content):
+        for name, part in vars(content).items():
+            if type(part) in _HOLDING:
+                vars(content)[name] = with_numbers(part, rows)
     return content
+
+
+_HOLDING = frozenset({int, float, list, tuple, dict})
 
 
 def of_delivered(tensor: Tensor, rows: int, dimension: int) -> Label:

@@ -107,6 +107,21 @@ def tensors_among(value: Any) -> list[Tensor]:
     return [leaf for leaf in flat(value) if isinstance(leaf, Tensor)]
 
 
+def written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operation writes to."""
+    names = _written(func)
+    if not names:
+        return []
+    given = {**dict(zip(_signature(func)[0], args, strict=False)), **kwargs}
+    return [] if given.get("training") is False else tensors_among([given.get(name) for name in names])
+
+
+@functools.cache
+def _written(func: Any) -> tuple[str, ...]:
+    said = tuple(a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return said or _UNSAID.get(func.overloadpacket, ())
+
+
 @functools.cache
 def _signature(func: Any) -> tuple[list[str], dict[str, Any]]:
     arguments = func._schema.arguments
@@ -120,7 +135,16 @@ def words(label: Label) -> str:
     )
 
 
+def _unsaid() -> dict[Any, tuple[str, ...]]:
+    norms = packets("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats")
+    return dict.fromkeys(norms, ("running_mean", "running_var"))
+
+
 def packets(*names: str) -> frozenset[Any]:
     """torch's operations of these names, as far as it has them."""
     aten: Any = torch.ops.aten
     return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))
+
+
+#: What operations write to though their schemas do not say so.
+_UNSAID = _unsaid()

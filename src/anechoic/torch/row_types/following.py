@@ -10,6 +10,7 @@ bound what one of them changes.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,12 +21,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.row_types.batch import Batch, delivered, row_axis
-from anechoic.torch.row_types.call import tensors_among
+from anechoic.torch.row_types.call import tensors_among, written
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
-from anechoic.torch.row_types.memory import frame, place, storage, tensors_alive
+from anechoic.torch.row_types.memory import Memories, frame, place, storage, tensors_alive
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.row_types.rules import labels_of
+from anechoic.torch.row_types.reductions import A_MEAN, A_SUM
+from anechoic.torch.row_types.rules import LIKE, labels_of
 from anechoic.torch.structure import tensors_in
 
 REMEDY = (
@@ -45,6 +47,7 @@ class RowTypes:
         batch: in hand, or the last one.
         active: whether it is in hand.
         started: whether the backward pass that runs was started with the number of rows.
+        left: whether values of any batch were taken to NumPy or to lists.
     """
 
     def __init__(self, *, batch_first: bool, means: bool) -> None:
@@ -53,11 +56,11 @@ class RowTypes:
         self.started = False
         self.batch = Batch()
         self._public: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of the script, batch after batch
-        self._earlier: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._memory, self._earlier = Memories(), Memories()
         self._labels: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._guessed: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._data: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._begun = False
+        self._begun = self.left = False
         self.end()
 
     # -- a batch -------------------------------------------------------------------------------
@@ -66,9 +69,12 @@ class RowTypes:
         """A batch was delivered: follow what becomes of it."""
         self.end()
         if not delivery.size:
+            ACTIVE.append(self)  # what is made of earlier batches is none of the script's own
             return
         if not self._begun:
             self._begun = True
+            if ACTIVE:
+                gc.collect()  # runs that were dropped leave the list: each of them costs every operation
             # what the script had before the first batch is its own, though it may have as many rows
             others = [self._data, *(kept for run in ACTIVE for kept in (run._delivered, run._earlier))]
             self.share(t for t in tensors_alive() if not any(t in kept for kept in others))
@@ -76,8 +82,7 @@ class RowTypes:
         self.active = True
         ACTIVE.append(self)
         for tensor, label in delivered(delivery.content, self.rows, self._dimension):
-            self.mark(tensor, label)
-            self._delivered[tensor] = True
+            self.mark(tensor, label, delivered=True)
 
     def rest(self) -> None:
         """The batch is not in hand any more: what is made of it until the next one is looked at then."""
@@ -91,8 +96,11 @@ class RowTypes:
 
     def end(self) -> None:
         """Another batch follows, or none."""
-        for tensor in (*self._labels, *self._guessed):
-            self._earlier[tensor] = True
+        for tensor in self._guessed:
+            self._memory.add(tensor)
+        self._earlier.take(self._memory)
+        # where something of the batch lies, under whatever name it is found
+        self._memory = Memories()
         self._labels = WeakIdKeyDictionary()
         self._guessed = WeakIdKeyDictionary()
         # the same by place in memory, for what reaches the same numbers by another tensor
@@ -119,10 +127,17 @@ class RowTypes:
         """Of the batch in hand, or the last one; 0 where there is none."""
         return self.batch.rows
 
-    def mark(self, tensor: Tensor, label: Label) -> None:
-        """Give a tensor a label."""
+    def mark(self, tensor: Tensor, label: Label, *, delivered: bool = False) -> None:
+        """Give a tensor a label.
+
+        Args:
+            delivered: whether it is made of what was delivered, for certain: no other run may use it.
+        """
         self._labels[tensor] = label
+        if delivered:
+            self._delivered[tensor] = True
         self._public.pop(tensor, None)
+        self._memory.add(tensor)
         if (at := place(tensor)) is not None:
             # the storage is kept, so that nothing else gets the place
             self._places[at] = tensor.untyped_storage(), label
@@ -141,6 +156,10 @@ class RowTypes:
         """Whether a tensor was made from the batch in hand."""
         return tensor in self._labels
 
+    def knows(self, value: Any) -> bool:
+        """Whether anything in it was made from a batch."""
+        return any(self.of(tensor) is not None for tensor in tensors_among(value))
+
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
         if self._written and (written := self._written.get(storage(tensor))) is not None:
@@ -150,6 +169,8 @@ class RowTypes:
                 return label
             if tensor in self._since:
                 return self._since[tensor]
+            if self.rows == 1:
+                return _EARLIER if tensor in self._earlier else label
             before = self._labels.get(tensor) or self._guessed.get(tensor)
             over = frame(tensor, writer, label)
             as_written = over is not None and before in (None, over) and tensor not in self._earlier
@@ -159,6 +180,8 @@ class RowTypes:
             return found
         if self._places and (known := self._places.get(place(tensor))) is not None:
             return known[1]
+        if tensor in self._memory:
+            return _UNSEEN
         if tensor in self._earlier:
             return _EARLIER
         return None if tensor in self._public else self._unseen(tensor)
@@ -170,11 +193,13 @@ class RowTypes:
         """
         if any(other is not self and tensor in other._delivered for other in tuple(ACTIVE)):
             return _ANOTHER
+        if self.active and running_roots():
+            return _FROM_NUMPY  # a backward() of the script's own, where nothing else tells
         axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
         if axis is None or isinstance(tensor, torch.nn.Parameter):
             self._public[tensor] = True
             return None
-        self._guessed[tensor] = label = _FROM_NUMPY if self.batch.left else RowAxis(axis)
+        self._guessed[tensor] = label = _FROM_NUMPY if self.left else RowAxis(axis)
         return label
 
     def came_in(self, tensor: Tensor, source: Any) -> None:
@@ -185,6 +210,8 @@ class RowTypes:
             self._labels.pop(tensor, None)
             if label is not None:
                 self.mark(tensor, label)
+        elif self.knows(source):  # a list of tensors
+            self.mark(tensor, NUMBER)
         elif tensor not in self._labels:
             self._public.pop(tensor, None)
 
@@ -197,21 +224,23 @@ class RowTypes:
             before: labels of the tensors among its arguments, by identity.
         """
         given, made = tensors_among((args, kwargs)), tensors_among(out)
-        if before and func._schema.is_mutable and not made:
-            for tensor in given:
-                self.mark(tensor, Mixed(f"{func.overloadpacket.__name__} may have written to it"))
-            return
         if not before:
             for tensor in made:
                 self._made_public(tensor)
             return
+        for tensor in written(func, args, kwargs):
+            if not any(tensor is other for other in made):
+                self._wrote(tensor, Mixed(f"{func.overloadpacket.__name__} has written to it"))
         if any(tensor in self._delivered for tensor in given):
             for tensor in made:
                 self._delivered[tensor] = True
         if not made and func.overloadpacket in _NUMBERS:
             self.batch.decided = True
+            self.batch.taken += 1
             self.batch.pulled = self.batch.pulled or bool(running_roots())
         for tensor, label in zip(made, labels_of(self.batch, func, args, kwargs, out, before), strict=True):
+            if label is None and func.overloadpacket in LIKE and given[0] in self._counted:
+                label = before[id(given[0])]  # public numbers, but as many as the data say
             if label is None:
                 self._made_public(tensor)
                 continue
@@ -220,18 +249,34 @@ class RowTypes:
                 continue  # public numbers, written to a part of the rows, leave the rest as it was
             changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
             if func._schema.is_mutable and changed:
-                earlier = self._written.get(storage(tensor))
-                label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
-                self._written[storage(tensor)] = (tensor.untyped_storage(), tensor, label)
-                self._since = WeakIdKeyDictionary()
+                label = self._wrote(tensor, label)
             self.mark(tensor, label)
             self._since[tensor] = label
             if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, given):
                 self._counted[tensor] = True
 
+    def _wrote(self, tensor: Tensor, label: Label) -> Label:
+        """The label of a tensor that was written to, and with it what else lies there."""
+        earlier = self._written.get(storage(tensor))
+        label = earlier[2] if earlier and isinstance(earlier[2], Mixed) else label
+        self._written[storage(tensor)] = (tensor.untyped_storage(), tensor, label)
+        self._since = WeakIdKeyDictionary()
+        self.mark(tensor, label)
+        return label
+
     def _is_counted(self, func: Any, given: list[Tensor]) -> bool:
         """Whether how many values an operation returns is decided by the data."""
         return torch.Tag.dynamic_output_shape in func.tags or any(t in self._counted for t in given)
+
+    def like(self, given: Any, made: Any) -> None:
+        """A function has taken a size from tensors whose lengths the data decide (expand_as)."""
+        counted = [t for t in tensors_among(given) if t in self._counted] if self._counted else []
+        label = self.of(counted[0]) if counted else None
+        if label is not None:
+            for tensor in tensors_among(made):
+                if tensor not in self._labels:
+                    self.mark(tensor, label)
+                    self._counted[tensor] = True
 
     def asked(self, tensor: Tensor) -> None:
         """The script has asked for a size of a tensor."""
@@ -269,11 +314,15 @@ class RowTypes:
             )
         for tensor in tensors_in(given):
             label = self.of(tensor)
-            if label is None or isinstance(label, RowAxis) or self._alone(label):
+            if label is None or self._alone(label):
                 continue
-            why = _why(
-                label, "it is one row alone" if isinstance(label, One) else "it is made of several rows"
-            )
+            axis = row_axis(tensor, self.rows, self._dimension)
+            if isinstance(label, RowAxis) and axis in (None, label.axis):
+                continue  # how many rows there are is looked at by whoever pulls them back
+            why = "it is one row alone" if isinstance(label, One) else "it is made of several rows"
+            if isinstance(label, RowAxis):
+                why = f"its rows are along axis {label.axis}, and are taken from axis {axis}"
+            why = _why(label, why)
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
                 f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
@@ -318,7 +367,7 @@ class RowTypes:
         if isinstance(label, Total) and label.mean == self.means:
             return
         if isinstance(label, Total):
-            raise GuaranteeError(_A_SUM if self.means else _A_MEAN)
+            raise GuaranteeError(A_SUM if self.means else A_MEAN)
         if isinstance(label, RowAxis):
             why = f"it has shape {tuple(loss.shape)}, and is no number"
         elif label is None:
@@ -374,20 +423,14 @@ class RowTypes:
             )
 
 
-_A_SUM = (
-    "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
-    " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
-    " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
-    " optimizer.abandon_batch() to go on."
-)
-_A_MEAN = (
-    "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
-    " much a row moves the model would depend on how many others there are. Nothing was released. Take"
-    " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
-)
+NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 _IN_PLACE = Mixed("a part of it was written in place, through a view")
 _EARLIER = Mixed("it was made from an earlier batch")
-_FROM_NUMPY = Mixed("it came back from NumPy, where nothing can be followed (do it in the data set)")
+_UNSEEN = Mixed("it lies where something of the batch was put, and no operation that put it there was seen")
+_FROM_NUMPY = Mixed(
+    "it may have come back from NumPy, or from a list, where nothing can be followed (do it in the data set,"
+    " and draw at random by torch)"
+)
 _ANOTHER = Mixed("it was made from the batch of another run")
 #: Operations that take a number out of a tensor.
 _NUMBERS = frozenset({torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.is_nonzero})

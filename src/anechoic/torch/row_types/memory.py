@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakIdKeyDictionary
 
 from anechoic.torch.row_types.labels import Label, RowAxis
 
@@ -23,11 +25,56 @@ def place(tensor: Tensor) -> Any:
 
 def tensors_alive() -> list[Tensor]:
     """All tensors that Python knows of."""
-    return [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
+    kinds = _Kinds()  # there are some 10^5.6 objects, of some hundred types
+    return [found for found in gc.get_objects() if kinds[type(found)]]
+
+
+class _Kinds(dict[type, bool]):
+    """Whether objects of a type are tensors."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = found = issubclass(kind, Tensor)
+        return found
 
 
 def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+    """What tells the memory of a tensor from that of others that are there."""
+    own = _storage(tensor)
+    return id(tensor) if own is None else own._cdata
+
+
+def _storage(tensor: Tensor) -> Any:
+    """None for what has none of its own."""
+    try:
+        return tensor.untyped_storage() if tensor.layout is torch.strided else None
+    except (RuntimeError, NotImplementedError):  # inside of torch.func
+        return None
+
+
+class Memories:
+    """Memory of tensors, for as long as it is there: a tensor is in it that lies in any of it."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, StorageWeakRef] = {}
+        self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of tensors without storage
+
+    def add(self, tensor: Tensor) -> None:
+        """Remember where a tensor lies."""
+        own = _storage(tensor)
+        if own is None:
+            self._others[tensor] = True
+        elif own._cdata not in self._storages:
+            self._storages[own._cdata] = StorageWeakRef(own)
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        own = _storage(tensor)
+        return tensor in self._others if own is None else own._cdata in self._storages
+
+    def take(self, other: Memories) -> None:
+        """What another one holds; what is gone meanwhile is left out."""
+        both = {**self._storages, **other._storages}
+        self._storages = {key: kept for key, kept in both.items() if not kept.expired()}
+        self._others.update(other._others)
 
 
 def frame(tensor: Tensor, writer: Tensor, label: Label) -> RowAxis | None:

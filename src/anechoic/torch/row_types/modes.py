@@ -12,14 +12,15 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.torch.row_types.call import tensors_among
-from anechoic.torch.row_types.following import ACTIVE, REMEDY, RowTypes
+from anechoic.torch.row_types.following import ACTIVE, NUMBER, REMEDY, RowTypes
 from anechoic.torch.row_types.graph import reached
-from anechoic.torch.row_types.labels import Mixed
-from anechoic.torch.row_types.numbers import among, taken
+from anechoic.torch.row_types.labels import One, RowAxis
+from anechoic.torch.row_types.numbers import among, one_a_row, plain, taken
 
-_NUMBER = Mixed("a number that was taken out of a tensor of the batch (.item(), .tolist()) went into it")
 #: How values leave a tensor past torch.
-_TAKING = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__deepcopy__})
+_TAKING = frozenset(
+    {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.__deepcopy__}
+)
 
 _SHAPE: Any = Tensor.shape
 _DATA: Any = Tensor.data
@@ -27,9 +28,11 @@ _SET_DATA = _DATA.__set__
 #: What asks for sizes.
 _SIZES = frozenset({Tensor.size, Tensor.numel, Tensor.nelement, Tensor.__len__, _SHAPE.__get__, torch.numel})
 #: What makes a tensor of Python's numbers.
-_COMING = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
-#: What takes the values of a tensor to NumPy.
-_LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__)
+_COMING = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
+#: What takes the values of a tensor to NumPy, or to a list.
+_LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.tolist)
+#: What takes sizes, or ends of ranges, from tensors: these are numbers of the script as sizes are.
+_SIZED = frozenset({torch.arange, torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn})
 
 
 def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
@@ -82,34 +85,50 @@ class Starting(TorchFunctionMode):
             return _begun(*args, **kwargs)
         if func is Tensor.register_hook:
             return func(args[0], _seeing(*args[1:], **kwargs))
-        out = func(*args, **kwargs)
+        numbers = among((args, kwargs))
+        before = [(run, run.batch.taken) for run in ACTIVE]
+        out = func(*plain(args), **plain(kwargs)) if numbers else func(*args, **kwargs)
         if func in _TAKING:
             return _taken(func, args[0], out)
-        for run in tuple(ACTIVE):
+        for run, count in before:
+            run.like(args, out)
             if func in _SIZES:
                 run.asked(args[0])
-            elif among(args) or among(kwargs):
+            elif func in _COMING and one_a_row(args[-1] if args else None, run.rows):
+                run.mark(out, RowAxis(0))
+            elif (numbers and func is not torch.nn.functional.ctc_loss) or (
+                run.batch.taken > count and _taken_inside(run, func, (args, kwargs))
+            ):
                 # __setitem__ returns nothing
                 for tensor in tensors_among(args[0] if func is Tensor.__setitem__ else out):
-                    run.mark(tensor, _NUMBER)
+                    run.mark(tensor, NUMBER)
             elif func in _COMING:
-                run.came_in(out, args[0])
+                run.came_in(out, (*args, *kwargs.values())[func is Tensor.new_tensor])
             elif func == _SET_DATA:
                 run.came_in(*args)
         return out
 
 
+def _taken_inside(run: RowTypes, func: Any, given: Any) -> bool:
+    """Whether a function has made a number of a tensor that it was given in its place (alpha=, delta=)."""
+    return func not in _SIZED and run.knows([t for t in tensors_among(given) if t.numel() == 1])
+
+
 def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
     """What left a tensor past torch: a copy has its label, numbers remember where they come from."""
-    for types in tuple(ACTIVE):
-        if (label := types.of(tensor)) is None:
-            continue
+    found = [(types, label) for types in tuple(ACTIVE) if (label := types.of(tensor)) is not None]
+    for types, label in found:
         if isinstance(out, Tensor):
             types.mark(out, label)
         else:
-            types.batch.decided, out = True, taken(out)
-            types.batch.left = types.batch.left or func in _LEAVING
-    return out
+            types.batch.decided = True
+            types.left = types.left or func in _LEAVING
+    if not found or isinstance(out, Tensor):
+        return out
+    rows = [types.rows for types, label in found if label == RowAxis(0)]
+    if isinstance(out, list) and len(out) in rows:
+        return [taken(part, row) for row, part in enumerate(out)]
+    return taken(out, next((label.row for _, label in found if isinstance(label, One)), None))
 
 
 class Strangers(TorchFunctionMode):
@@ -140,7 +159,7 @@ class Taking(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        return taken(out) if func in (Tensor.item, Tensor.tolist) else out
+        return taken(out, 0) if func in (Tensor.item, Tensor.tolist) else out
 
 
 def _seeing(hook: Any) -> Any:

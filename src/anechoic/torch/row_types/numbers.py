@@ -8,9 +8,13 @@ from typing import Any
 
 
 class RowFloat(float):
-    """A float that rows of the batch decided, as `loss.item()` is; arithmetic with it gives others."""
+    """A float that rows of the batch decided, as `loss.item()` is; arithmetic with it gives others.
 
-    __slots__ = ()
+    Attributes:
+        row: whose it is, where it is one row's; else None.
+    """
+
+    row: int | None = None
 
     def __reduce__(self) -> Any:
         return float, (float(self),)  # in a file it is a number like others
@@ -19,30 +23,67 @@ class RowFloat(float):
 class RowInteger(int):
     """The same of integers."""
 
+    row: int | None = None
+
     def __reduce__(self) -> Any:
         return int, (int(self),)
 
 
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, float) else int(value)
+class RowCount(RowFloat):
+    """A whole number of several rows, as `mask.sum().item()` is.
+
+    A float for Python, whose own floats would take an int as it is and forget where it comes from (1.0 / n).
+    """
+
+    def __index__(self) -> int:
+        return int(self)
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+    def __repr__(self) -> str:
+        return repr(int(self))
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec)
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers in the place of these, in lists, tuples and dicts too."""
+    if isinstance(value, RowCount):
+        return int(value)
+    if isinstance(value, RowFloat):
+        return float(value)
+    if isinstance(value, RowInteger):
+        return int(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return {key: plain(part) for key, part in value.items()} if type(value) is dict else value
 
 
 def _passed_on(function: Callable[..., Any], *, reflected: bool = False) -> Callable[..., Any]:
     def method(self: Any, *others: Any) -> Any:
         if not all(isinstance(other, (int, float, type(None))) for other in others):
             return NotImplemented
-        given = [_plain(self), *(other if other is None else _plain(other) for other in others)]
-        return taken(function(*(reversed(given) if reflected else given)))
+        given = [plain(self), *map(plain, others)]
+        rows = {other.row for other in (self, *others) if isinstance(other, (RowFloat, RowInteger))}
+        return taken(function(*(reversed(given) if reflected else given)), *(rows if len(rows) == 1 else ()))
 
     return method
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_BINARY: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+} | {"divmod": lambda a, b: list(divmod(a, b))}
 _ALONE: dict[str, Callable[..., Any]] = {"round": round, "neg": operator.neg, "pos": operator.pos, "abs": abs}
+_kind: Any
 for _kind in (RowFloat, RowInteger):
-    for _name in _BINARY:
-        setattr(_kind, f"__{_name}__", _passed_on(getattr(operator, _name)))
-        setattr(_kind, f"__r{_name}__", _passed_on(getattr(operator, _name), reflected=True))
+    _kind.real = property(lambda self: self)
+    for _name, _function in _BINARY.items():
+        setattr(_kind, f"__{_name}__", _passed_on(_function))
+        setattr(_kind, f"__r{_name}__", _passed_on(_function, reflected=True))
     for _name, _function in _ALONE.items():
         setattr(_kind, f"__{_name}__", _passed_on(_function))
 
@@ -56,9 +97,27 @@ def among(value: Any) -> bool:
     return isinstance(value, (RowFloat, RowInteger))
 
 
-def taken(value: Any) -> Any:
-    """What was read from a tensor of the batch: a number that remembers it, or a list of such."""
+def taken(value: Any, row: int | None = None) -> Any:
+    """What was read from a tensor of the batch: a number that remembers it, or a list of such.
+
+    Args:
+        row: whose it is, where it is one row's.
+    """
     if isinstance(value, list):
-        return [taken(part) for part in value]
-    kind = {float: RowFloat, int: RowInteger}.get(type(value))
-    return value if kind is None else kind(value)
+        return [taken(part, row) for part in value]
+    kind: Any = {float: RowFloat, int: RowCount if row is None else RowInteger}.get(type(value))
+    if kind is None:
+        return value
+    made = kind(value)
+    if row is not None:
+        made.row = row
+    return made
+
+
+def one_a_row(value: Any, rows: int) -> bool:
+    """Whether it is a list of numbers, of each row its own."""
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) == rows
+        and all(getattr(number, "row", None) == row for row, number in enumerate(value))
+    )

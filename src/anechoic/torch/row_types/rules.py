@@ -55,8 +55,11 @@ from anechoic.torch.row_types.sums import (
 )
 
 _aten: Any = torch.ops.aten
-_PUBLIC = packets(
-    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"),
+#: What has the size of a tensor, and nothing else of it.
+LIKE = packets(
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+)
+_PUBLIC = LIKE | packets(
     *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided", "sym_size", "sym_numel"),
 )
 
@@ -199,7 +202,7 @@ def _rules() -> dict[Any, Rule]:
     enter(reshaped, "view", "_unsafe_view", "reshape", "squeeze", "flatten", "unflatten", "_reshape_alias")
     enter(expanded, "expand", "broadcast_to")
     enter(unsqueezed, "unsqueeze")
-    enter(permuted, "permute", "transpose", "t", "movedim")
+    enter(permuted, "permute", "transpose", "transpose_", "t", "t_", "movedim")
     enter(part, "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "unsafe_split")
     enter(joined, "cat", "stack")
     enter(put_back, "select_backward", "slice_backward")

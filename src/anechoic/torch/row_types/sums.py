@@ -109,6 +109,8 @@ def attended(call: Call) -> Any:
     size = call["query"].shape[0]
     if any(call.label(call[name]) is None for name in ("query", "key", "value")):
         raise NotApart(f"{call} of rows with what all rows share")
+    if any(t.dim() != call["query"].dim() for t, _ in call.labelled):
+        raise NotApart(f"{call} with a mask whose first axis is not that of the rows (unsqueeze it)")
     return [label if t.dim() >= 3 and t.shape[0] == size else None for t in call.made]
 
 

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
-from anechoic.torch.checkpoints.history import STAMP
-from anechoic.torch.setup.modules import MIXING, check_not_mixing
+from anechoic.torch.history import STAMP
 from anechoic.torch.sources import source_class
+from anechoic.torch.watching.modules import MIXING, check_not_mixing
 
 logger = logging.getLogger("anechoic")
 

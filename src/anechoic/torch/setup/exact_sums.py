@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from anechoic.noise.grid import default_bits
 from anechoic.noise.rounding import rounded_filter
 from anechoic.planning import Plan
 from anechoic.planning.choice import noise_state
+from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.sources import source_class
 
 #: Bytes of one number in the memory of rounded noise.
@@ -23,22 +24,6 @@ _WIDE = 8
 #: variate is then that of 10**25 draws.
 _STEPS, _ENTRIES, _LARGER = 128, 64, 3.0
 _TRIAL_KEY = bytes(32)
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """Whether the sums of a run are integers on a grid.
-
-    Attributes:
-        exact: whether they are.
-        reason: why, or why not, as a sentence.
-    """
-
-    exact: bool
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{'exact sums' if self.exact else 'sums in floating point'}: {self.reason}"
 
 
 def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: str) -> None:

@@ -27,25 +27,26 @@ from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.planning.families import StrategyName
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.adam import kind_of, tell_noise, tell_rates
-from anechoic.torch.checkpoints.history import History
-from anechoic.torch.checkpoints.recorder import Recorder
+from anechoic.torch.arithmetic import Arithmetic
+from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.surroundings import Surroundings, idle, rest
+from anechoic.torch.recorder import Recorder
 from anechoic.torch.release import Releaser
 from anechoic.torch.run import PrivateRun, watched_tensors
 from anechoic.torch.setup import checks, fit
 from anechoic.torch.setup.again import check_plain, take_place
-from anechoic.torch.setup.exact_sums import Arithmetic, arithmetic_of, check_exact_sums, planned
-from anechoic.torch.setup.modules import report_unregistered
+from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.trial import try_batches
 from anechoic.torch.setup.units import check_units, report_units, units_of
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
 from anechoic.torch.sources.base import ALIASES
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
+from anechoic.torch.watching.modules import report_unregistered
 from anechoic.units.ownership import Units
 from anechoic.workloads import Workload
 
@@ -320,7 +321,7 @@ def begin(
             loader=loader,
             batches_under=batches_under,
             keys=keys,
-            recorder=Recorder(mechanism.fingerprint, release, path=journal, sync_every=sync_every),
+            recorder=Recorder(release, path=journal, sync_every=sync_every),
             history=History(mechanism),
         )
         run.start()

@@ -13,9 +13,9 @@ from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.setup.units import OrderWatch
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.contributions import Contributions
+from anechoic.torch.watching.order import OrderWatch
 
 AUTO = "auto"
 #: Other names of "rows": of earlier versions, and of Opacus, whose gradients of rows these are.

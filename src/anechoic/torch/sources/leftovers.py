@@ -7,7 +7,7 @@ from typing import Any
 from opacus.grad_sample.gsm_base import OPACUS_PARAM_MONKEYPATCH_ATTRS
 from torch import Tensor, nn
 
-from anechoic.torch.local.stateless import is_ours
+from anechoic.torch.sources.stateless import is_ours
 
 _OF_LAYERS = (
     "_forward_pre_hooks",

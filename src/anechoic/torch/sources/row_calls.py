@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.func import vjp
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.local.stateless import called, without_our_hooks
 from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.modes import Strangers, Taking
@@ -38,6 +37,7 @@ from anechoic.torch.sources.row_shapes import (
     merged,
     output_axis,
 )
+from anechoic.torch.sources.stateless import called, without_our_hooks
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.

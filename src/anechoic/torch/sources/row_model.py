@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.torch.local.stateless import called
+from anechoic.torch.sources.stateless import called
 
 logger = logging.getLogger("anechoic")
 

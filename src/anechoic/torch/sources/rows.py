@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.local.stateless import undisturbed
 from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.row_types.labels import Mixed, RowAxis, Total
+from anechoic.torch.row_types.held import check_held
+from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.single_rows import SingleRows
+from anechoic.torch.sources.stateless import undisturbed
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -169,9 +170,10 @@ class RowsSource(GradientSource):
     def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
         size = None if axis is None else output.shape[axis]
         if size is None or size == self.types.rows:
-            self.types.mark(output, Total(mean=self.means) if axis is None else RowAxis(axis))
+            label: Label = Total(mean=self.means) if axis is None else RowAxis(axis)
         else:
-            self.types.mark(output, Mixed(f"the model was called with {size} rows of its own"))
+            label = Mixed(f"the model was called with {size} rows of its own")
+        self.types.mark(output, label, delivered=True)
         return output
 
     def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
@@ -182,6 +184,7 @@ class RowsSource(GradientSource):
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
         self.types.check_inputs((arguments, keywords))
+        check_held(self.types, self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         with paused():  # a row's numbers are its own

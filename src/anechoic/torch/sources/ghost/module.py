@@ -8,9 +8,6 @@ a parameter shows in its `grad`, which nothing of ours sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from random import SystemRandom
 from types import MethodType
 from typing import Any
@@ -24,6 +21,7 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
+from anechoic.torch.sources.untraced import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
 APART = (
@@ -82,19 +80,6 @@ class _Tap(torch.autograd.Function):
 _TRACERS: WeakKeyDictionary[nn.Module, ReferenceType[Tracer]] = WeakKeyDictionary()
 
 
-_SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """Let traced layers be plain ones: what runs inside of this leaves no trace."""
-    token = _SUSPENDED.set(True)
-    try:
-        yield
-    finally:
-        _SUSPENDED.reset(token)
-
-
 def _tracer(layer: nn.Module) -> Tracer | None:
     found = _TRACERS.get(layer)
     return None if found is None else found()
@@ -103,7 +88,7 @@ def _tracer(layer: nn.Module) -> Tracer | None:
 def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Stands in the place of the forward() of a traced layer; a copy of the layer is another model."""
     tracer = _tracer(layer)
-    plain = tracer is None or _SUSPENDED.get() or not torch.is_grad_enabled()
+    plain = tracer is None or SUSPENDED.get() or not torch.is_grad_enabled()
     if plain or tracer is None or len(args) + len(kwargs) != 1:
         return type(layer).forward(layer, *args, **kwargs)
     return tracer.visit(layer, args[0] if args else next(iter(kwargs.values())))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Logarithm of the mass of the noise beyond the grid.
 LOG_TAIL = -50.0
 #: Points of the finest grid of one release that is computed.
-MOST_CELLS = 2**19
+MOST_CELLS = 2**18
 _LEAST_MASS = 1e-250
 Direction = Literal["remove", "add", "replace"]
 

@@ -63,7 +63,7 @@ class History:
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self.earlier: list[Earlier] = []
 
     # -- charging ------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class History:
         same = [other for other in self.earlier if run and other.run == run]
         if not count or any(other.releases >= count for other in same):
             return
-        compose(self._mechanism, one.part)  # refuses what does not compose
+        compose(self.mechanism, one.part)  # refuses what does not compose
         self.earlier = [other for other in self.earlier if other not in same] + [one]
 
     def charge_stamp(
@@ -108,7 +108,7 @@ class History:
                 "this optimizer state does not say what was released before it: it is not one of a private"
                 " optimizer. Charge a Mechanism instead."
             )
-        covering = {one.fingerprint: one for one in (self._mechanism, *known)}
+        covering = {one.fingerprint: one for one in (self.mechanism, *known)}
         for one in [*stamp["earlier"], stamp]:
             if one["fingerprint"] not in covering:
                 raise MismatchError(
@@ -132,7 +132,7 @@ class History:
         those of groups, so an optimizer that was loaded before make_private still says where it comes from.
         """
         earlier = [one.listed() for one in self.earlier]
-        own = {"run": run, "fingerprint": self._mechanism.fingerprint, "releases": releases}
+        own = {"run": run, "fingerprint": self.mechanism.fingerprint, "releases": releases}
         stamp = {**own, "journal": journal, "earlier": earlier}
         if not state.get("param_groups"):
             return {**state, STAMP: stamp}
@@ -204,16 +204,16 @@ class History:
     def composition(self, releases: int | None = None) -> Composition | None:
         """Everything released, with the first `releases` of this run (None: all); None for nothing."""
         parts = [one.part for one in self.earlier]
-        if releases is None or releases == self._mechanism.steps:
-            parts.append(self._mechanism)
+        if releases is None or releases == self.mechanism.steps:
+            parts.append(self.mechanism)
         elif releases:
-            parts.append(leading(self._mechanism, releases))
+            parts.append(leading(self.mechanism, releases))
         return compose(*parts) if parts else None
 
     def epsilon(self, delta: float, releases: int) -> float:
         """Epsilon at `delta` of everything released, with the first `releases` of this run."""
         if not self.earlier:
-            return self._mechanism.epsilon(delta, steps=releases)
+            return self.mechanism.epsilon(delta, steps=releases)
         found = self.composition(releases)
         return 0.0 if found is None else found.epsilon(delta)
 
@@ -228,7 +228,7 @@ class History:
 
     def load(self, saved: list[dict[str, Any]]) -> list[Earlier]:
         """What `saved` returned, and what is charged here and not in it."""
-        merged = History(self._mechanism)
+        merged = History(self.mechanism)
         merged.earlier = [
             Earlier(Mechanism.from_json(one["mechanism"]), one["releases"], one["run"]) for one in saved
         ]

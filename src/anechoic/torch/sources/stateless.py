@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch.sources.ghost.module import untraced
+from anechoic.torch.sources.untraced import untraced
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 

@@ -21,7 +21,6 @@ class Recorder:
     unless a path is given: then every release is recorded, from the first.
 
     Args:
-        fingerprint: of the mechanism.
         release: of the run; it is told of the journal once there is one.
         path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
             first checkpoint.
@@ -30,13 +29,12 @@ class Recorder:
 
     def __init__(
         self,
-        fingerprint: str,
         release: Releaser,
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
     ) -> None:
-        self._fingerprint, self._release = fingerprint, release
+        self._release = release
         self._path = None if path is None else Path(path)
         self.sync_every = positive_int("journal_sync_every", sync_every)
         self.journal: Journal | None = None
@@ -114,7 +112,7 @@ class Recorder:
         return Journal.open(
             _file(place, noise_key),
             identity=identity_of(noise_key),
-            fingerprint=self._fingerprint,
+            fingerprint=self._release.mechanism.fingerprint,
             position=step,
             sync_every=self.sync_every,
             digest_key=digest_key_of(noise_key),
