@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from anechoic import federated
-from anechoic.federated.choice import chosen
+from anechoic.federated.choice import Attempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.server import Server
 from anechoic.mechanism.rows import NoiseRows
@@ -153,7 +153,8 @@ def choosing(clients: int, per_round: int) -> None:
         times: dict[str, list[float]] = {"who may": [], "chosen": [], "charged": []}
         for step in range(60):
             parts_of(times["who may"], partial(ledger.allowed, everybody, step))
-            ask = partial(chosen, ledger, everybody, step, 0, most=per_round, fewest=1, key=bytes(32))
+            rest = {"most": per_round, "fewest": 1, "key": bytes(32), "earlier": Attempts()}
+            ask = partial(chosen, ledger, everybody, step, 0, **rest)
             picked = parts_of(times["chosen"], ask)
             parts_of(times["charged"], partial(ledger.charge, picked, step))
         words = ", ".join(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import MinSep
+from anechoic.participation import Accounts, FullBatch, MinSep
 
 Owners = NDArray[np.int64]
 
@@ -55,15 +55,10 @@ class ContributionBound:
             Shape (N,); False for examples after the last batch.
         """
         keep = np.zeros(len(owners), dtype=bool)
-        last = np.full(int(owners.max()) + 1, -self.separation, dtype=np.int64)
-        count = np.zeros_like(last)
+        accounts = Accounts(MinSep(self.separation, self.limit), int(owners.max()) + 1)
         for t in range(steps):
             part = slice(t * batch_size, (t + 1) * batch_size)
-            there = np.unique(owners[part])
-            joins = there[(t - last[there] >= self.separation) & (count[there] < self.limit)]
-            last[joins] = t
-            count[joins] += 1
-            keep[part] = np.isin(owners[part], joins)
+            keep[part] = accounts.admit(t, owners[part])
         return keep
 
 
@@ -83,15 +78,12 @@ def participation_of(batches: Sequence[Sequence[int]], owners: Owners) -> MinSep
     Raises:
         ValueError: if nobody takes part.
     """
-    there = [np.unique(owners[np.asarray(batch, dtype=np.int64)]) for batch in batches]
-    who = np.concatenate([np.zeros(0, dtype=np.int64), *there])
-    when = np.repeat(np.arange(len(batches)), [len(found) for found in there])
-    if not len(who):
+    accounts = Accounts(FullBatch(), int(owners.max()) + 1)
+    for t, batch in enumerate(batches):
+        accounts.admit(t, owners[np.asarray(batch, dtype=np.int64)])
+    if not accounts.count.any():
         raise ValueError("no batch holds an example: there is nothing to promise.")
-    order = np.lexsort((when, who))
-    who, when = who[order], when[order]
-    gaps = np.diff(when)[np.diff(who) == 0]
-    return MinSep(int(gaps.min()) if len(gaps) else len(batches), int(np.bincount(who).max()))
+    return MinSep(min(len(batches), int(accounts.nearest.min())), int(accounts.count.max()))
 
 
 def owners_in(batches: Sequence[Sequence[int]], owners: Owners) -> float:

@@ -4,14 +4,21 @@ import json
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from anechoic.participation import (
+    Cyclic,
+    FullBatch,
+    MinSep,
+    OncePerEpoch,
+    Participation,
+    Patterns,
+    Single,
+)
 from tests.marks import in_turn
 
 
@@ -180,19 +187,3 @@ def test_the_contained_cycle_is_allowed_and_no_shorter_one_is(schema):
 def test_a_schema_without_a_known_cycle_says_so(schema):
     with pytest.raises(UnsupportedError, match="bounds are known for"):
         schema.contained_period(6)
-
-
-@in_turn("schema", [*SCHEMAS, *LISTED, Bare(MinSep(2))])
-def test_whoever_watches_sees_the_first_batch_that_breaks_it(schema):
-    """Against `allows` of all that a unit did so far."""
-    rng, n, units = np.random.default_rng(0), 6, 4
-    for chance in (0.1, 0.2, 0.3, 0.8) * 6:
-        watch, seen = schema.watch(n, units), [[] for _ in range(units)]
-        for t in range(n):
-            batch = np.flatnonzero(rng.random(units) < chance)
-            for unit in batch:
-                seen[unit].append(t)
-            held = watch.keeps(t, batch)
-            assert held == all(schema.allows(seen[unit], n) for unit in batch), (t, seen)
-            if not held:
-                break

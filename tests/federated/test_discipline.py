@@ -1,13 +1,15 @@
 """Whom a ledger lets take part keeps to the participation that the mechanism is calibrated for."""
 
+import struct
+
 import numpy as np
 import pytest
 
 from anechoic import federated
 from anechoic.errors import GuaranteeError
-from anechoic.federated.discipline import NEVER
 from anechoic.federated.ledger import ParticipationLedger as Ledger
 from anechoic.participation import Cyclic, MinSep
+from anechoic.participation.accounts import NEVER
 
 KEY = bytes(32)
 DISCIPLINES = [
@@ -42,7 +44,7 @@ def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(disc
         first = ledger.charge(everybody.only(taken), step)
         assert len(first) == taken.sum()
         assert ledger.allowed(everybody, step)[taken].all()  # the same step may be asked for again
-        assert ledger.charge(everybody.only(taken), step) == []  # and is one step
+        assert ledger.charge(everybody.only(taken), step) == {}  # and is one step
         for client in np.flatnonzero(taken):
             steps[client].append(step)
     summary = ledger.summary()
@@ -76,6 +78,17 @@ def test_a_client_that_may_not_is_not_charged():
     assert ledger.summary() == before
     ledger.charge(both, 3)
     assert ledger.summary().nearest == 3
+
+
+def test_an_entry_is_written_as_it_always_was_and_read_again():
+    """Steps, the last of them, and the nearest two: states of earlier versions are read."""
+    ledger, written = Ledger(federated.CoolDown(2), KEY), {}
+    for step, ids in [(0, ["a"]), (3, ["a", "b"]), (8, ["a"])]:
+        written |= ledger.charge(ledger.clients(ids), step)
+    assert sorted(written.values()) == sorted(struct.pack("<QQQ", *e) for e in [(3, 8, 3), (1, 3, 2**62)])
+    again = Ledger(federated.CoolDown(2), KEY, written)
+    assert again.summary() == ledger.summary()
+    assert again.allowed(again.clients(["a", "b", "c"]), 9).tolist() == [False, True, True]
 
 
 def test_a_client_that_changes_its_cohort_is_never_asked_again():

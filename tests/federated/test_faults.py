@@ -10,10 +10,12 @@ from anechoic.federated.store import RunStore
 from anechoic.federated.vectors import Vectors
 from anechoic.keys import derive
 from anechoic.noise.grid import spacing
+from anechoic.participation import accounts
 from tests.federated.small import BITS, CLIP, KEY, ROUNDS, run_round, small_server, vector_of
 
 CLIENTS, PER_ROUND = 13, 4
 OPTIMIZER = federated.SGD(0.5, momentum=0.9)
+FIRST = accounts.first_step
 
 
 def rows_of(mechanism):
@@ -30,7 +32,8 @@ def rows_of(mechanism):
 def audit(folder, discipline):
     """A run that is opened anew before every round, with silent clients and starved and short rounds."""
     server = small_server(discipline, PER_ROUND, optimizer=OPTIMIZER)
-    rows, watch = rows_of(server.mechanism), discipline.participation.watch(ROUNDS, CLIENTS)
+    rows = rows_of(server.mechanism)
+    taken = {}
     model, velocity = np.array([1.0, 2, 3, -4, 0.5]), np.zeros(5)
     for step in range(ROUNDS):
         with small_server(
@@ -38,7 +41,9 @@ def audit(folder, discipline):
         ) as server:
             assert server.step == step
             asked, closed = run_round(server, range(CLIENTS), silent=step % 3)
-        assert watch.keeps(step, np.array(asked.clients)), f"step {step} asks {asked.clients}"
+        for client in asked.clients:
+            taken.setdefault(client, []).append(step)
+            assert discipline.participation.allows(taken[client], ROUNDS), f"step {step} asks {asked.clients}"
         assert closed.released
         total = np.zeros(5)
         for client in asked.clients[step % 3 :]:
@@ -113,21 +118,11 @@ def divisor_by_replies(patch):
 
 
 def one_round_too_early(patch):
-    real = CoolDown.allows
-
-    def early(rule, step, last, count, group):
-        return real(rule, step, last, count, group) | ((last >= 0) & (last == step + 1 - rule.separation))
-
-    patch.setattr(CoolDown, "allows", early)
+    patch.setattr(accounts, "first_step", lambda rule, step, last, count: FIRST(rule, step, last - 1, count))
 
 
 def one_time_too_often(patch):
-    real = CoolDown.allows
-
-    def often(rule, step, last, count, group):
-        return real(rule, step, last, count - 1, group)
-
-    patch.setattr(CoolDown, "allows", often)
+    patch.setattr(accounts, "first_step", lambda rule, step, last, count: FIRST(rule, step, last, count - 1))
 
 
 def ledger_lost(patch):

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from anechoic.federated import CoolDown, Server
+from anechoic.federated import Server
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD
 from anechoic.federated.round import Asked
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.replies import PlainRound
+from anechoic.participation import accounts
 from tests.flower import small
 
 CANARY = 4
@@ -183,8 +184,9 @@ def _with(advance, optimizer):
 
 def test_a_client_that_is_chosen_too_early_is_noticed(monkeypatch):
     audit(monkeypatch)
+    real = accounts.first_step
     monkeypatch.setattr(
-        CoolDown, "allows", lambda own, step, last, count, group: (last < 0) | (step - last >= SEPARATION - 1)
+        accounts, "first_step", lambda rule, step, last, count: real(rule, step, last - 1, count)
     )
     with pytest.raises(AssertionError, match="too early"):
         audit(monkeypatch)

@@ -11,7 +11,7 @@ import pytest
 import anechoic as an
 from anechoic import streaming
 from anechoic.errors import GuaranteeError, HorizonError, MismatchError, UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, Single
+from anechoic.participation import FullBatch, MinSep, Patterns, Single
 from anechoic.sampling import External
 from tests.marks import each_once
 
@@ -269,7 +269,7 @@ def test_missing_and_unwanted_unit_ids_are_refused():
         ({"epsilon": 1.0, "adjacency": "add_or_remove"}, ValueError, "add_or_remove"),
         ({"epsilon": 1.0, "participation": FullBatch()}, UnsupportedError, "Bound it"),
         ({"epsilon": 1.0, "participation": MinSep(24)}, UnsupportedError, "Bound it"),
-        ({"epsilon": 1.0, "participation": Cyclic(4), "horizon": 9}, UnsupportedError, "enforces Single"),
+        ({"epsilon": 1.0, "participation": Patterns([[0]]), "horizon": 9}, UnsupportedError, "Take MinSep"),
     ],
 )
 def test_promises_that_cannot_be_kept_are_refused(promise, error, words):

@@ -1,12 +1,16 @@
 """Ids of units: equal ones are one unit, others are not, and no id changes what becomes of another."""
 
 import enum
+import struct
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from anechoic.participation import Single
-from anechoic.streaming.ledger import Ledger, MemoryAccounts
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.streaming.ledger import Ledger
+from anechoic.streaming.state import InMemory
 
 
 class Name(str):
@@ -51,7 +55,7 @@ class Seven(enum.IntEnum):
 
 
 def ledger():
-    return Ledger(Single(), 1, bytes(32), MemoryAccounts())
+    return Ledger(Single(), 1, bytes(32), InMemory().units)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def ledger():
 def test_equal_ids_are_one_unit(same):
     assert len(set(same)) == 1
     assert len(set(ledger().digests(same))) == 1
-    kept, _, _ = ledger().admit(ledger().digests(same), 0)
+    kept, _ = ledger().admit(ledger().digests(same), 0)
     assert kept.tolist() == [True] + [False] * (len(same) - 1)
 
 
@@ -125,8 +129,8 @@ NO_IDS += [Failing()]
 def test_a_record_without_an_id_is_left_out_by_itself(place):
     one, wrong = ledger(), NO_IDS[place]
     units = one.digests([7, wrong, "a"])
-    kept, refused, changed = one.admit(units, 0)
-    assert kept.tolist() == [True, False, True] and len(changed) == 2
+    kept, refused = one.admit(units, 0)
+    assert kept.tolist() == [True, False, True]
     assert refused == {"without an id that can be read": 1}
     assert one.digests(np.ma.masked_array([7, 8], mask=[0, 1])) == [units[0], None]
 
@@ -147,3 +151,39 @@ def test_the_rest_is_refused_in_words(ids, words):
     with pytest.raises(ValueError, match=words) as caught:
         ledger().digests(ids)
     assert "ann" not in str(caught.value)
+
+
+BATCHES = st.lists(st.lists(st.integers(0, 3) | st.none(), max_size=9), min_size=8, max_size=8)
+HELD_TO = [Single(), FullBatch(), MinSep(2), MinSep(3, 2), Cyclic(2), OncePerEpoch(3)]
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.sampled_from(HELD_TO), st.integers(1, 3), BATCHES)
+def test_the_first_records_count_of_each_unit_in_each_step_that_it_may_take_part_in(held_to, most, batches):
+    """Record by record; two batches a step."""
+    one, steps = Ledger(held_to, most, bytes(32), InMemory().units), {}
+    for place, batch in enumerate(batches):
+        step, expected = place // 2, []
+        for unit in batch:
+            own = steps.setdefault(unit, [])
+            allowed = held_to.allows({*own, step}, 4) and own.count(step) < most
+            expected.append(unit is not None and allowed)
+            own += [step] * expected[-1]
+        kept, refused = one.admit(one.digests(batch), step)
+        assert kept.tolist() == expected and sum(refused.values()) == expected.count(False)
+
+
+def test_records_that_are_left_out_are_counted_by_reason():
+    one = Ledger(MinSep(2, 2), 1, bytes(32), InMemory().units)
+    for step, reason in [(0, "beyond"), (1, "too few steps ago"), (2, None), (4, "as often as they may")]:
+        _, refused = one.admit(one.digests([7, 7] if step == 0 else [7]), step)
+        assert len(refused) == bool(reason) and all(reason in why for why in refused)
+
+
+def test_an_account_is_written_as_it_always_was():
+    """Steps, the last of them, and records that counted there: files of earlier versions are read."""
+    table = InMemory().units
+    one = Ledger(MinSep(2), 3, bytes(32), table)
+    for step in (1, 4):
+        one.admit(one.digests([7, 7]), step)
+    assert dict(table.fetch([one.digest(7)])) == {one.digest(7): struct.pack("<QQQ", 2, 4, 2)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
-from anechoic.participation import Participation
+from anechoic.participation import Participation, accounts_of
 from anechoic.sampling.base import an
 
 
@@ -24,9 +24,9 @@ def check_promise(
     Raises:
         MismatchError: naming the first batch that breaks the promise.
     """
-    watch = promise.watch(steps, examples)
+    accounts = accounts_of(promise, examples, steps)
     for t in range(steps):
-        if not watch.keeps(t, batches.batch(t)):
+        if not accounts.admit(t, batches.batch(t)).all():
             raise MismatchError(
                 f"batch {t} breaks the promise that {promise.describe()}: {an(unit)} in it took part before."
                 " State what these batches do keep, form them otherwise, or make fewer steps."

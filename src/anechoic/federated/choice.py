@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from anechoic.errors import AnechoicError
 from anechoic.federated.clients import ClientId, Clients
-from anechoic.federated.discipline import NEVER, Discipline
+from anechoic.federated.discipline import Discipline
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.noise.integers import Integers as Drawn
+from anechoic.participation.accounts import NEVER
 
 
 class Starved(AnechoicError):

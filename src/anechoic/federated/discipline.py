@@ -18,15 +18,13 @@ from anechoic.sampling.base import counted
 
 Integers = NDArray[np.int64]
 
-#: The step at which a client may take part that never may again.
-NEVER = 2**62
 #: Clients there should be, of those that a plan needs at the very least.
 SPARE = 1.2
 
 
 @dataclass(frozen=True)
 class Discipline(ABC):
-    """Which steps a client may take part in, given those that it did.
+    """What clients are held to: a participation, and for groups of them turns that narrow it.
 
     A client that was asked in a step may be asked again in the same step, where the first round of it was
     short: it still takes part in one step, and in one release.
@@ -37,20 +35,14 @@ class Discipline(ABC):
     def participation(self) -> Participation:
         """What it enforces, for the mechanism."""
 
-    @abstractmethod
-    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
-        """For each client the first step from `step` on at which it may take part, or `NEVER`.
+    def turn(self, step: int | Integers, group: Integers) -> int | Integers:
+        """The first step from `step` on that is a turn of a group; any step, by default.
 
         Args:
-            step: >= 0, not before any participation.
-            last: latest step in which the client took part, -1 for none.
-            count: steps in which it took part.
+            step: >= 0; `participation.accounts.NEVER` stands for none.
             group: of `groups`.
         """
-
-    @abstractmethod
-    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
-        """Where `first_step` is `step`, in milliseconds for a million clients."""
+        return step
 
     def check_supply(self, *, rounds: int, clients: int, per_round: int) -> None:
         """Refuse a plan whose rounds so many clients cannot fill.
@@ -116,7 +108,7 @@ class Discipline(ABC):
         """How many times the clients of one round there must be."""
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
-        """What `first_step` is to know of each client beside its participations; nothing by default.
+        """What `turn` is to know of each client; nothing by default.
 
         Args:
             ids: of the clients.
@@ -161,16 +153,8 @@ class Cohorts(Discipline):
     def participation(self) -> Participation:
         return Cyclic(self.count)
 
-    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
-        found = step + (group - step) % self.count
-        found[(last >= 0) & (last % self.count != group)] = NEVER
-        return found
-
-    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = group == step % self.count
-        again = np.flatnonzero(found & (last >= 0))
-        found[again[last[again] % self.count != group[again]]] = False
-        return found
+    def turn(self, step: int | Integers, group: Integers) -> int | Integers:
+        return step + (group - step) % self.count
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         if self.given is None:
@@ -226,20 +210,6 @@ class CoolDown(Discipline):
     @property
     def participation(self) -> Participation:
         return MinSep(self.separation, self.max_participations)
-
-    def first_step(self, step: int, last: Integers, count: Integers, group: Integers) -> Integers:
-        again = last != step
-        found = np.where((last >= 0) & again, np.maximum(step, last + self.separation), step)
-        if self.max_participations is not None:
-            found[again & (count >= self.max_participations)] = NEVER
-        return found
-
-    def allows(self, step: int, last: Integers, count: Integers, group: Integers) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = last <= step - self.separation
-        if self.max_participations is not None:
-            found &= count < self.max_participations
-        found |= (last < 0) | (last == step)
-        return found
 
     def apart(self, rounds: int) -> int:
         return min(self.separation, rounds)

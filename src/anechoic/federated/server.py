@@ -19,18 +19,18 @@ from anechoic.federated.discipline import Discipline
 from anechoic.federated.fitting import asked_per_round, check_fewest, check_fits
 from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import ParticipationLedger
-from anechoic.federated.opening import Key, opened
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
-from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
-from anechoic.federated.store import mechanism_in
+from anechoic.federated.state import RunInMemory, RunStanding, RunTally
+from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
 from anechoic.runs.identity import checked_setting
+from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.runs.state_file import MECHANISM
 from anechoic.units.ids import plain_id
@@ -118,15 +118,8 @@ class Server:
         counter: str | os.PathLike[str] | None,
         adopt: bool,
     ) -> None:
-        secret = key() if callable(key) else key
-        self._state = opened(
-            state,
-            identity=self._identity(),
-            shown={MECHANISM: self.mechanism.to_json()},
-            key=secret,
-            counter=counter,
-            adopt=adopt,
-        )
+        of_run = {"identity": self._identity(), "shown": {MECHANISM: self.mechanism.to_json()}}
+        self._state = opened(RunStore, RunInMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
         self._key = self._state.key
         self._folder = None if state is None else os.path.abspath(state)
         try:
@@ -149,9 +142,7 @@ class Server:
 
     def _remember(self) -> None:
         """The noise as it was: from the last snapshot of its memory, and the rows since then once more."""
-        saved = self._state.noise()
-        if saved is not None:
-            self._noise.restore(saved.step, saved.dtype, saved.shape, saved.data)
+        self._state.remember(self._noise)
         self._snapshot = self._noise.state.step
         while self._noise.state.step < self.step:
             self._noise.next()
@@ -334,7 +325,7 @@ class Server:
         standing.step += 1
         standing.attempt = 0
         if standing.step - self._snapshot >= self._state.rows_between(self._noise.rows):
-            self._state.save_noise(NoiseMemory(*self._noise.saved()))
+            self._state.save_noise(self._noise)
             self._snapshot = standing.step
         self._state.save_model(standing)
         return update

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from anechoic._validate import Array
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import ClientEntry
 from anechoic.federated.optimizers import Memory
 from anechoic.keys import checked_key, new_key
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import openings
-from anechoic.runs.openings import Opening
 
 
 @dataclass
@@ -65,63 +64,16 @@ class RunStanding:
     tally: RunTally
 
 
-@dataclass(frozen=True)
-class NoiseMemory:
-    """Memory of the noise before row `step`, as `NoiseRows.saved` gives it."""
+class RunInMemory:
+    """State that ends with the process: nothing is copied, and nothing survives; `RunStore` writes files.
 
-    step: int
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class RunState(Protocol):
-    """What `Server` writes to. Everything inside `transaction` is kept together or not at all.
+    Everything inside `transaction` is kept together or not at all.
 
     Attributes:
         durable: whether it outlives the process.
         key, salt: of the run.
         openings: from which row of noise on which salt holds.
     """
-
-    durable: bool
-    key: bytes
-    salt: bytes
-    openings: list[Opening]
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end, unless an error leaves it."""
-
-    def load(self) -> RunStanding | None:
-        """What was saved last, or None."""
-
-    def noise(self) -> NoiseMemory | None:
-        """The memory of the noise that was saved last, at or before the step of `load`."""
-
-    def entries(self) -> Iterable[ClientEntry]:
-        """The ledger."""
-
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
-        """Write entries of the ledger in the place of those before."""
-
-    def save(self, standing: RunStanding) -> None:
-        """All but the vectors and the ledger."""
-
-    def save_model(self, standing: RunStanding) -> None:
-        """All but the ledger."""
-
-    def save_noise(self, noise: NoiseMemory) -> None:
-        """In the place of what was saved before; seen with the next `save`."""
-
-    def rows_between(self, rows: int) -> float:
-        """Releases between two snapshots of a memory of so many rows."""
-
-    def close(self) -> None:
-        """Give everything back."""
-
-
-class RunInMemory:
-    """State that ends with the process: nothing is copied, and nothing survives."""
 
     durable = False
 
@@ -131,31 +83,35 @@ class RunInMemory:
         self.openings = [(0, openings.new_salt())]  # two servers with one key share no noise
 
     def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end, unless an error leaves it."""
         return nullcontext()
 
     def load(self) -> RunStanding | None:
+        """What was saved last, or None."""
         return None
 
-    def noise(self) -> NoiseMemory | None:
-        return None
+    def remember(self, noise: NoiseRows) -> None:
+        """The memory of the noise as it was saved last, at or before the step of `load`."""
 
-    def entries(self) -> Iterable[ClientEntry]:
-        return ()
+    def entries(self) -> Mapping[bytes, bytes]:
+        """The ledger, by digest of the client."""
+        return {}
 
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
-        """The ledger is its own memory."""
+    def charge(self, entries: Mapping[bytes, bytes]) -> None:
+        """Write entries of the ledger in the place of those before."""
 
     def save(self, standing: RunStanding) -> None:
-        """The server is its own snapshot."""
+        """All but the vectors and the ledger."""
 
     def save_model(self, standing: RunStanding) -> None:
-        """See `save`."""
+        """All but the ledger."""
 
-    def save_noise(self, noise: NoiseMemory) -> None:
-        """See `save`."""
+    def save_noise(self, noise: NoiseRows) -> None:
+        """In the place of what was saved before; seen with the next `save`."""
 
     def rows_between(self, rows: int) -> float:
+        """Releases between two snapshots of a memory of so many rows."""
         return math.inf
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Give everything back."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.federated.clients import ClientId
-from anechoic.federated.ledger import ClientEntry
-from anechoic.federated.state import NoiseMemory, RunStanding, RunTally
+from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts, shown_in
@@ -31,11 +30,10 @@ from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts, show
 FILE = "state.db"
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
-_ENTRY = struct.Struct("<QQQ")
 
 
 class RunStore(StateFile):
-    """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunState`.
+    """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunInMemory`.
 
     The directory holds models as released, in the clear. The noise of past rounds, the ids of the clients of
     the open round, and what clients that took part did, by keyed digests of them, are sealed. The key is in
@@ -111,10 +109,7 @@ class RunStore(StateFile):
                 f" {self.NEW_RUN}"
             )
         self._sealed = dict(rows)
-        self._entries = [
-            ClientEntry(client, *_ENTRY.unpack(self.seal.open(b"client" + client, sealed)))
-            for client, sealed in rows
-        ]
+        self._entries = {client: self.seal.open(b"client" + client, sealed) for client, sealed in rows}
         self._head = self._read_head()
         self._files = {} if self._head is None else self._head["files"]
 
@@ -165,21 +160,19 @@ class RunStore(StateFile):
             RunTally(**{**tally, "refused": Counter(tally["refused"])}),
         )
 
-    def noise(self) -> NoiseMemory | None:
-        if "noise" not in self._files:
-            return None
-        arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
-        step, rows = int(arrays["step"]), arrays["rows"]
-        return NoiseMemory(step, rows.dtype.str, rows.shape, rows.tobytes())
+    def remember(self, noise: NoiseRows) -> None:
+        if "noise" in self._files:
+            arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
+            rows = arrays["rows"]
+            noise.restore(int(arrays["step"]), rows.dtype.str, rows.shape, rows.tobytes())
 
-    def entries(self) -> Iterable[ClientEntry]:
+    def entries(self) -> Mapping[bytes, bytes]:
         return self._entries
 
-    def charge(self, entries: Iterable[ClientEntry]) -> None:
+    def charge(self, entries: Mapping[bytes, bytes]) -> None:
         rows = []
-        for entry in entries:
-            client = entry.digest
-            sealed = self.seal.close(b"client" + client, _ENTRY.pack(entry.count, entry.last, entry.nearest))
+        for client, entry in entries.items():
+            sealed = self.seal.close(b"client" + client, entry)
             if client in self._sealed:
                 self._sum.remove((client, self._sealed[client]))
             self._sum.add((client, sealed))
@@ -208,10 +201,10 @@ class RunStore(StateFile):
         self._write_model(standing)
         self.save(standing)
 
-    def save_noise(self, noise: NoiseMemory) -> None:
-        rows = np.frombuffer(noise.data, noise.dtype).reshape(noise.shape)
-        arrays = {"step": np.array(noise.step), "rows": rows}
-        self._files = {**self._files, "noise": self._vectors.write("noise", noise.step, arrays, self.seal)}
+    def save_noise(self, noise: NoiseRows) -> None:
+        step, dtype, shape, data = noise.saved()
+        arrays = {"step": np.array(step), "rows": np.frombuffer(data, dtype).reshape(shape)}
+        self._files = {**self._files, "noise": self._vectors.write("noise", step, arrays, self.seal)}
 
     def rows_between(self, rows: int) -> float:
         # a snapshot is `rows` vectors: so it costs a release no more than writing one; a restart makes the

@@ -20,7 +20,6 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.discipline import Discipline
 from anechoic.federated.fitting import asked_per_round
 from anechoic.federated.layout import Layout
-from anechoic.federated.opening import Key
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
@@ -41,6 +40,7 @@ from anechoic.flower.seen import Seen
 from anechoic.flower.sentences import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.waiting import Waiting
 from anechoic.mechanism import Mechanism
+from anechoic.runs.openings import Key
 from anechoic.sampling.base import counted
 
 _log = getLogger("flwr")

@@ -3,7 +3,8 @@
 A schema does not know the number of steps n; it comes from the strategy. Steps count from 0.
 """
 
-from anechoic.participation.base import Participation, Watch
+from anechoic.participation.accounts import Accounts, accounts_of
+from anechoic.participation.base import Participation
 from anechoic.participation.cyclic import Cyclic
 from anechoic.participation.epochs import OncePerEpoch
 from anechoic.participation.full_batch import FullBatch
@@ -11,4 +12,14 @@ from anechoic.participation.listed import Patterns
 from anechoic.participation.min_sep import MinSep
 from anechoic.participation.single import Single
 
-__all__ = ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Participation", "Patterns", "Single", "Watch"]
+__all__ = [
+    "Accounts",
+    "Cyclic",
+    "FullBatch",
+    "MinSep",
+    "OncePerEpoch",
+    "Participation",
+    "Patterns",
+    "Single",
+    "accounts_of",
+]

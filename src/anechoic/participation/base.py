@@ -1,4 +1,4 @@
-"""What a participation schema says, and who watches that it is kept."""
+"""What a participation schema says."""
 
 from __future__ import annotations
 
@@ -64,55 +64,6 @@ class Participation:
             f"participation={self!r}: bounds are known for Single, Cyclic, MinSep, OncePerEpoch and"
             " FullBatch. A bound for a schema that allows less holds as well."
         )
-
-    def watch(self, n: int, units: int) -> Watch:
-        """What sees batch by batch whether `units` units keep to this in n steps."""
-        return Watch(self, n, units)
-
-
-class Watch:
-    """Who of so many units took part in which steps, against what a schema allows; one for each run.
-
-    This one asks `allows` for every unit of every batch; a schema whose rule looks at less keeps less.
-    """
-
-    def __init__(self, participation: Participation, n: int, units: int) -> None:
-        self._participation, self._n = participation, n
-        self._seen: list[list[int]] = [[] for _ in range(units)]
-
-    def keeps(self, t: int, batch: NDArray[np.int64]) -> bool:
-        """Whether the units of batch t, each of them once, may take part in it; batches come in order."""
-        held = True
-        for unit in batch.tolist():
-            self._seen[unit].append(t)
-            held = held and self._participation.allows(self._seen[unit], self._n)
-        return held
-
-
-class CountWatch(Watch):
-    """Of a schema that allows up to so many participations of one unit, as far as `_apart` holds of each.
-
-    `_apart` sees a label of the step and that of the unit's latest participation, -1 where there is none.
-    """
-
-    def __init__(self, participation: Participation, n: int, units: int) -> None:
-        self._most = participation.max_participations_in(n)
-        self._count = np.zeros(units, dtype=np.int64)
-        self._last = np.full(units, -1, dtype=np.int64)
-
-    def keeps(self, t: int, batch: NDArray[np.int64]) -> bool:
-        self._count[batch] += 1
-        label, last = self._label(t), self._last[batch]
-        held = not len(batch) or bool(self._count[batch].max() <= self._most)
-        held = held and bool(self._apart(label, last[last >= 0]).all())
-        self._last[batch] = label
-        return held
-
-    def _label(self, t: int) -> int:
-        return t
-
-    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(last), dtype=bool)
 
 
 def lags(n: int) -> NDArray[np.int64]:

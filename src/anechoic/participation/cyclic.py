@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
-from anechoic.participation.base import CountWatch, Participation, Watch, distinct, lags, pairs
+from anechoic.participation.base import Participation, distinct, lags, pairs
 
 
 @serializable
@@ -46,18 +46,3 @@ class Cyclic(Participation):
 
     def contained_period(self, n: int) -> int:
         return min(self.period, n)
-
-    def watch(self, n: int, units: int) -> Watch:
-        return _InCycle(self, n, units)
-
-
-class _InCycle(CountWatch):
-    def __init__(self, participation: Cyclic, n: int, units: int) -> None:
-        super().__init__(participation, n, units)
-        self._period = participation.period
-
-    def _label(self, t: int) -> int:
-        return t % self._period
-
-    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.asarray(last == label)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
-from anechoic.participation.base import CountWatch, Participation, Watch, distinct
+from anechoic.participation.base import Participation, distinct
 
 
 @serializable
@@ -50,18 +50,3 @@ class OncePerEpoch(Participation):
 
     def contained_period(self, n: int) -> int:
         return min(self.period, n)
-
-    def watch(self, n: int, units: int) -> Watch:
-        return _InEpochs(self, n, units)
-
-
-class _InEpochs(CountWatch):
-    def __init__(self, participation: OncePerEpoch, n: int, units: int) -> None:
-        super().__init__(participation, n, units)
-        self._period = participation.period
-
-    def _label(self, t: int) -> int:
-        return t // self._period
-
-    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.asarray(last != label)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
-from anechoic.participation.base import CountWatch, Participation, Watch, distinct, pairs
+from anechoic.participation.base import Participation, distinct, pairs
 
 
 @serializable
@@ -35,6 +35,3 @@ class FullBatch(Participation):
 
     def contained_period(self, n: int) -> int:
         return 1
-
-    def watch(self, n: int, units: int) -> Watch:
-        return CountWatch(self, n, units)

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
-from anechoic.participation.base import Participation, Watch
+from anechoic.participation.base import Participation
 
 
 @serializable
@@ -65,21 +62,6 @@ class Patterns(Participation):
             f" {most} steps"
         )
 
-    def watch(self, n: int, units: int) -> Watch:
-        return _OfListed(self, n, units)
-
     @property
     def _listed(self) -> tuple[tuple[int, ...], ...]:
         return cast("tuple[tuple[int, ...], ...]", self.steps)
-
-
-class _OfListed(Watch):
-    """Which of the patterns hold all steps of a unit so far."""
-
-    def __init__(self, participation: Patterns, n: int, units: int) -> None:
-        self._patterns = [set(pattern) for pattern in participation.patterns(n)]
-        self._open = np.ones((units, len(self._patterns)), dtype=bool)
-
-    def keeps(self, t: int, batch: NDArray[np.int64]) -> bool:
-        self._open[batch] &= np.array([t in pattern for pattern in self._patterns], dtype=bool)
-        return bool(self._open[batch].any(axis=1).all())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
-from anechoic.participation.base import CountWatch, Participation, Watch, distinct, lags, pairs
+from anechoic.participation.base import Participation, distinct, lags, pairs
 
 
 @serializable
@@ -61,15 +61,3 @@ class MinSep(Participation):
     def contained_period(self, n: int) -> int:
         # no more than max_participations steps of one residue may lie below n
         return min(n, max(self.separation, -(-n // self.max_participations_in(n))))
-
-    def watch(self, n: int, units: int) -> Watch:
-        return _Separated(self, n, units)
-
-
-class _Separated(CountWatch):
-    def __init__(self, participation: MinSep, n: int, units: int) -> None:
-        super().__init__(participation, n, units)
-        self._separation = participation.separation
-
-    def _apart(self, label: int, last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return label - last >= self._separation

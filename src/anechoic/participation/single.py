@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
-from anechoic.participation.base import CountWatch, Participation, Watch, distinct
+from anechoic.participation.base import Participation, distinct
 
 
 @serializable
@@ -34,6 +34,3 @@ class Single(Participation):
 
     def contained_period(self, n: int) -> int:
         return n
-
-    def watch(self, n: int, units: int) -> Watch:
-        return CountWatch(self, n, units)

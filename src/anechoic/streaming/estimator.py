@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,24 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows, grid_bits
-from anechoic.participation import Participation
+from anechoic.participation import Accounts, Participation
 from anechoic.runs.identity import checked_setting
+from anechoic.runs.openings import Key, opened
 from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.runs.state_file import MECHANISM, shown_in
 from anechoic.streaming.group import Group
 from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
-from anechoic.streaming.opening import Key, opened
 from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease, dimension_of
 from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
+from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
-from anechoic.streaming.store import LABELS
+from anechoic.streaming.store import LABELS, Store
 
 
 class Estimator(Published):
@@ -51,8 +51,8 @@ class Estimator(Published):
         epsilon, delta: of all releases together. Not with `mechanism`.
         mechanism: a finished one, with `sampling=External(participation, 1, steps=n)`.
         horizon: number of steps n, after which nothing is released; None for 2**40 of them.
-        participation: which steps one unit may touch: Single, MinSep(separation, most) or FullBatch. None for
-            records that are units themselves.
+        participation: which steps one unit may touch: Single, MinSep(separation, most), OncePerEpoch, Cyclic
+            or FullBatch. None for records that are units themselves.
         per_step: records of one unit that count in one step, the first ones; with `participation`.
         over: Running() (default), SlidingWindow(width) or Decayed(factor).
         weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
@@ -126,6 +126,8 @@ class Estimator(Published):
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
+        if participation is not None:
+            Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
         self.by_unit = participation is not None
@@ -164,19 +166,16 @@ class Estimator(Published):
     ) -> None:
         identity = self._identity()
         shown = {LABELS: json.dumps(self.shared.labels), MECHANISM: self.mechanism.to_json()}
-        self._state = opened(state, identity, shown, key=key, counter=counter, adopt=adopt)
+        of_run = {"identity": identity, "shown": shown}
+        self._state = opened(Store, InMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
         self.owner = OwnProcess("stream")
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
-        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.accounts)
+        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
         self._intake = Intake(self.shared, ledger if self.by_unit else None)
-        self._standing = Standing.first(self.dimension)
         self._begin = Past(self._publisher, self.shared.fresh())
-        saved = self._state.load()
-        if saved is not None:
-            self._standing = Standing.of(saved)
-            self._noise.restore(saved.step, saved.noise_dtype, saved.noise_shape, saved.noise)
-            self._learn_again()
+        self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
+        self._learn_again()
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -321,9 +320,7 @@ class Estimator(Published):
 
     def _add(self, addition: Addition, batch_id: str | None) -> None:
         step = self._standing.step
-        sums, remarks, changed = self._intake.sums(addition, step)
-        if changed:
-            self._state.accounts.keep(changed)
+        sums, remarks = self._intake.sums(addition, step)
         if batch_id is not None:
             self._state.mark(batch_id, step)
         self._standing.open = self._standing.open + sums
@@ -339,7 +336,9 @@ class Estimator(Published):
 
     def _learn_again(self) -> None:
         """What was learned from the releases of a state file, and the last of them."""
-        if not self.shared.adaptive and self.step:
+        if not self.step:
+            return
+        if not self.shared.adaptive:
             time, total = self._kept(self.step - 1)[0], self._standing.total
             self._last = self._publisher.release(self.shared, self.step - 1, time, total)
             return
@@ -351,7 +350,7 @@ class Estimator(Published):
         past.learn()
 
     def _save(self) -> None:
-        self._state.save(partial(self._standing.snapshot, self._noise))
+        self._state.save(self._standing, self._noise)
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""

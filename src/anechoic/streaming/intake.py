@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anechoic.streaming.ledger import Account, Ledger
+from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Integers, Records
 
@@ -115,23 +115,21 @@ class Intake:
         addition = self.read(batch, None)
         if self._shared.reach(addition.count) >= 2**62:
             raise ValueError(f"{addition.count} records are more than 64 bits hold: give some at a time.")
-        sums, remarks, _ = self.sums(addition, 0)
-        return Partial(self._shared, addition.count, sums, remarks)
+        return Partial(self._shared, addition.count, *self.sums(addition, 0))
 
     @np.errstate(all="ignore")
-    def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str], dict[bytes, Account]]:
-        """What it adds, what was left out or changed by reason, and the accounts to be kept."""
+    def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str]]:
+        """What it adds, and what was left out or changed by reason. Units are charged with the step."""
         if addition.partial is not None:
-            return addition.partial.sums, addition.partial.remarks, {}
+            return addition.partial.sums, addition.partial.remarks
         kept = None
-        changed: dict[bytes, Account] = {}
         remarks: Counter[str] = Counter()
         if self._ledger is not None and addition.units is not None:
-            kept, refused, changed = self._ledger.admit(addition.units, step)
+            kept, refused = self._ledger.admit(addition.units, step)
             remarks.update(refused)
         for name, read in addition.records.items():
             remarks.update({f"{name}: {why}": count for why, count in read.remarks.items() if count})
-        return self._shared.sums(addition.records, kept), remarks, changed
+        return self._shared.sums(addition.records, kept), remarks
 
 
 def checked_id(batch_id: Any) -> str:

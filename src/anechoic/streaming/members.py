@@ -10,16 +10,18 @@ from anechoic.keys import derive, derive_each
 from anechoic.runs.database import Database
 from anechoic.runs.row_sum import RowSum
 from anechoic.runs.sealing import Sealer
-from anechoic.streaming.ledger import Account
 from anechoic.units.ids import DIGEST
 
 _AT_ONCE = 500  # parameters of one statement
 _FEWEST = 64  # rows of a table that is not empty
-_ACCOUNT, _STEP = struct.Struct("<QQQ"), struct.Struct("<Q")
+_ACCOUNT, _STEP = 24, struct.Struct("<Q")  # bytes of an account: see `Ledger`
 
 
 class Members:
     """Accounts of units, and steps of batches, in the tables `units` and `batches`.
+
+    Attributes:
+        units: accounts, by digest of the unit.
 
     Args:
         database: open; whoever calls begins and ends transactions.
@@ -27,26 +29,18 @@ class Members:
     """
 
     def __init__(self, database: Database, seal: Sealer, key: bytes) -> None:
-        self._units = _Table(database, "units", _ACCOUNT.size, seal, key)
+        self.units = _Table(database, "units", _ACCOUNT, seal, key)
         self._batches = _Table(database, "batches", _STEP.size, seal, key)
         self._secret = derive(key, "batches", size=32)
 
     def checked(self, noted: Any) -> bool:
         """Whether the tables hold what `state` noted of them, from where they go on."""
-        return self._units.checked(noted["units"]) and self._batches.checked(noted["batches"])
+        return self.units.checked(noted["units"]) and self._batches.checked(noted["batches"])
 
     @property
     def state(self) -> dict[str, Any]:
         """What stands for all rows; for the private part of the file."""
-        return {"units": self._units.state, "batches": self._batches.state}
-
-    def fetch(self, units: Iterable[bytes]) -> dict[bytes, Account]:
-        """Accounts of those units that have one."""
-        return {unit: Account(*_ACCOUNT.unpack(held)) for unit, held in self._units.fetch(units).items()}
-
-    def keep(self, changed: dict[bytes, Account]) -> None:
-        """Write accounts in the place of those that there were."""
-        self._units.write({u: _ACCOUNT.pack(a.steps, a.last, a.records) for u, a in changed.items()})
+        return {"units": self.units.state, "batches": self._batches.state}
 
     def step_of(self, batch_id: str) -> int | None:
         """The step that a batch is part of, or None."""

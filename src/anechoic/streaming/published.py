@@ -16,8 +16,9 @@ from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.shared import SharedRelease
-from anechoic.streaming.state import State
+from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, quantile
+from anechoic.streaming.store import Store
 
 #: Releases of an endless stream without a state file that can be read again.
 KEPT = 2**14
@@ -36,7 +37,7 @@ class Published:
     shared: SharedRelease
     level: float
     owner: OwnProcess
-    _state: State
+    _state: InMemory | Store
     _publisher: Publisher
     _keep: int | None
     #: Where releases can be read from.

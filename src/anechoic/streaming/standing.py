@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.errors import HorizonError
-from anechoic.mechanism.rows import NoiseRows
 from anechoic.streaming.over import Over
-from anechoic.streaming.state import Snapshot
 from anechoic.streaming.statistic import Integers
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
@@ -24,12 +22,12 @@ MOST = 2**62
 
 @dataclass
 class Standing:
-    """Sums of the open step, and row step - 1 of A Y.
+    """All that the next instruction of a stream depends on, besides its key, its noise and its releases.
 
     Attributes:
         step: releases made.
-        open: int64, shape (m,).
-        total: int64, or float64 where earlier steps fade; shape (m,).
+        open: sums of the open step, int64, shape (m,).
+        total: row step - 1 of A Y, int64, or float64 where earlier steps fade; shape (m,).
         counts: of records that were left out or changed, by reason; private.
         time: of the last release that had one.
     """
@@ -44,17 +42,6 @@ class Standing:
     def first(cls, dimension: int) -> Standing:
         """Before anything."""
         return cls(0, np.zeros(dimension, np.int64), np.zeros(dimension, np.int64), Counter())
-
-    @classmethod
-    def of(cls, saved: Snapshot) -> Standing:
-        """Where a stream stood when it was saved."""
-        return cls(
-            saved.step,
-            np.frombuffer(saved.open, "<i8").astype(np.int64),
-            np.frombuffer(saved.total, saved.total_dtype).copy(),
-            Counter(saved.counts),
-            saved.time,
-        )
 
     def end_step(
         self, noise: Integers, over: Over, row_of: Callable[[int], Integers], time: str | float | None
@@ -83,22 +70,6 @@ class Standing:
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
                 " stream, whose privacy cost adds to this one's; a mechanism with fewer grid_bits holds more."
             )
-
-    def snapshot(self, noise: NoiseRows) -> Snapshot:
-        """With the memory of the noise, for a state file."""
-        _, dtype, shape, memory = noise.saved()
-        total = np.ascontiguousarray(self.total)
-        return Snapshot(
-            self.step,
-            np.ascontiguousarray(self.open, "<i8").tobytes(),
-            total.dtype.str,
-            total.tobytes(),
-            dtype,
-            shape,
-            memory,
-            dict(self.counts),
-            self.time,
-        )
 
 
 def beyond(planned: int, made: int, what: str) -> HorizonError:

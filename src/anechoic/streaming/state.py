@@ -3,93 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from anechoic.errors import GuaranteeError
 from anechoic.keys import checked_key, new_key
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import openings
-from anechoic.runs.openings import Opening
-from anechoic.streaming.ledger import Accounts, MemoryAccounts
+from anechoic.streaming.ledger import Table
+from anechoic.streaming.standing import Standing
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """All that the next instruction of a stream depends on, besides its key and its earlier releases.
+class _Units(dict[bytes, bytes]):
+    """Accounts of a stream without a state file."""
 
-    Attributes:
-        step: releases made.
-        open: sums of the open step, int64 as bytes.
-        total: row step - 1 of A Y, bytes in `total_dtype`.
-        noise_dtype, noise_shape, noise: memory of the noise.
-        counts: of records, by reason; private.
-        time: of the last release.
-    """
+    def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        return self
 
-    step: int
-    open: bytes
-    total_dtype: str
-    total: bytes
-    noise_dtype: str
-    noise_shape: tuple[int, ...]
-    noise: bytes
-    counts: dict[str, int]
-    time: str | float | None
+    def write(self, changed: Mapping[bytes, bytes]) -> None:
+        self.update(changed)
 
 
-class State(Protocol):
-    """What `Estimator` writes to. Everything inside `transaction` is kept together or not at all.
+class InMemory:
+    """State that ends with the process: nothing is copied, and nothing survives; `Store` keeps it in a file.
+
+    Everything inside `transaction` is kept together or not at all.
 
     Attributes:
         key: of the stream.
         openings: from which step on which salt holds.
-        accounts: of units.
+        units: accounts of them.
         kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
             release before, whose row of noise is used again if the transaction is undone.
     """
 
-    key: bytes
-    openings: list[Opening]
-    accounts: Accounts
-    kept: int
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end, unless an error leaves it."""
-
-    def load(self) -> Snapshot | None:
-        """What was saved last, or None."""
-
-    def save(self, take: Callable[[], Snapshot]) -> None:
-        """In the place of what was saved before; the snapshot is taken where it is kept."""
-
-    def seen(self, batch_id: str) -> int | None:
-        """The step into which a batch went, or None."""
-
-    def mark(self, batch_id: str, step: int) -> None:
-        """Note that a batch is part of a step."""
-
-    def append(self, step: int, time: str | float | None, row: bytes) -> None:
-        """Keep what was released: the noisy row Y[step], int64 as bytes."""
-
-    def published(self, step: int) -> tuple[str | float | None, bytes]:
-        """The time and the noisy row of a step that was made, and is not forgotten."""
-
-    def forget(self, before: int) -> None:
-        """Rows of steps before this one are asked for no more."""
-
-    def close(self) -> None:
-        """Give everything back."""
-
-
-class InMemory:
-    """State that ends with the process: nothing is copied, and nothing survives."""
-
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
         self.openings = [(0, openings.new_salt())]  # two streams with one key share no noise
-        self.accounts: Accounts = MemoryAccounts()
+        self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0
         self._seen: dict[str, int] = {}
@@ -114,32 +65,38 @@ class InMemory:
         self.kept = self._made
         self._fault = False
 
-    def load(self) -> Snapshot | None:
+    def load(self, noise: NoiseRows) -> Standing | None:
+        """Where the stream stood when it was saved last, and its noise with it; or None."""
         return None
 
-    def save(self, take: Callable[[], Snapshot]) -> None:
-        """The estimator is its own snapshot."""
+    def save(self, standing: Standing, noise: NoiseRows) -> None:
+        """In the place of what was saved before. Here the estimator's own are all there is."""
 
     def seen(self, batch_id: str) -> int | None:
+        """The step into which a batch went, or None."""
         step = self._seen.get(batch_id)
         return None if self._fault and step is not None and step >= self.kept else step
 
     def mark(self, batch_id: str, step: int) -> None:
+        """Note that a batch is part of a step."""
         self._seen[batch_id] = step
 
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
+        """Keep what was released: the noisy row Y[step], int64 as bytes."""
         self._rows.append((time, row))
         self._made = step + 1
 
     def published(self, step: int) -> tuple[str | float | None, bytes]:
+        """The time and the noisy row of a step that was made, and is not forgotten."""
         if step < self._first:
             raise ValueError(f"step {step} is not kept any more: give the stream a larger keep, or a state.")
         return self._rows[step - self._first]
 
     def forget(self, before: int) -> None:
+        """Rows of steps before this one are asked for no more."""
         while self._first < before:
             self._rows.popleft()
             self._first += 1
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Give everything back."""

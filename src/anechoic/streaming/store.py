@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from anechoic.errors import CheckpointError
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts
-from anechoic.streaming.ledger import Accounts
+from anechoic.streaming.ledger import Table
 from anechoic.streaming.members import Members
-from anechoic.streaming.state import Snapshot
+from anechoic.streaming.standing import Standing
 
 #: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
 LABELS = "labels"
@@ -29,7 +32,7 @@ _BLOBS = ("open", "total", "noise")
 
 
 class Store(StateFile):
-    """A state file of a stream; see `StateFile`, and `anechoic.streaming.state.State`.
+    """A state file of a stream; see `StateFile`, and `anechoic.streaming.state.InMemory`.
 
     Of every step it keeps the noisy row, of which the release follows, in the clear. Sums of the open step,
     noise, counts, units and batches are sealed.
@@ -71,7 +74,7 @@ class Store(StateFile):
     ) -> None:
         self._saved = ""
         super().__init__(path, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
-        self.accounts: Accounts = self._members
+        self.units: Table = self._members.units
         self.kept = self.made
 
     # -- opening -------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class Store(StateFile):
 
     # -- content -------------------------------------------------------------------------------
 
-    def load(self) -> Snapshot | None:
+    def load(self, noise: NoiseRows) -> Standing | None:
         found = self._database.run("SELECT sealed FROM state")
         if not found and not self._saved:
             return None
@@ -134,15 +137,30 @@ class Store(StateFile):
         head, place = json.loads(bytes(content[8 : 8 + size])), 8 + size
         for name in _BLOBS:
             head[name], place = bytes(content[place : place + head[name]]), place + head[name]
-        return Snapshot(**{**head, "noise_shape": tuple(head["noise_shape"])})
+        noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), head["noise"])
+        return Standing(
+            head["step"],
+            np.frombuffer(head["open"], "<i8").astype(np.int64),
+            np.frombuffer(head["total"], head["total_dtype"]).copy(),
+            Counter(head["counts"]),
+            head["time"],
+        )
 
-    def save(self, take: Callable[[], Snapshot]) -> None:
-        snapshot = take()
-        blobs = {name: getattr(snapshot, name) for name in _BLOBS}
-        sizes = {name: len(blob) for name, blob in blobs.items()}
-        plain = {f.name: getattr(snapshot, f.name) for f in fields(snapshot) if f.name not in blobs}
-        head = filled(json.dumps({**plain, **sizes}))
-        content = b"".join([len(head).to_bytes(8, "little"), head, *blobs.values()])
+    def save(self, standing: Standing, noise: NoiseRows) -> None:
+        _, dtype, shape, memory = noise.saved()
+        total = np.ascontiguousarray(standing.total)
+        blobs = (np.ascontiguousarray(standing.open, "<i8").tobytes(), total.tobytes(), memory)
+        head = {
+            "step": standing.step,
+            "total_dtype": total.dtype.str,
+            "noise_dtype": dtype,
+            "noise_shape": shape,
+            "counts": dict(standing.counts),
+            "time": standing.time,
+            **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
+        }
+        written = filled(json.dumps(head))
+        content = b"".join([len(written).to_bytes(8, "little"), written, *blobs])
         sealed = self.seal.close(b"state", content)
         self._saved = digest_of_parts("state", sealed).hex()
         self._database.run("INSERT OR REPLACE INTO state VALUES (1, ?)", (sealed,))

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, Participation
+from anechoic.participation import Cyclic, Participation, accounts_of
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity, Strategy
 from anechoic.testing._compare import check_same_text, read_back, require
@@ -30,7 +30,7 @@ def check_participation(participation: Participation, *, serialized: bool = True
     """
     check_patterns(participation)
     check_allowed(participation)
-    check_watch(participation)
+    check_accounts(participation)
     check_contained_period(participation)
     check_registered_sensitivity(participation, seed=seed)
     if serialized:
@@ -62,8 +62,8 @@ class ParticipationContract:
     def test_what_is_allowed_is_part_of_a_pattern(self) -> None:
         self._each(check_allowed)
 
-    def test_the_watch_sees_what_is_not_allowed(self) -> None:
-        self._each(check_watch)
+    def test_accounts_admit_what_is_allowed(self) -> None:
+        self._each(check_accounts)
 
     def test_the_contained_cycles_are_allowed(self) -> None:
         self._each(check_contained_period)
@@ -115,18 +115,18 @@ def check_allowed(participation: Participation) -> None:
         require(participation, not wrong, f"together({n}) is wrong of the steps {wrong}")
 
 
-def check_watch(participation: Participation) -> None:
-    """`watch` keeps whatever patterns hold, and sees the first step that they do not, of any unit."""
+def check_accounts(participation: Participation) -> None:
+    """Accounts admit a unit to the steps that patterns hold with all its steps before, and to no other."""
     for n in STEPS:
         allowed = dict(_subsets(participation, n))
         calm = max(participation.patterns(n), key=len, default=())
         for steps in allowed:
-            watch = participation.watch(n, 3)
+            accounts = accounts_of(participation, 3, n)
             for t in range(n):  # unit 0 keeps to a pattern, 1 is tried, and 2 stays away
                 batch = np.array([unit for unit, own in enumerate((calm, steps)) if t in own], dtype=np.int64)
                 held = allowed[tuple(s for s in steps if s <= t)]
-                said = bool(watch.keeps(t, batch))
-                rule = f"watch({n}, 3) says {said} at step {t} of a unit in {steps}, which is {held}"
+                said = bool(accounts.admit(t, batch).all())
+                rule = f"accounts admit a unit in {steps} to step {t} of {n}: {said}, which is {held}"
                 require(participation, said == held, rule)
                 if not held:
                     break

@@ -10,7 +10,7 @@ import numpy as np
 from anechoic.accounting import accountant_of
 from anechoic.batches import Batches, batches_of
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Participation
+from anechoic.participation import Participation, accounts_of
 from anechoic.sampling import Sampling
 from anechoic.strategies import Identity
 from anechoic.testing._compare import check_refused, check_same_text, read_back, require
@@ -139,7 +139,7 @@ def check_batches(sampling: Sampling) -> None:
         if batches is None or examples is None:
             return
         require(sampling, not sampling.formed_outside, "formed outside, but the library has its batches")
-        watch = sampling.participation.watch(n, examples)
+        accounts = accounts_of(sampling.participation, examples, n)
         drawn = []
         for t in range(n):
             batch = batches.batch(t)
@@ -147,7 +147,7 @@ def check_batches(sampling: Sampling) -> None:
             require(sampling, inside, f"batch {t} names a unit outside of 0 … {examples - 1}")
             require(sampling, len(np.unique(batch)) == len(batch), f"batch {t} holds a unit twice")
             kept = f"batch {t} breaks the participation: {sampling.participation.describe()}"
-            require(sampling, watch.keeps(t, batch), kept)
+            require(sampling, bool(accounts.admit(t, batch).all()), kept)
             drawn.append(batch)
         again = _batches(sampling, number)
         for t in reversed(range(n)):

@@ -42,7 +42,7 @@ def content_of(unit: Any) -> tuple[bytes, bytes]:
     Raises:
         ValueError: if it is missing, or of a kind that ids do not have. Ids are private: none is shown.
     """
-    unit = unit.item() if isinstance(unit, np.integer | np.str_ | np.bytes_) else unit
+    unit = unit.item() if isinstance(unit, (np.integer, np.str_, np.bytes_)) else unit
     for kind in (int, str, bytes):
         if isinstance(unit, kind) and not isinstance(unit, bool) and type(unit).__eq__ is kind.__eq__:
             return kind.__name__.encode(), _CONTENT[kind](unit)
