@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from anechoic import federated
-from anechoic.federated.choice import Attempts, chosen
+from anechoic.federated.client_selection import Attempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.server import Server
 from anechoic.mechanism.rows import NoiseRows

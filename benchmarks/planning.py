@@ -22,7 +22,7 @@ from anechoic import plan
 from anechoic.accounting import gaussian_mu
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
-from anechoic.planning.room import BYTES, room
+from anechoic.planning.memory_budget import BYTES, room
 from anechoic.workloads import prefix_sum
 
 EXAMPLES = (2000, 10_000, 60_000, 1_000_000)

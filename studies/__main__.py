@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.cli.main import run_command
-from anechoic.cli.manners import need, patience
 from anechoic.cli.parser import STRATEGIES, add_running
+from anechoic.cli.progress import need, patience
 from anechoic.cli.values import as_tuple, count
 
 

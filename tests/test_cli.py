@@ -9,9 +9,9 @@ from importlib.util import find_spec
 import pytest
 
 from anechoic import cli
-from anechoic.cli import commands, manners, parser, values
+from anechoic.cli import commands, parser, progress, values
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.sentences import KEYS
+from anechoic.mechanism.statement_text import KEYS
 from anechoic.planning import STRATEGIES, plan
 from anechoic.workloads import momentum
 
@@ -171,7 +171,7 @@ def test_version(capsys):
 
 
 def test_missing_extras_are_named(capsys, monkeypatch):
-    monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    monkeypatch.setattr(progress, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, "demo")
     assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
 
@@ -210,10 +210,10 @@ def test_a_delta_that_promises_nothing_is_said(capsys):
 
 
 def test_a_command_that_takes_long_says_so_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(manners, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
-        with manners.patience("thinking"):
+        with progress.patience("thinking"):
             time.sleep(0.05)
         assert ("thinking; this can take minutes" in capsys.readouterr().err) == terminal
 

@@ -189,7 +189,7 @@ def sampled_under_fixed_order(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(Poisson(sampling.examples, sampling.batch_size, sampling.steps), key, **options)
 
-    return patch("anechoic.torch.setup.prepare.batches_of", batches)
+    return patch("anechoic.torch.setup.build_run.batches_of", batches)
 
 
 def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
@@ -198,7 +198,7 @@ def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(replace(sampling, batch_size=2 * sampling.batch_size), key, **options)
 
-    return patch("anechoic.torch.setup.prepare.batches_of", batches)
+    return patch("anechoic.torch.setup.build_run.batches_of", batches)
 
 
 def divided_twice(mechanism: Mechanism | None = None) -> Any:
@@ -232,7 +232,7 @@ def examples_drawn(_: Mechanism | None = None) -> Any:
         of_examples = replace(sampling, examples=units.examples, batch_size=size)
         return lambda key: UnitBatches(units, batches_of(of_examples, key), key, given=True)
 
-    return patch("anechoic.torch.setup.prepare._batches", batches)
+    return patch("anechoic.torch.setup.build_run._batches", batches)
 
 
 def allocated_once(_: Mechanism | None = None) -> Any:
@@ -241,7 +241,7 @@ def allocated_once(_: Mechanism | None = None) -> Any:
     def batches(sampling: Any, key: bytes, **options: Any) -> Any:
         return batches_of(BallsInBins(sampling.examples, sampling.period, sampling.steps), key, **options)
 
-    return patch("anechoic.torch.setup.prepare.batches_of", batches)
+    return patch("anechoic.torch.setup.build_run.batches_of", batches)
 
 
 @dataclass(frozen=True)

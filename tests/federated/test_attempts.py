@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from anechoic import federated
-from anechoic.federated.choice import Attempts, chosen
-from anechoic.federated.discipline import SPARE
+from anechoic.federated.client_selection import Attempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
+from anechoic.federated.participation_policy import SPARE
 from tests.federated.small import KEY, small_mechanism, small_server, update_of
 
 

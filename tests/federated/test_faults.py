@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import federated
-from anechoic.federated.discipline import CoolDown
+from anechoic.federated.participation_policy import CoolDown
 from anechoic.federated.server import Server
 from anechoic.federated.store import RunStore
 from anechoic.federated.vectors import Vectors

@@ -6,7 +6,7 @@ from scipy import stats
 
 from anechoic.noise import gaussian
 from anechoic.noise.gaussian import LARGEST, FreshRow, available_threads, in_blocks
-from anechoic.noise.rest import rest
+from anechoic.noise.ziggurat_tail import rest
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import each_once, slow
 from tests.noise.streams import BACKENDS, KEY, fresh_rows, make_stream

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anechoic.noise.gaussian import FreshRow
-from anechoic.noise.layers import INDEX_BITS, RECTANGLES, layers
+from anechoic.noise.ziggurat import INDEX_BITS, RECTANGLES, layers
 from tests.noise.streams import KEY
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs import Journal, conflicts, digest_key_of, digest_of, identity_of, journal, read_journal
-from anechoic.runs.record import SECOND, Record, Seal, parse
+from anechoic.runs.journal_format import SECOND, Record, Seal, parse
 
 RUN = identity_of(bytes(range(32)))
 OTHER = identity_of(bytes(range(1, 33)))
@@ -460,7 +460,7 @@ def test_digests_of_large_parts_are_those_of_their_blocks(monkeypatch):
     for start in range(0, len(large), 2**22):
         expected.update(hashlib.sha256(large[start : start + 2**22]).digest())
     assert digest_of([large]) == expected.hexdigest()
-    monkeypatch.setattr("anechoic.runs.record._MANY", 99)
+    monkeypatch.setattr("anechoic.runs.journal_format._MANY", 99)
     assert digest_of([large]) == expected.hexdigest()
 
 

@@ -10,7 +10,7 @@ import anechoic as an
 from anechoic import streaming
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External
-from anechoic.streaming.shared import SharedRelease
+from anechoic.streaming.joint_release import SharedRelease
 from tests.marks import mostly_slow
 from tests.streaming.test_estimator import NoNoise
 

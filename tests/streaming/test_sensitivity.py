@@ -9,7 +9,7 @@ import pytest
 
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.shared import SharedRelease
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.statistic import integer_rows
 from tests.marks import each_once, in_turn
 from tests.streaming.test_estimator import NoNoise

@@ -11,7 +11,7 @@ import pytest
 from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.participation import MinSep
-from anechoic.runs.own_process import OwnProcess
+from anechoic.runs.fork_guard import OwnProcess
 from anechoic.sampling import External
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store

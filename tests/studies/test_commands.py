@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anechoic.cli import manners
+from anechoic.cli import progress
 from anechoic.mechanism.mechanism import Mechanism
 from studies.__main__ import main
 from studies.federated import deployments
@@ -27,7 +27,7 @@ def run(capsys, *arguments):
 
 
 def test_missing_extras_are_named(capsys, monkeypatch):
-    monkeypatch.setattr(manners, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    monkeypatch.setattr(progress, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, "train", "--data", "flights")
     assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anechoic.runs import ledger
-from anechoic.torch.randomness import secret_draws, surroundings
+from anechoic.torch.randomness import csprng_dispatch, rng_stack
 from anechoic.torch.row_types import following
 from anechoic.torch.row_types.memory import tensors_alive
 
@@ -39,5 +39,5 @@ def draws_of_their_own():
     """A run that a test gives up in the middle of a batch is followed no longer, nor has generators."""
     yield
     following.ACTIVE.clear()
-    secret_draws.stop()
-    surroundings._DESK.__init__()
+    csprng_dispatch.stop()
+    rng_stack._DESK.__init__()

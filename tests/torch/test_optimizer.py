@@ -17,7 +17,7 @@ from anechoic.errors import (
 )
 from anechoic.runs import digest_of
 from anechoic.torch import BatchMemoryManager
-from anechoic.torch.release import Releaser
+from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.sources.clipping import clipped_sums
 from tests.torch.setting import (
     MODES,

@@ -14,7 +14,7 @@ from anechoic.audit.bounds import LowerBound, epsilon_by_threshold, mu_by_fit, m
 from anechoic.audit.covariance import CovarianceTest, covariance_test
 from anechoic.audit.draws import DrawTest, draw_test
 from anechoic.audit.hazards import draw_participation
-from anechoic.audit.judge import audit
+from anechoic.audit.mechanism import audit
 from anechoic.audit.observation import Observation, canary_scores, score_weights
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.power import (

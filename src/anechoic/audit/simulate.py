@@ -6,7 +6,7 @@ import numpy as np
 
 from anechoic._validate import Array, positive_int
 from anechoic.audit.hazards import draw_participation
-from anechoic.audit.judge import audit
+from anechoic.audit.mechanism import audit
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport

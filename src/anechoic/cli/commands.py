@@ -6,7 +6,7 @@ import argparse
 import sys
 from functools import partial
 
-from anechoic.cli.manners import check_writable, naming, need, patience, text_of
+from anechoic.cli.progress import check_writable, naming, need, patience, text_of
 from anechoic.cli.values import as_tuple
 
 # -- what the commands do ------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from anechoic.cli.manners import one_line
 from anechoic.cli.parser import parser_of_all
+from anechoic.cli.progress import one_line
 from anechoic.errors import AnechoicError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.cli import commands as do
-from anechoic.cli.manners import version
+from anechoic.cli.progress import version
 from anechoic.cli.values import count, size
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from anechoic.mechanism.sentences import KEYS
+from anechoic.mechanism.statement_text import KEYS
 from anechoic.statement.statement import Statement
 
 TUNING = (
@@ -26,7 +26,7 @@ NOT_COVERED = (
     "Several runs on the same data add up: each statement above is that of one run of its mechanism.",
 )
 
-#: In the place of the duty `anechoic.mechanism.sentences.KEYS`, in statements about the runs of a study.
+#: In the place of the duty `anechoic.mechanism.statement_text.KEYS`, in statements about the runs of a study.
 SEEDED = (
     "in this study keys follow from the seeds, so that its figures can be reproduced: whoever knows the seeds"
     " can take the noise off. The statement is that of a run whose keys come from the operating system, stay"

@@ -11,13 +11,13 @@
 Nothing here knows how messages travel: `anechoic.flower` sends them with Flower.
 """
 
-from anechoic.federated.choice import Starved
+from anechoic.federated.client_selection import Starved
 from anechoic.federated.clients import ClientId, Clients
-from anechoic.federated.discipline import Cohorts, CoolDown, Discipline
+from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.federated.layout import Layout
 from anechoic.federated.ledger import Summary
 from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
+from anechoic.federated.participation_policy import Cohorts, CoolDown, Discipline
 from anechoic.federated.planning import plan_rounds
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked, Closed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.federated.discipline import Integers
+from anechoic.federated.participation_policy import Integers
 
 #: What names a client for as long as it may come back: a public key, a partition, a user's label.
 ClientId = str | int | bytes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic.errors import GuaranteeError
 from anechoic.federated.clients import Clients, listed
-from anechoic.federated.discipline import Discipline, Integers
+from anechoic.federated.participation_policy import Discipline, Integers
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.units.ids import DIGEST, digest_of, secret_of
 

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from anechoic import optimize
 from anechoic._validate import fraction, one_of, positive_float, positive_int
-from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import asked_per_round, check_rounds
+from anechoic.federated.compatibility import asked_per_round, check_rounds
+from anechoic.federated.participation_policy import Discipline
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.mechanism.rows import on_finest_grid

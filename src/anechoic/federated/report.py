@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from anechoic.federated.discipline import Discipline
 from anechoic.federated.ledger import Summary
+from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.state import RunStanding
 from anechoic.mechanism import Mechanism
-from anechoic.mechanism.sentences import KEYS
+from anechoic.mechanism.statement_text import KEYS
 from anechoic.sampling.base import counted
 from anechoic.statement import render, round_up, statement_of
 

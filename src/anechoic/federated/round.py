@@ -12,8 +12,8 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.federated.clients import ClientId, listed
+from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import fault_of_integers, to_grid
-from anechoic.federated.layout import Layout
 from anechoic.noise.grid import Integers
 
 _log = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ import numpy as np
 
 from anechoic._validate import Array, positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
-from anechoic.federated.choice import Attempts, Starved, chosen
+from anechoic.federated.client_selection import Attempts, Starved, chosen
 from anechoic.federated.clients import Clients
-from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import asked_per_round, check_fewest, check_fits
-from anechoic.federated.layout import Layout
+from anechoic.federated.compatibility import asked_per_round, check_fewest, check_fits
+from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD, ServerOptimizer
+from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.report import Report, report_of, statement_of_run
 from anechoic.federated.round import Asked, Closed, Model
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
@@ -29,9 +29,9 @@ from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
+from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.runs.state_file import MECHANISM
 from anechoic.units.ids import plain_id
 

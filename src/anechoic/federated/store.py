@@ -22,7 +22,7 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.row_sum import RowSum
+from anechoic.runs.multiset_hash import RowSum
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts, shown_in
 

@@ -7,7 +7,7 @@ and at the clients `@app.train(mods=[clipped_update_mod])`. Everything that deci
 `anechoic.federated`; this folder translates between it and Flower's messages. Needs `anechoic[flower]`.
 """
 
-import anechoic.flower.extra  # noqa: F401  first: it says which extra is missing
+import anechoic.flower.require_flower  # noqa: F401  first: it says which extra is missing
 from anechoic.flower.client import ClippedUpdate, as_arrays, at_most, clipped_update, clipped_update_mod
 from anechoic.flower.grid import Fate, InProcessGrid
 from anechoic.flower.identity import ClientIdentity, Labels, Partitions, PublicKeys

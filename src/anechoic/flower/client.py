@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import flag, positive_int
 from anechoic.federated import secure_sum
+from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.federated.layout import Layout
 from anechoic.federated.secure_sum import Refused, Stage
 from anechoic.flower.masked import client_id, context_of, fields_of, records_of
 from anechoic.flower.records import (

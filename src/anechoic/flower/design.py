@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import asked_per_round
+from anechoic.federated.compatibility import asked_per_round
+from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import CHOICES, Choice, default_delta, plan_rounds
 from anechoic.mechanism import Mechanism
 

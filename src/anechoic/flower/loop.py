@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from anechoic.federated.choice import Starved
+from anechoic.federated.client_selection import Starved
 from anechoic.federated.server import Server
+from anechoic.flower.availability import Waiting
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.records import record_of
-from anechoic.flower.waiting import Waiting
 
 _log = getLogger("flwr")
 

@@ -19,7 +19,7 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.round import Asked
 from anechoic.federated.secure_sum import Stage, least_threshold
 from anechoic.flower.exchange import Exchange
-from anechoic.flower.letters import Letters
+from anechoic.flower.messages import Letters
 from anechoic.flower.records import HELD, MASKED, digest_of_arrays, digest_of_config, read, record_of
 
 _log = getLogger("flwr")

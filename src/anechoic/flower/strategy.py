@@ -15,30 +15,30 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from anechoic._validate import flag, positive_float, positive_int
 from anechoic.errors import GuaranteeError, HorizonError
-from anechoic.federated.choice import Starved
+from anechoic.federated.client_selection import Starved
 from anechoic.federated.clients import ClientId
-from anechoic.federated.discipline import Discipline
-from anechoic.federated.fitting import asked_per_round
-from anechoic.federated.layout import Layout
+from anechoic.federated.compatibility import asked_per_round
+from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.optimizers import ServerOptimizer
+from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
 from anechoic.federated.secure_sum import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
+from anechoic.flower.availability import Waiting
 from anechoic.flower.design import Design
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.identity import ClientIdentity, Place
-from anechoic.flower.letters import Letters
 from anechoic.flower.loop import EvaluateFn, RoundLoop
 from anechoic.flower.masked import MaskedRound
+from anechoic.flower.messages import Letters
+from anechoic.flower.plain_round import PlainRound
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.flower.replies import PlainRound
 from anechoic.flower.roll import Roll
-from anechoic.flower.seen import Seen
-from anechoic.flower.sentences import of_round, of_run, of_start, statement_of_run
-from anechoic.flower.waiting import Waiting
+from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
+from anechoic.flower.visibility import Seen
 from anechoic.mechanism import Mechanism
 from anechoic.runs.openings import Key
 from anechoic.sampling.base import counted

@@ -8,8 +8,8 @@ from anechoic._validate import fraction
 from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
-from anechoic.mechanism.covered import check_covered, check_strategy
-from anechoic.mechanism.goal import asked_for, shown
+from anechoic.mechanism.calibration_target import asked_for, shown
+from anechoic.mechanism.compatibility import check_covered, check_strategy
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding import before_drift
 from anechoic.sampling import Sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.sentences import stated
+from anechoic.mechanism.statement_text import stated
 from anechoic.mechanism.theorems import COMPOSITION
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of

@@ -18,7 +18,7 @@ from anechoic._serialize import decode, encode, text_of
 from anechoic._validate import fraction, one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.mechanism.goal import asked_for, shown
+from anechoic.mechanism.calibration_target import asked_for, shown
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single

@@ -18,7 +18,7 @@ from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Accountant, Accounting, Verified, accountant_of, gaussian_epsilon
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import MismatchError
-from anechoic.mechanism.covered import check_covered
+from anechoic.mechanism.compatibility import check_covered
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
 from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter

@@ -13,7 +13,7 @@ from anechoic._validate import Array, fraction, one_of, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.losses import StepErrors, error
-from anechoic.mechanism.goal import shown
+from anechoic.mechanism.calibration_target import shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Participation

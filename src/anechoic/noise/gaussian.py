@@ -1,7 +1,7 @@
 """Fresh rows: standard normal numbers as a function of (key, step, coordinate).
 
 Coordinate i of row t has one 64-bit word of the keystream of (key, "noise", t). Eleven bits choose one of
-2,045 rectangles of equal mass under the normal curve (`anechoic.noise.layers`), 53 bits a point in it: one
+2,045 rectangles of equal mass under the normal curve (`anechoic.noise.ziggurat`), 53 bits a point in it: one
 multiplication, whose bits are the same on every machine. The three indices left over stand for the rest
 of the curve, tail included, which is sampled by rejection with words addressed by (coordinate, attempt).
 
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.keys import derive_each
-from anechoic.noise.exact import Details, floor_of, variate
+from anechoic.noise.exact_variate import Details, floor_of, variate
 from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, keystream
-from anechoic.noise.layers import INDEX_BITS, layers
-from anechoic.noise.rest import rest
+from anechoic.noise.ziggurat import INDEX_BITS, layers
+from anechoic.noise.ziggurat_tail import rest
 
 # Entries that a thread works on at a time. They leave no trace in the row.
 BLOCK = 2**20

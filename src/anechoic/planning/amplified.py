@@ -11,9 +11,9 @@ from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism import Mechanism
 from anechoic.planning.bands import grid
 from anechoic.planning.designs import BANDED_UP_TO
+from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
-from anechoic.planning.room import Room
-from anechoic.planning.setting import Setting
+from anechoic.planning.run_shape import Setting
 from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation, Sampling
 from anechoic.strategies import Identity
 

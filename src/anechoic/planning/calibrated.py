@@ -7,8 +7,8 @@ from functools import singledispatch
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.planning.families import label
+from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
-from anechoic.planning.room import Room
 from anechoic.sampling import Sampling
 from anechoic.workloads import exponential_decay
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from anechoic.planning.calibrated import calibrated, may_do_with, row_of
 from anechoic.planning.families import family, label
+from anechoic.planning.memory_budget import BYTES, Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.room import BYTES, Room
-from anechoic.planning.setting import Setting
+from anechoic.planning.run_shape import Setting
 from anechoic.planning.table import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.

@@ -17,10 +17,10 @@ from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
 from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.in_bins import InBins
+from anechoic.planning.memory_budget import Room, room
 from anechoic.planning.records import AccountingChoice, Candidate, Goal, OptimizerKind, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.room import Room, room
-from anechoic.planning.setting import Setting
+from anechoic.planning.run_shape import Setting
 from anechoic.planning.unsampled import Unsampled
 from anechoic.sampling import Poisson, Sampling
 from anechoic.strategies import Identity

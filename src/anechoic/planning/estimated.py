@@ -11,9 +11,9 @@ from anechoic.accounting.laws.tilted import TiltedPair
 from anechoic.accounting.min_sep.pair import MinSepPair
 from anechoic.optimize import balls_in_bins
 from anechoic.planning.bands import powers_of_two
+from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
-from anechoic.planning.room import Room
-from anechoic.planning.setting import Setting
+from anechoic.planning.run_shape import Setting
 from anechoic.sampling import BallsInBins, MinSepSampling, Sampling
 from anechoic.strategies import Strategy
 

@@ -8,9 +8,9 @@ from anechoic.mechanism import calibrate
 from anechoic.optimize import dense
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO
+from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
-from anechoic.planning.room import Room
-from anechoic.planning.setting import Setting, buffered_schema, separation_of
+from anechoic.planning.run_shape import Setting, buffered_schema, separation_of
 from anechoic.strategies import ColumnNormalized, Identity, Output, Strategy
 
 #: Longest run for which the best matrix of all is computed, and a BLT of several participations normalised.

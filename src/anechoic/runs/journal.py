@@ -19,8 +19,8 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs.files import sync_folder
+from anechoic.runs.journal_format import SECOND, Mark, Record, Seal, checked_digest_key, digest_of, parse
 from anechoic.runs.locking import lock
-from anechoic.runs.record import SECOND, Mark, Record, Seal, checked_digest_key, digest_of, parse
 
 logger = logging.getLogger("anechoic")
 

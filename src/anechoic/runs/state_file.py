@@ -29,10 +29,10 @@ from anechoic.errors import (
 )
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import openings
-from anechoic.runs.counter import Counter
 from anechoic.runs.database import PATIENCE, Database
-from anechoic.runs.held import HeldFile
+from anechoic.runs.exclusive_file import HeldFile
 from anechoic.runs.identity import difference
+from anechoic.runs.rollback_counter import Counter
 from anechoic.runs.sealing import Sealer, filled
 
 _SCHEMA = (

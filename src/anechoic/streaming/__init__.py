@@ -23,17 +23,17 @@ from anechoic.streaming.estimators import (
     Sum,
 )
 from anechoic.streaming.groups import GroupedOf
-from anechoic.streaming.intake import Partial
+from anechoic.streaming.ingest import Partial
 from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
-from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 from anechoic.streaming.page import write_page
 from anechoic.streaming.reading import read_releases
 from anechoic.streaming.release import Estimate, Release
 from anechoic.streaming.sentences import statement
 from anechoic.streaming.statistic import Records, Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 __all__ = [
     "Count",

@@ -9,9 +9,9 @@ from anechoic.streaming.distribution import DistributionOf, QuantilesOf
 from anechoic.streaming.groups import GroupedOf
 from anechoic.streaming.kmeans import KMeansOf
 from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
-from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 _OVER: dict[str, type[Over]] = {one.__name__: one for one in (Running, SlidingWindow, Decayed)}
 

@@ -15,23 +15,23 @@ from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation import Accounts, Participation
+from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.own_process import OwnProcess, alone
 from anechoic.runs.state_file import MECHANISM, shown_in
-from anechoic.streaming.group import Group
-from anechoic.streaming.intake import Addition, Intake, Partial, checked_id
+from anechoic.streaming.commit_group import Group
+from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
+from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
-from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease, dimension_of
-from anechoic.streaming.standing import Standing, beyond, check_time, plain_time
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
+from anechoic.streaming.stream_state import Standing, beyond, check_time, plain_time
+from anechoic.streaming.window import Over, Running, checked_over
 
 
 class Estimator(Published):

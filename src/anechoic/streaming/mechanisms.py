@@ -22,7 +22,7 @@ from anechoic.participation import Participation, Single
 from anechoic.planning.result import mechanism_in
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
-from anechoic.streaming.over import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.mechanism import Mechanism
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import Deviations, Spent
-from anechoic.streaming.over import Over
 from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Integers, Statistic
+from anechoic.streaming.window import Over
 
 #: (time, noisy row) of a step.
 RowOf = Callable[[int], tuple[str | float | None, Integers]]

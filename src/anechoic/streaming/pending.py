@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anechoic.streaming.clock import Clock
 from anechoic.streaming.estimator import Estimator
-from anechoic.streaming.intake import Partial
+from anechoic.streaming.ingest import Partial
 
 #: Steps that are kept in one commit.
 GROUP = 64

@@ -9,16 +9,16 @@ import numpy as np
 
 from anechoic._validate import fraction, positive_int
 from anechoic.mechanism import Mechanism
-from anechoic.runs.own_process import OwnProcess
-from anechoic.streaming.bands import Factors
+from anechoic.runs.fork_guard import OwnProcess
+from anechoic.streaming.confidence_bands import Factors
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import FOR_EVER
-from anechoic.streaming.over import Over, Running, checked_over
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, quantile
 from anechoic.streaming.store import Store
+from anechoic.streaming.window import Over, Running, checked_over
 
 #: Releases of an endless stream without a state file that can be read again.
 KEPT = 2**14

@@ -19,9 +19,9 @@ from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.database import PATIENCE
 from anechoic.runs.state_file import MECHANISM
 from anechoic.streaming.described import over_of, statistic_of
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
-from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Statistic, quantile
 from anechoic.streaming.store import LABELS, Store, first_link, next_link
 

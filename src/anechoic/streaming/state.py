@@ -11,7 +11,7 @@ from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import openings
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.standing import Standing
+from anechoic.streaming.stream_state import Standing
 
 
 class _Units(dict[bytes, bytes]):

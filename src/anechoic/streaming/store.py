@@ -21,9 +21,9 @@ from anechoic.errors import CheckpointError
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts
+from anechoic.streaming.account_table import Members
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.members import Members
-from anechoic.streaming.standing import Standing
+from anechoic.streaming.stream_state import Standing
 
 #: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
 LABELS = "labels"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from anechoic._validate import Array, positive_int
-from anechoic.audit.judge import audit
+from anechoic.audit.mechanism import audit
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport

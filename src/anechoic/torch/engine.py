@@ -15,6 +15,7 @@ from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
+from anechoic.torch.setup.build_run import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.setup.compatible import Compatible
 from anechoic.torch.setup.options import (
     DEFAULTS,
@@ -26,7 +27,6 @@ from anechoic.torch.setup.options import (
     WithoutCriterion,
     spelled,
 )
-from anechoic.torch.setup.prepare import Setup, begin, check, checks, mechanism_of, with_mode
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")

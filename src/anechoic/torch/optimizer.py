@@ -16,8 +16,8 @@ from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
-from anechoic.torch.randomness.secret_draws import paused
-from anechoic.torch.release import Releaser
+from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.randomness.csprng_dispatch import paused
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update

@@ -11,7 +11,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of, read_journal
-from anechoic.torch.release import Releaser
+from anechoic.torch.noise_adder import Releaser
 
 
 class Recorder:

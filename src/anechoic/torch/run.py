@@ -22,9 +22,9 @@ from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.recorder import Recorder
-from anechoic.torch.release import Releaser
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.watching.parameters import bits
 

@@ -4,7 +4,7 @@ The proof is docs/proofs/float-safe.md.
 """
 
 from anechoic.noise.rounding.base import PAD, Fresh, RoundedFilter, advance
-from anechoic.noise.rounding.fading import DRIFT, before_drift
+from anechoic.noise.rounding.decaying import DRIFT, before_drift
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.noise.rounding.rows import IntegerArrays
 

@@ -14,7 +14,7 @@ from anechoic.noise.recurrence import (
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
-from anechoic.noise.rounding.fading import RoundedBuffered, RoundedStateSpace
+from anechoic.noise.rounding.decaying import RoundedBuffered, RoundedStateSpace
 from anechoic.noise.rounding.nested import RoundedNested
 from anechoic.noise.rounding.stacked import RoundedStacked
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage

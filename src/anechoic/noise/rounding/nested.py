@@ -9,9 +9,9 @@ import numpy as np
 
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Nested
-from anechoic.noise.rounding import doubled
+from anechoic.noise.rounding import double_double
 from anechoic.noise.rounding.base import Block, RowPlan, size
-from anechoic.noise.rounding.fading import check_memory, checked_drift
+from anechoic.noise.rounding.decaying import check_memory, checked_drift
 from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
@@ -59,7 +59,7 @@ class RoundedNested:
         return RowPlan(lead, Listed(weights), self._adder(len(opened) - carried, places, here))
 
     def _adder(self, target: int, places: range, here: Fraction) -> Callable[[Block], dict[int, float]]:
-        inverse, std = doubled.constant(1 / here), self._std
+        inverse, std = double_double.constant(1 / here), self._std
 
         def add(block: Block) -> dict[int, float]:
             memory = block.memory
@@ -68,9 +68,9 @@ class RoundedNested:
             return {target: size(total)}
 
         def add_pairs(block: Block) -> dict[int, float]:
-            memory, total = block.memory, doubled.scaled(block.rounded, inverse)
+            memory, total = block.memory, double_double.scaled(block.rounded, inverse)
             for place in places:
-                total = doubled.plus(total, (memory[2 * place], memory[2 * place + 1]))
+                total = double_double.plus(total, (memory[2 * place], memory[2 * place + 1]))
             memory[2 * target], memory[2 * target + 1] = total
             check_memory(size(total[0]), std)
             return {2 * target: size(total[0]), 2 * target + 1: size(total[1])}

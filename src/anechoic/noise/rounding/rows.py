@@ -11,7 +11,7 @@ from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
-from anechoic.noise.rounding.narrow import NARROW, narrow_rows
+from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
 
 #: Rows that are made together at most.
 TOGETHER = 2**12

@@ -10,9 +10,9 @@ import numpy as np
 from anechoic.errors import GuaranteeError
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Stacked, StackStep
-from anechoic.noise.rounding import doubled
+from anechoic.noise.rounding import double_double
 from anechoic.noise.rounding.base import Block, RowPlan, size
-from anechoic.noise.rounding.fading import MOST_STEPS, check_memory, checked_drift
+from anechoic.noise.rounding.decaying import MOST_STEPS, check_memory, checked_drift
 from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
 
@@ -67,18 +67,20 @@ class RoundedStacked:
         return remember
 
     def _pairs(self, step: StackStep, first: int, here: Fraction) -> Remember:
-        entries = [doubled.constant(Fraction(float(value)) / here) for value in step.entry]
+        entries = [double_double.constant(Fraction(float(value)) / here) for value in step.entry]
         mix = [
-            [(first + i, doubled.constant(Fraction(float(a)))) for i, a in enumerate(row) if a]
+            [(first + i, double_double.constant(Fraction(float(a)))) for i, a in enumerate(row) if a]
             for row in step.mix
         ]
 
         def remember(block: Block) -> dict[int, float]:
             memory, made = block.memory, []
             for entry, row in zip(entries, mix, strict=True):
-                total = doubled.scaled(block.rounded, entry)
+                total = double_double.scaled(block.rounded, entry)
                 for k, a in row:
-                    total = doubled.plus(total, doubled.times((memory[2 * k], memory[2 * k + 1]), a))
+                    total = double_double.plus(
+                        total, double_double.times((memory[2 * k], memory[2 * k + 1]), a)
+                    )
                 made.append(total)
             sizes: dict[int, float] = {}
             for i, (high, low) in enumerate(made, start=first):

@@ -27,7 +27,7 @@ from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.plain import plain, unplain
 from anechoic.torch.checkpoints.replay import check_place, environment
 from anechoic.torch.history import unstamped
-from anechoic.torch.randomness.surroundings import rng_state, set_rng_state
+from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 2\n"

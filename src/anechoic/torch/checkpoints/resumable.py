@@ -9,7 +9,7 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.of_run import OfRun
+from anechoic.torch.run_info import OfRun
 
 
 class EngineAccountant:

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.randomness.drawings import Drawing, arguments, drawing, no_dropout
-from anechoic.torch.randomness.secret_draws import SecretDraws
+from anechoic.torch.randomness.csprng_dispatch import SecretDraws
+from anechoic.torch.randomness.rng_ops import Drawing, arguments, drawing, no_dropout
 
 _MASK = 2**64 - 1
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio

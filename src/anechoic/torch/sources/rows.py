@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.randomness.csprng_dispatch import paused
 from anechoic.torch.row_types.held import check_held
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register

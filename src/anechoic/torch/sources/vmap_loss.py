@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch.randomness.csprng_dispatch import paused
 from anechoic.torch.randomness.rows import Generators, rewound
-from anechoic.torch.randomness.secret_draws import paused
 from anechoic.torch.row_types.labels import TOTAL
 from anechoic.torch.row_types.modes import Strangers
 from anechoic.torch.sources.base import SourceSetup, register

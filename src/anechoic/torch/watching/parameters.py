@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.idle import idle
-from anechoic.torch.randomness.secret_draws import paused
+from anechoic.torch.randomness.csprng_dispatch import paused
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000

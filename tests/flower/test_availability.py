@@ -2,8 +2,8 @@
 
 import pytest
 
+from anechoic.flower.availability import Waiting
 from anechoic.flower.exchange import Exchange
-from anechoic.flower.waiting import Waiting
 from tests.flower import small
 
 

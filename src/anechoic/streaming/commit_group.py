@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from anechoic.streaming.intake import checked_id
-from anechoic.streaming.standing import check_time, plain_time
+from anechoic.streaming.ingest import checked_id
+from anechoic.streaming.stream_state import check_time, plain_time
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from anechoic.errors import AnechoicError
 from anechoic.federated.clients import ClientId, Clients
-from anechoic.federated.discipline import Discipline
 from anechoic.federated.ledger import ParticipationLedger
+from anechoic.federated.participation_policy import Discipline
 from anechoic.noise.integers import Integers as Drawn
 from anechoic.participation.accounts import NEVER
 

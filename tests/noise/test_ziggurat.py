@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from anechoic.noise import layers as module
-from anechoic.noise.layers import (
+from anechoic.noise import ziggurat as module
+from anechoic.noise.ziggurat import (
     GRID_BITS,
     INDEX_BITS,
     PICK_BITS,

@@ -17,8 +17,8 @@ from anechoic._validate import Array
 from anechoic.losses import error
 from anechoic.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
-from anechoic.streaming.over import Over
 from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.window import Over
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
 SIMULATED_UP_TO = 2**14

@@ -8,7 +8,7 @@ from typing import Any
 
 from anechoic.keys import derive, derive_each
 from anechoic.runs.database import Database
-from anechoic.runs.row_sum import RowSum
+from anechoic.runs.multiset_hash import RowSum
 from anechoic.runs.sealing import Sealer
 from anechoic.units.ids import DIGEST
 

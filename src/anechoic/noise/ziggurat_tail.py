@@ -1,7 +1,8 @@
 """The three indices in 2,048 that no rectangle stands for: a sampler of what they leave of the curve.
 
 Proposals are compared in float64. Where the comparison is closer than float64 and the exponential function
-of any machine could be wrong, `anechoic.noise.exact` decides: so every machine takes the same ones, exactly.
+of any machine could be wrong, `anechoic.noise.exact_variate` decides: so every machine takes the same ones,
+exactly.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.exact import WORDS, Details, accepts, proposal
-from anechoic.noise.layers import PICK_BITS, TAIL_STEP, layers
+from anechoic.noise.exact_variate import WORDS, Details, accepts, proposal
+from anechoic.noise.ziggurat import PICK_BITS, TAIL_STEP, layers
 
 # Bounds on the error of both sides of a comparison, at least 100 times what IEEE arithmetic and an
 # exponential function within 4 units in the last place can bring.

@@ -32,15 +32,15 @@ from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
+from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness.surroundings import Surroundings, idle, rest
+from anechoic.torch.randomness.rng_stack import Surroundings, idle, rest
 from anechoic.torch.recorder import Recorder
-from anechoic.torch.release import Releaser
 from anechoic.torch.run import PrivateRun, watched_tensors
-from anechoic.torch.setup import checks, fit
+from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.again import check_plain, take_place
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
-from anechoic.torch.setup.trial import try_batches
+from anechoic.torch.setup.loader_selftest import try_batches
 from anechoic.torch.setup.units import check_units, report_units, units_of
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
 from anechoic.torch.sources.base import ALIASES
@@ -168,8 +168,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
     if isinstance(setup.mechanism, Mechanism):
         if not setup.mechanism.sampling.formed_outside:
-            fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
-        fit.check_fit(
+            mechanism_fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
+        mechanism_fit.check_fit(
             setup.mechanism,
             setup.data_loader,
             examples=setup.count,
@@ -185,7 +185,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             participation=setup.participation,
         )
         if setup.epsilon is not None and setup.delta is not None:
-            fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+            mechanism_fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
         return setup.mechanism, None, arithmetic_of(setup.mechanism)
     if not isinstance(setup.mechanism, str):
         raise ValueError(
@@ -213,17 +213,17 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
-    if fit.is_open(
+    if mechanism_fit.is_open(
         setup.mechanism,
         noise_multiplier=setup.noise_multiplier,
         epochs=setup.epochs,
         steps=setup.steps,
         sampled=setup.poisson_sampling and setup.participation is None,
     ):
-        name, setup = "identity", replace(setup, mechanism="identity", steps=fit.OPEN_STEPS)
-    size = fit.planned_size(loader, setup.count, setup.participation)
+        name, setup = "identity", replace(setup, mechanism="identity", steps=mechanism_fit.OPEN_STEPS)
+    size = mechanism_fit.planned_size(loader, setup.count, setup.participation)
     if setup.participation is None:
-        fit.is_shuffled(loader)
+        mechanism_fit.is_shuffled(loader)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
@@ -231,7 +231,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     logger.info(
         "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
         " give mechanism=, where it is made often.",
-        fit.planned_steps(setup.period, setup.epochs, setup.steps),
+        mechanism_fit.planned_steps(setup.period, setup.epochs, setup.steps),
         setup.count,
         "examples" if setup.units is None else "units",
     )
@@ -240,7 +240,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         return plan(
             examples=setup.count,
             batch_size=size,
-            steps=fit.planned_steps(setup.period, setup.epochs, setup.steps),
+            steps=mechanism_fit.planned_steps(setup.period, setup.epochs, setup.steps),
             epsilon=setup.epsilon,
             noise_multiplier=setup.noise_multiplier,
             delta=delta,
@@ -418,7 +418,7 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
         found = Owning(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
-    shuffled = fit.is_shuffled(loader)
+    shuffled = mechanism_fit.is_shuffled(loader)
 
     def under(key: bytes) -> Batches:
         inner = batches_of(sampling, key, period=setup.period, shuffled=shuffled)

@@ -7,7 +7,7 @@ from typing import Any
 
 from anechoic._validate import positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.federated.discipline import Discipline
+from anechoic.federated.participation_policy import Discipline
 from anechoic.mechanism import Mechanism
 
 

@@ -18,7 +18,7 @@ import torch
 from anechoic.errors import GuaranteeError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness import secret_draws
+from anechoic.torch.randomness import csprng_dispatch
 from anechoic.torch.randomness.generators import (
     SEED_BYTES,
     States,
@@ -59,7 +59,7 @@ class Surroundings:
         """
         with _DESK.lock:
             self._check_alone()
-            secret_draws.start()  # which may import, and an import may draw
+            csprng_dispatch.start()  # which may import, and an import may draw
             _DESK.put_aside()
             _DESK.remove(self)
             self._delivery, self._kept, self._fixed = delivery, None, 0
@@ -75,7 +75,7 @@ class Surroundings:
             if self._delivery is None:
                 return
             self._check_alone()
-            secret_draws.start()
+            csprng_dispatch.start()
             if _DESK.top() is not self or not is_secret(torch.initial_seed()):
                 _DESK.put_aside()
                 _DESK.remove(self)
@@ -171,12 +171,12 @@ class _Desk:
         if below is not None and below._kept is not None:
             kept, below._kept = below._kept, None
             restore(kept)
-            secret_draws.start()
+            csprng_dispatch.start()
             return
         if self.outside is not None:
             restore(self.outside)
         self.lent = False
-        secret_draws.start()  # whose draws are plain ones now: what is made of the batch is looked at still
+        csprng_dispatch.start()  # draws are plain ones now: what is made of the batch is looked at still
 
 
 _DESK = _Desk()
@@ -184,14 +184,14 @@ _DESK = _Desk()
 
 def rest() -> None:
     """The user's draws for the batch are over: what comes until `settle` or `take` need not be watched."""
-    secret_draws.stop()
+    csprng_dispatch.stop()
 
 
 def idle() -> None:
     """Where no run has a batch in hand, or rests after one, nothing need be watched."""
     with _DESK.lock:
         if not _DESK.living() and not ACTIVE:
-            secret_draws.stop()
+            csprng_dispatch.stop()
 
 
 def rng_state() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from anechoic.errors import GuaranteeError
 from anechoic.noise.filters.base import digest_of, horizon
 from anechoic.noise.recurrence import Buffered, StateSpace
-from anechoic.noise.rounding import doubled
+from anechoic.noise.rounding import double_double
 from anechoic.noise.rounding.base import Block, RowPlan, size
 from anechoic.noise.rounding.weights import Listed
 from anechoic.noise.rounding.windowed import gain
@@ -48,7 +48,7 @@ def checked_drift(local: float, reach: float, steps: int, dimension: int) -> flo
     Raises:
         GuaranteeError: if it is above DRIFT.
     """
-    drift = math.sqrt(dimension) * math.sqrt(steps) * reach * local * LARGEST_MEMORY * doubled.ERROR
+    drift = math.sqrt(dimension) * math.sqrt(steps) * reach * local * LARGEST_MEMORY * double_double.ERROR
     if not drift <= DRIFT:
         raise GuaranteeError(
             f"the memory of this noise may drift by {drift:.2g} standard deviations over {steps} steps, above"
@@ -101,9 +101,9 @@ class RoundedBuffered:
         return self._plan(1)
 
     @cached_property
-    def decays(self) -> list[doubled.Constant]:
+    def decays(self) -> list[double_double.Constant]:
         """Factors of the sums in a step of that kind."""
-        return [doubled.constant(Fraction(float(value))) for value in self._recurrence.decay]
+        return [double_double.constant(Fraction(float(value))) for value in self._recurrence.decay]
 
     def _plan(self, t: int) -> RowPlan:
         system, d = self._recurrence, self._buffers
@@ -119,7 +119,7 @@ class RoundedBuffered:
             return RowPlan(lead, Listed({}), begin)
         ratio = here / gain(system, t - 1)
         scales = [Fraction(float(value)) * ratio for value in system.scale]
-        decays = [doubled.constant(Fraction(float(value)) * ratio) for value in system.decay]
+        decays = [double_double.constant(Fraction(float(value)) * ratio) for value in system.decay]
         weights = {i: -scale for i, scale in enumerate(scales) if scale}
         weights |= {d + i: -scale for i, scale in enumerate(scales) if scale}
         std = float(lead)
@@ -128,8 +128,8 @@ class RoundedBuffered:
             memory, rounded = block.memory, block.rounded
             sizes: dict[int, float] = {}
             for i, decay in enumerate(decays):
-                faded = doubled.times((memory[i], memory[d + i]), decay)
-                memory[i], memory[d + i] = doubled.plus_plain(faded, rounded)
+                faded = double_double.times((memory[i], memory[d + i]), decay)
+                memory[i], memory[d + i] = double_double.plus_plain(faded, rounded)
                 sizes |= {i: size(memory[i]), d + i: size(memory[d + i])}
                 check_memory(sizes[i], std)
             return sizes
@@ -169,11 +169,15 @@ class RoundedStateSpace:
         system, d = self._recurrence, self._order
         first, here = Fraction(system.first), gain(system, t)
         lead = Fraction(self._std) * here / first
-        entries = [doubled.constant(Fraction(float(value))) for value in system.input[:d]]
+        entries = [double_double.constant(Fraction(float(value))) for value in system.input[:d]]
         begins = not system.local(t)
         ratio = Fraction(0) if begins else here / gain(system, t - 1)
         transition = [
-            [(k, doubled.constant(Fraction(float(a)) * ratio)) for k, a in enumerate(row) if a and not begins]
+            [
+                (k, double_double.constant(Fraction(float(a)) * ratio))
+                for k, a in enumerate(row)
+                if a and not begins
+            ]
             for row in system.transition[:d]
         ]
         readout = (
@@ -185,9 +189,9 @@ class RoundedStateSpace:
         def remember(block: Block) -> dict[int, float]:
             memory, rounded, made = block.memory, block.rounded, []
             for entry, row in zip(entries, transition, strict=True):
-                total = doubled.scaled(rounded, entry)
+                total = double_double.scaled(rounded, entry)
                 for k, a in row:
-                    total = doubled.plus(total, doubled.times((memory[k], memory[d + k]), a))
+                    total = double_double.plus(total, double_double.times((memory[k], memory[d + k]), a))
                 made.append(total)
             sizes: dict[int, float] = {}
             for i, (high, low) in enumerate(made):

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from anechoic._validate import flag, positive_int
-from anechoic.federated.fitting import check_fewest
+from anechoic.federated.compatibility import check_fewest
 from anechoic.federated.secure_sum import SMALLEST_SUM, least_threshold
 
 

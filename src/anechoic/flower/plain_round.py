@@ -9,7 +9,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from anechoic.federated.clients import ClientId
 from anechoic.federated.round import Asked
-from anechoic.flower.letters import Letters
+from anechoic.flower.messages import Letters
 from anechoic.flower.records import METRICS, TRAIN, vector_of
 
 

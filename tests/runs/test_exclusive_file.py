@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anechoic.errors import GuaranteeError
-from anechoic.runs.held import HeldFile
+from anechoic.runs.exclusive_file import HeldFile
 
 
 def test_a_second_holder_in_this_process_is_told_to_close_the_first(tmp_path):
@@ -23,7 +23,8 @@ def test_a_second_holder_in_this_process_is_told_to_close_the_first(tmp_path):
 def test_a_holder_in_another_process_is_refused(tmp_path):
     first = HeldFile(tmp_path / "s")
     path = str(tmp_path / "s")
-    code = f"from pathlib import Path; from anechoic.runs.held import HeldFile; HeldFile(Path({path!r}))"
+    code = "from pathlib import Path; from anechoic.runs.exclusive_file import HeldFile"
+    code += f"; HeldFile(Path({path!r}))"
     refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert refused.returncode and "is open in another process" in refused.stderr
     first.close()

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.errors import HorizonError
-from anechoic.streaming.over import Over
 from anechoic.streaming.statistic import Integers
+from anechoic.streaming.window import Over
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
 MOST = 2**62

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.noise import exact, gaussian, rest
-from anechoic.noise.exact import HEIGHT, PLACE, Proposal, accepts
+from anechoic.noise import exact_variate, gaussian, ziggurat_tail
+from anechoic.noise.exact_variate import HEIGHT, PLACE, Proposal, accepts
 from anechoic.noise.gaussian import ERROR, LARGEST, FreshRow, enclosure
-from anechoic.noise.layers import RECTANGLES, TAIL_STEPS, layers
+from anechoic.noise.ziggurat import RECTANGLES, TAIL_STEPS, layers
 from tests.noise.streams import KEY
 
 ROW = FreshRow(KEY, 3)
@@ -92,17 +92,17 @@ def proposals(count, seed=0):
 
 def test_float64_decides_as_exact_arithmetic_does():
     words = proposals(1500)
-    _, gap, margin = rest._proposals(words)
+    _, gap, margin = ziggurat_tail._proposals(words)
     assert (np.abs(gap) > margin).all()
     for i, row in enumerate(words[:, 0].tolist()):
-        assert accepts(DETAILS, i, 1, exact.proposal(row)) == bool(gap[i, 0] > 0)
+        assert accepts(DETAILS, i, 1, exact_variate.proposal(row)) == bool(gap[i, 0] > 0)
 
 
 def test_values_are_those_of_exact_arithmetic():
     words = proposals(500, seed=1)
-    values, _, _ = rest._proposals(words)
+    values, _, _ = ziggurat_tail._proposals(words)
     for value, row in zip(values[:, 0].tolist(), words[:, 0].tolist(), strict=True):
-        segment = exact.candidate(exact.proposal(row), 1)
+        segment = exact_variate.candidate(exact_variate.proposal(row), 1)
         low, high, exponent = segment.interval(DETAILS, 0, 0)
         assert abs(Fraction(segment.sign * (low + high), 2 ** (exponent + 1)) - Fraction(value)) <= ERROR / 2
 
@@ -110,11 +110,11 @@ def test_values_are_those_of_exact_arithmetic():
 def near_the_curve(piece, place, step=0):
     """The word of height at which a proposal crosses the curve: undecided by the first 64 digits."""
     with localcontext(prec=60):
-        segment = exact.candidate(Proposal(piece, step, place, 0), 1)
+        segment = exact_variate.candidate(Proposal(piece, step, place, 0), 1)
         low, _, exponent = segment.interval(DETAILS, 9, 0)
         x = Decimal(low) / 2**exponent
         length = Decimal(float(layers().lengths[piece])) * (1 if piece else 2 ** (step + 1))
-        below = exact.stack_height(piece, 50)
+        below = exact_variate.stack_height(piece, 50)
         share = length * ((-x * x / 2).exp() - below) / Decimal(float(layers().ceilings[piece]))
         return int(share * 2**64)
 
@@ -125,17 +125,17 @@ def test_what_float64_cannot_decide_is_decided_exactly(piece, monkeypatch):
     height = near_the_curve(piece, place)
     pick = int(np.flatnonzero(layers().picks == piece)[0])
     words = np.array([[[pick, place, height, 1]]], np.uint64)
-    _, gap, margin = rest._proposals(words)
+    _, gap, margin = ziggurat_tail._proposals(words)
     assert abs(gap[0, 0]) <= margin[0, 0]
     # a little off, both ways, it is clear; at the crossing further digits are read
     asked = []
-    digits = exact.Details.digits
+    digits = exact_variate.Details.digits
 
     def counted(self, coordinate, attempt, purpose, count):
         asked.append(count)
         return digits(self, coordinate, attempt, purpose, count)
 
-    monkeypatch.setattr(exact.Details, "digits", counted)
+    monkeypatch.setattr(exact_variate.Details, "digits", counted)
     accepts(DETAILS, 9, 1, Proposal(piece, 0, place, height))
     assert max(asked) >= 64
     assert accepts(DETAILS, 9, 1, Proposal(piece, 0, place, height - 2**30))
@@ -145,14 +145,16 @@ def test_what_float64_cannot_decide_is_decided_exactly(piece, monkeypatch):
 def test_rows_do_not_depend_on_what_float64_left_open(monkeypatch):
     expected = entries(60_000)
     asked = []
-    accepts_exactly = rest.accepts
+    accepts_exactly = ziggurat_tail.accepts
 
     def counted(*arguments):
         asked.append(arguments)
         return accepts_exactly(*arguments)
 
-    monkeypatch.setattr(rest, "accepts", counted)
-    monkeypatch.setattr(rest, "_RELATIVE", 0.05)  # as if the exponential function were as wrong as that
+    monkeypatch.setattr(ziggurat_tail, "accepts", counted)
+    monkeypatch.setattr(
+        ziggurat_tail, "_RELATIVE", 0.05
+    )  # as if the exponential function were as wrong as that
     np.testing.assert_array_equal(entries(60_000), expected)
     assert len(asked) > 20
 
@@ -160,25 +162,27 @@ def test_rows_do_not_depend_on_what_float64_left_open(monkeypatch):
 def test_an_open_decision_matters():
     # with exact decisions turned round the row is another one: they are looked at
     words = proposals(50)
-    decided = [accepts(DETAILS, i, 1, exact.proposal(row)) for i, row in enumerate(words[:, 0].tolist())]
+    decided = [
+        accepts(DETAILS, i, 1, exact_variate.proposal(row)) for i, row in enumerate(words[:, 0].tolist())
+    ]
     assert {True, False} == set(decided)
 
 
 def test_a_step_beyond_the_tail_is_refused():
-    proposed = exact.proposal([0, 1, 0, 0])
+    proposed = exact_variate.proposal([0, 1, 0, 0])
     assert (proposed.piece, proposed.step) == (0, -1)
     assert not accepts(DETAILS, 0, 1, proposed)
-    _, gap, _ = rest._proposals(np.array([[[0, 1, 0, 0]]], np.uint64))
+    _, gap, _ = ziggurat_tail._proposals(np.array([[[0, 1, 0, 0]]], np.uint64))
     assert gap[0, 0] == -np.inf
 
 
 def test_the_largest_variate():
-    last = exact.proposal([0, 2**64 - 1, 0, 2**63])
+    last = exact_variate.proposal([0, 2**64 - 1, 0, 2**63])
     assert last.step == TAIL_STEPS - 1
-    _, high, exponent = exact.candidate(last, 1).interval(DETAILS, 0, 64)
+    _, high, exponent = exact_variate.candidate(last, 1).interval(DETAILS, 0, 64)
     assert Fraction(20) < Fraction(high, 2**exponent) < LARGEST
     assert 2 * stats.norm.sf(float(layers().widths[0]) + TAIL_STEPS / 4) < 1e-85
-    values, gap, margin = rest._proposals(np.array([[[0, 2**64 - 1, 0, 2**63]]], np.uint64))
+    values, gap, margin = ziggurat_tail._proposals(np.array([[[0, 2**64 - 1, 0, 2**63]]], np.uint64))
     assert values[0, 0] == pytest.approx(-20.2035098, abs=1e-6)
     assert abs(gap[0, 0]) <= margin[0, 0]  # so far out a height of 0 is open
     assert not accepts(DETAILS, 0, 1, last)  # and is decided by its further digits
@@ -187,11 +191,11 @@ def test_the_largest_variate():
 def test_a_coordinate_of_the_rest_takes_the_first_proposal_that_is_accepted():
     for i in IN_REST[:20].tolist():
         attempt = 1
-        while not accepts(DETAILS, i, attempt, exact.proposal(DETAILS.words(i, attempt))):
+        while not accepts(DETAILS, i, attempt, exact_variate.proposal(DETAILS.words(i, attempt))):
             attempt += 1
-        assert exact.variate(int(WORDS[i]), DETAILS, i).attempt == attempt
+        assert exact_variate.variate(int(WORDS[i]), DETAILS, i).attempt == attempt
         words = np.array([[DETAILS.words(i, attempt)]], np.uint64)
-        assert rest._proposals(words)[0][0, 0] == entries(1, i)[0]
+        assert ziggurat_tail._proposals(words)[0][0, 0] == entries(1, i)[0]
 
 
 def test_the_first_word_decides_for_all_others():

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.shared import SharedRelease
 from anechoic.streaming.statistic import Integers, Records
 
 

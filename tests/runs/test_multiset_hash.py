@@ -1,6 +1,6 @@
 """The digest of a table's rows: of all of them, in any order, and of nothing else."""
 
-from anechoic.runs.row_sum import RowSum
+from anechoic.runs.multiset_hash import RowSum
 
 ROWS = [(b"a", 1, 2), (b"b", 1, 2), (b"a", 12), ("a", 1, 2), (b"a", 1, 2, 3)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from anechoic.federated.discipline import Discipline
+from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.round import Closed
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
-from anechoic.flower.seen import Seen
+from anechoic.flower.visibility import Seen
 from anechoic.mechanism import Mechanism
 from anechoic.sampling.base import counted
 from anechoic.statement import round_up

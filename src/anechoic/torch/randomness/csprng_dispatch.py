@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anechoic.noise.keystream import AesCounter, keystream
-from anechoic.torch.randomness.drawings import Drawing, arguments, drawing, no_dropout
 from anechoic.torch.randomness.generators import WORDS, cpu_state, is_secret, marked
+from anechoic.torch.randomness.rng_ops import Drawing, arguments, drawing, no_dropout
 from anechoic.torch.row_types import modes
 from anechoic.torch.row_types.modes import seen
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.noise.gaussian import ERROR
 from anechoic.noise.rounding.base import Enclosed, RoundedFilter, check_entry, error_bound, exactly, size
-from anechoic.noise.rounding.doubled import SPLITTER, Constant
-from anechoic.noise.rounding.fading import RoundedBuffered, check_memory
+from anechoic.noise.rounding.decaying import RoundedBuffered, check_memory
+from anechoic.noise.rounding.double_double import SPLITTER, Constant
 
 #: Entries of a row up to which floats are faster.
 NARROW = 8

@@ -10,7 +10,7 @@ import anechoic as an
 from anechoic import streaming
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External
-from anechoic.streaming.bands import Factors, largest_entries, order_of, two_sided
+from anechoic.streaming.confidence_bands import Factors, largest_entries, order_of, two_sided
 from anechoic.streaming.mechanisms import Deviations
 from tests.marks import each_once, every_other
 

@@ -5,7 +5,7 @@ import doctest
 import numpy as np
 import pytest
 
-import anechoic.federated.layout
+import anechoic.federated.flat_parameters
 from anechoic.federated import Layout
 
 MODEL = {
@@ -92,5 +92,5 @@ def test_vectors_of_another_length_are_refused():
 
 
 def test_the_example_runs():
-    found = doctest.testmod(anechoic.federated.layout)
+    found = doctest.testmod(anechoic.federated.flat_parameters)
     assert found.attempted and not found.failed

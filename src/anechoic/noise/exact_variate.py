@@ -15,7 +15,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 
 from anechoic.noise.keystream import AesCounter
-from anechoic.noise.layers import (
+from anechoic.noise.ziggurat import (
     GRID_BITS,
     INDEX_BITS,
     PICK_BITS,
