@@ -34,7 +34,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     server.shut()
 
 
-@pytest.mark.parametrize("name", ["layout", "grid", "planning"])
+@pytest.mark.parametrize("name", ["flat_parameters", "grid", "planning"])
 def test_docstring_examples_run(name):
     found = doctest.testmod(importlib.import_module(f"anechoic.federated.{name}"))
     assert found.attempted and not found.failed
