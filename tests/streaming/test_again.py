@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.streaming.test_bands import KINDS, RUNS, N
+from tests.streaming.test_confidence_bands import KINDS, RUNS, N
 
 from anechoic import streaming
 from anechoic.errors import MismatchError

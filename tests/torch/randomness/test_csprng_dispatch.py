@@ -187,6 +187,7 @@ def test_runs_draw_so_from_delivery_to_step(mode):
     def active():
         return any(isinstance(one, SecretDraws) for one in _get_current_dispatch_mode_stack())
 
+    torch.manual_seed(0)  # the script's own state, which no other test has left
     run = start(mode, mech=mechanism(steps=3), model=network(dropout=0.5))
     for batch in run.loader:
         assert active() and is_secret(torch.initial_seed())
