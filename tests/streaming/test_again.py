@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.streaming.test_confidence_bands import KINDS, RUNS, N
 
 from anechoic import streaming
 from anechoic.errors import MismatchError
+from tests.streaming.test_confidence_bands import KINDS, RUNS, N
 from tests.streaming.test_estimator import NoNoise
 
 BATCHES = [[0.25] * n for n in (4, 0, 7, 2, 9, 1)]
