@@ -41,6 +41,12 @@ def said():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def test_importing_the_package_loads_what_every_use_needs():
+    code = "import sys, anechoic; print(sum(name.startswith('anechoic') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 140, "rooms are imported when they are first used"
+
+
 @pytest.mark.slow
 def test_importing_the_package_loads_nothing_optional(said):
     found = set(NOT_LOADED) & set(said["import"])

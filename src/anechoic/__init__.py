@@ -8,24 +8,12 @@
 
 `anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.streaming` releases running
 statistics of a live stream, `anechoic.federated` and `anechoic.flower` train on the data of clients that keep
-it, `anechoic.theory` bounds what is learned. They are imported when they are first used.
+it, `anechoic.theory` bounds what is learned. Each part is imported when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anechoic import (
-    accounting,
-    audit,
-    lower_bounds,
-    noise,
-    optimize,
-    participation,
-    sampling,
-    strategies,
-    upper_bounds,
-    workloads,
-)
 from anechoic.errors import (
     AnechoicError,
     CheckpointError,
@@ -37,16 +25,37 @@ from anechoic.errors import (
     ReplayError,
     UnsupportedError,
 )
-from anechoic.losses import StepErrors, error, loss
-from anechoic.losses import means as lp_losses
-from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.composition import Composition, compose
-from anechoic.mechanism.endless import EndlessMechanism, calibrate_endless
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning import Plan, PlanRow, plan
+
+# at once: the function takes the place of the room of its name
 from anechoic.sensitivity import Sensitivity, sensitivity
-from anechoic.units.duplicates import check_schema, find_duplicates
-from anechoic.units.ownership import Units
+
+if TYPE_CHECKING:
+    from anechoic import (
+        accounting,
+        audit,
+        lower_bounds,
+        noise,
+        optimize,
+        participation,
+        sampling,
+        strategies,
+        upper_bounds,
+        workloads,
+    )
+    from anechoic import federated as federated
+    from anechoic import flower as flower
+    from anechoic import streaming as streaming
+    from anechoic import theory as theory
+    from anechoic import torch as torch
+    from anechoic.losses import StepErrors, error, loss
+    from anechoic.losses import means as lp_losses
+    from anechoic.mechanism.calibrate import calibrate
+    from anechoic.mechanism.composition import Composition, compose
+    from anechoic.mechanism.endless import EndlessMechanism, calibrate_endless
+    from anechoic.mechanism.mechanism import Mechanism
+    from anechoic.planning import Plan, PlanRow, plan
+    from anechoic.units.duplicates import check_schema, find_duplicates
+    from anechoic.units.ownership import Units
 
 __version__ = "0.1.0"
 
@@ -92,20 +101,39 @@ __all__ = [
 ]
 
 
+#: Rooms, which are imported when they are asked for.
+_ROOMS = frozenset(
+    {
+        *("accounting", "audit", "federated", "flower", "lower_bounds", "noise", "optimize", "participation"),
+        *("sampling", "streaming", "strategies", "theory", "torch", "upper_bounds", "workloads"),
+    }
+)
+#: Where other names are defined.
+_HOMES = {
+    "losses": ("StepErrors", "error", "loss"),
+    "mechanism.calibrate": ("calibrate",),
+    "mechanism.composition": ("Composition", "compose"),
+    "mechanism.endless": ("EndlessMechanism", "calibrate_endless"),
+    "mechanism.mechanism": ("Mechanism",),
+    "planning": ("Plan", "PlanRow", "plan"),
+    "units.duplicates": ("check_schema", "find_duplicates"),
+    "units.ownership": ("Units",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if TYPE_CHECKING:
-    from anechoic import federated as federated
-    from anechoic import flower as flower
-    from anechoic import streaming as streaming
-    from anechoic import theory as theory
-    from anechoic import torch as torch
-else:
-    _WHEN_USED = ("federated", "flower", "streaming", "theory", "torch")
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in _WHEN_USED:
+        if name in _ROOMS:
             return import_module(f"anechoic.{name}")
+        if name == "lp_losses":
+            return import_module("anechoic.losses.means")
+        if name in _HOME:
+            found = globals()[name] = getattr(import_module(f"anechoic.{_HOME[name]}"), name)
+            return found
         raise AttributeError(f"module 'anechoic' has no attribute {name!r}")
