@@ -12,7 +12,7 @@ from anechoic.losses import error
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.participation import MinSep, Single
 from anechoic.planning import plan
-from anechoic.planning.bands import best_bands, ends
+from anechoic.planning.bands import ends
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import CHOICES, family, label
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
@@ -286,17 +286,6 @@ def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, 
     )  # fmt: skip
     if min(found.values()) < found[1] * (1 - 1e-3):
         assert chosen.predicted < independent.predicted
-
-
-def test_the_search_finds_the_least_of_a_sawtooth():
-    """Scores that jump where the number of releases does, with the least at either end of a tooth."""
-    for steps, most, power in ((1000, 1000, 0.1), (1000, 700, 0.6), (97, 97, 0.02), (5, 5, 0.3), (3, 2, 1.0)):
-
-        def score(b, steps=steps, power=power):
-            return b**-0.2 + (b * -(-steps // b) / steps) ** 0.5 * (b / steps) ** power
-
-        found = best_bands(score, steps=steps, most=most)
-        assert min(found.values()) <= 1.003 * min(score(b) for b in range(2, most + 1))
 
 
 def test_ends_share_the_number_of_releases():

@@ -8,57 +8,13 @@ of each T are tried. Around that it has one minimum, or two, of which one is at 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-#: A coarse minimum within this of the best is refined too.
-NEAR = 1.03
 #: Bands beyond which the predicted error has been this many times the least are not tried.
 FAR = 1.6
-#: Tried between two neighbours of the coarse search.
-_BETWEEN = 4
 #: The largest b of some T is tried apart from the least where they differ by more than this.
 _APART = 1.04
 #: Ratio of neighbours on the grid of numbers of bands, from `_EVERY` on; below it every number is there.
 _RATIO = 1.15
 _EVERY = 12
-
-
-def best_bands(score: Callable[[int], float], *, steps: int, most: int) -> dict[int, float]:
-    """The predicted error at every number of bands that was tried, a minimum and its surroundings among them.
-
-    Args:
-        score: the predicted error of 1 <= b <= most bands.
-        steps: n.
-        most: b <= most.
-    """
-    found: dict[int, float] = {}
-
-    def value(bands: int) -> float:
-        if bands not in found:
-            found[bands] = score(bands)
-        return found[bands]
-
-    def tried(bands: int) -> float:
-        return min(value(b) for b in ends(bands, steps, most))
-
-    coarse = powers_of_two(most)
-    values: list[float] = []
-    for bands in coarse:
-        if len(values) > 2 and min(values[-2:]) > FAR * min(values):
-            values.append(float("inf"))  # it only grows, but for the end
-            continue
-        values.append(tried(bands))
-    values[-1] = tried(most)
-    least = min(values)
-    for i, bands in enumerate(coarse):
-        beside = values[max(i - 1, 0) : i + 2]
-        if values[i] > min(beside) or values[i] > NEAR * least:
-            continue
-        for low, high in zip(coarse[max(i - 1, 0) : i + 1], coarse[i : i + 2], strict=False):
-            for part in range(1, _BETWEEN):
-                tried(round(low * (high / low) ** (part / _BETWEEN)))
-        tried(bands)
-    return found
 
 
 def grid(steps: int, most: int) -> list[int]:
