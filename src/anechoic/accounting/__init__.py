@@ -11,6 +11,7 @@ from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.accounting.poisson.accountant import PoissonAccountant
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
 from anechoic.accounting.poisson.overlapping import OverlappingAccountant
+from anechoic.accounting.poisson.unlike import compose_sampled
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.random_allocation.epsilon import (
     random_allocation_epsilon,
@@ -28,6 +29,7 @@ __all__ = [
     "SampledAccountant",
     "Verified",
     "accountant_of",
+    "compose_sampled",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",

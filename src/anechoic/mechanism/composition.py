@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Accountant, Verified, gaussian_epsilon
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS
+from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, gaussian_pld
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
@@ -28,7 +28,7 @@ from anechoic.noise.rounding import DRIFT, before_drift
 from anechoic.statement import render, statement_of
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    pass
 
 Part = Mechanism | EndlessMechanism
 
@@ -206,7 +206,7 @@ class Composition:
             width = max(min(known / _GRID, _COARSEST), finest)
             pairs = [(pair, times * count) for term, _, count in terms for pair, times in [term.pair(width)]]
             if gaussians:
-                pairs.append((_gaussian_pld(mu, width), 1))
+                pairs.append((gaussian_pld(mu, width), 1))
             found = composed_epsilon(pairs, inner) + excess
             before, known = known, min(known, found)
             if known > 0.7 * before or width == finest:
@@ -297,11 +297,3 @@ def _failure(part: Part) -> float:
     """Probability with which a confidence bound on a part may fail, however often the part is run."""
     accounting = part.accounting if isinstance(part, Mechanism) else "deterministic"
     return accounting.failure if isinstance(accounting, Verified) else 0.0
-
-
-def _gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=1.0 / mu, pessimistic_estimate=True, value_discretization_interval=width
-    )

@@ -54,6 +54,14 @@ def sampled_gaussian_pld(
     )
 
 
+def gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1.0 / mu, pessimistic_estimate=True, value_discretization_interval=width
+    )
+
+
 def loss_moments(noise_multiplier: float, rate: float, adjacency: str) -> tuple[float, float]:
     """(standard deviation of the loss of one release, its range on the grid), for the choice of a width."""
     sigma, points = noise_multiplier, 200

@@ -39,9 +39,9 @@ INTERVALS = (
 FINENESS = 0.015
 _MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases
 _MOST_BY_RELEASES = 2000
-_MOST_COMPOSED = 2**21  # points of the composed loss, of which about _WINDOW standard deviations are kept
-_WINDOW = 24.0
-_ROUNDING = 1e-12  # relative, of the probability of taking part at all
+MOST_COMPOSED = 2**21  # points of the composed loss, of which about WINDOW standard deviations are kept
+WINDOW = 24.0
+ROUNDING = 1e-12  # relative, of the probability of taking part at all
 _ROUGH = 1e-3  # the same for the first search; and the grid of one release there
 _COARSER = 8.0  # grids of the first search, where there are many releases
 _TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
@@ -143,7 +143,7 @@ def unsampled_noise(epsilon: float, delta: float, compositions: int, *, adjacenc
 
 def taking_part(rate: float, compositions: int) -> float:
     """Probability of taking part in any release, rounded up."""
-    return -math.expm1(compositions * _log_absent(rate)) * (1 + _ROUNDING)
+    return -math.expm1(compositions * _log_absent(rate)) * (1 + ROUNDING)
 
 
 def least_noise_from(
@@ -205,7 +205,7 @@ def _pld_epsilon(
     if compositions > 1:
         width = max(fine, min(widest, coarser * max(fine, reach / points)))
     # the finest grid of a release with little noise would not fit: a coarser one is a bound too
-    width = max(width, reach / MOST_CELLS, _WINDOW * spread * math.sqrt(compositions) / _MOST_COMPOSED)
+    width = max(width, reach / MOST_CELLS, WINDOW * spread * math.sqrt(compositions) / MOST_COMPOSED)
     return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)
 
 
