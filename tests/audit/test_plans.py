@@ -83,6 +83,7 @@ def test_the_settings_bring_up_every_kind():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [40, 32])
+@pytest.mark.timeout(1800)  # minutes of Monte Carlo
 def test_what_a_verified_plan_compares_passes_its_audit(batch_size):
     """Balls in bins and min-sep sampling, their noise estimated or verified by Monte Carlo."""
     rows = plan(**{**COMMON, "batch_size": batch_size}, accounting="verified").rows

@@ -169,6 +169,7 @@ def test_published_value_for_one_parameter_noise():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # minutes of Monte Carlo
 def test_verified_noise_is_within_two_percent():
     """The least std is 7.435 (1.157)^(1/20) = 7.49 by the value above and the slope of delta.
 
