@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from monograph import batch_size
+from monograph.bands import best_bands
 
 from anechoic import losses, optimize, workloads
 from anechoic.accounting import gaussian_mu, poisson_epsilon
-from anechoic.planning.bands import best_bands
 from anechoic.strategies import Identity
 
 RATE, DELTA = 1e-3, 1e-5

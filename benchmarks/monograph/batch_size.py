@@ -9,11 +9,11 @@ from functools import cache
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from monograph.bands import best_bands
 
 from anechoic import losses, optimize, workloads
 from anechoic.accounting import gaussian_mu
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.planning.bands import best_bands
 from anechoic.strategies import Identity
 
 # The text has N = 4069 and, two lines on, N / n = 2 with full batches of 4096. It names no delta.

@@ -8,6 +8,7 @@ import pytest
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from anechoic.participation.accounts import NEVER, first_step
 from anechoic.sensitivity import sensitivity, under
 from anechoic.testing import ContractError, ParticipationContract, check_participation
 
@@ -45,11 +46,6 @@ def test_the_sound_one_keeps_the_contract():
     check_participation(Sound(2), serialized=False)
 
 
-def watching(keeps):
-    watch = type("Careless", (), {"keeps": staticmethod(keeps)})
-    return lambda self, n, units: watch()
-
-
 def unsupported(self, n):
     raise UnsupportedError("none")
 
@@ -71,9 +67,6 @@ BROKEN = {
     "pairs": ({"together": lambda self, n: np.zeros((n, n), dtype=bool)}, "together.* is wrong"),
     "itself": ({"together": lambda self, n: MinSep(2).together(n) | np.eye(n, dtype=bool)}, "is wrong"),
     "shape": ({"together": lambda self, n: np.zeros(n, dtype=bool)}, "has shape"),
-    "blind": ({"watch": watching(lambda t, batch: True)}, "says True"),
-    "strict": ({"watch": watching(lambda t, batch: t == 0)}, "says False"),
-    "of one unit": ({"watch": watching(lambda t, batch: 1 not in batch or t < 3)}, "of a unit in"),
     "period": ({"contained_period": lambda self, n: 1}, "is not in a pattern"),
     "no period": ({"contained_period": lambda self, n: 0}, "is not between"),
 }
@@ -84,6 +77,32 @@ def test_a_broken_rule_is_named(name):
     replaced, words = BROKEN[name]
     with pytest.raises(ContractError, match=words):
         check_participation(type("Broken", (Sound,), replaced)(2), serialized=False)
+
+
+RULES = {
+    "blind": (lambda step, last, count: step, ": True, which is False"),
+    "strict": (lambda step, last, count: np.full_like(step, NEVER), ": False, which is True"),
+    "at most twice": (
+        lambda step, last, count: np.where(count > 1, NEVER, last + 2),
+        ": False, which is True",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_accounts_by_a_broken_rule_are_named(name):
+    rule, words = RULES[name]
+
+    @dataclass(frozen=True)
+    class Broken(Sound):
+        pass
+
+    @first_step.register
+    def _(participation: Broken, step, last, count):
+        return np.maximum(step, rule(step, last, count))
+
+    with pytest.raises(ContractError, match=words):
+        check_participation(Broken(2), serialized=False)
 
 
 def test_no_contained_period_is_no_fault():
