@@ -35,6 +35,7 @@ def page():
     _serialize._REGISTRY.update(before)
 
 
+@pytest.mark.slow
 def test_the_strategy_keeps_the_contract(page):
     suite = page["TestSeasonal"]()
     rules = [name for name in dir(suite) if name.startswith("test_")]

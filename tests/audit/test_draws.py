@@ -176,7 +176,7 @@ FEW = {
 
 
 @pytest.mark.parametrize("name", FEW)
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_pairs_are_seen_where_patterns_are_few_and_canaries_too(name):
     """Others share a pattern by chance: of 64 canaries, or 16 of them, with up to some hundred patterns."""
     scheme, rng = FEW[name], np.random.default_rng(6)
@@ -205,6 +205,7 @@ def test_some_pairs_among_many_are_seen():
     ],
     ids=repr,
 )
+@pytest.mark.few(2)
 def test_bets_on_pairs_win_nothing_on_average(scheme):
     """Over all draws of four canaries, two of them of another group where there are groups."""
     steps = np.arange(scheme.steps)[:, None]
@@ -243,6 +244,7 @@ def test_sampling_power_counts_what_is_seen():
 
 
 @pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.few(5)
 def test_hazards_are_the_law_of_the_scheme(name):
     """Joined as often as the hazards say, given the past; the probabilities of patterns are those drawn."""
     scheme, rng = SCHEMES[name], np.random.default_rng(2)

@@ -81,6 +81,7 @@ def test_is_a_whole_document(shown):
     assert reader.tags.count("style") == 1 and len(html) < 400_000
 
 
+@pytest.mark.slow
 def test_ids_are_unique_and_what_refers_to_them_finds_them(shown):
     html = shown[2]
     ids = re.findall(r'\bid="([^"]*)"', html)

@@ -136,6 +136,7 @@ def test_short_runs_are_planned(choice, rounds):
         ({"clip_norm": 0.0}, "clip_norm=0.0"),
     ],
 )
+@pytest.mark.few(15)
 def test_what_cannot_be_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         plan_rounds(**{**SETTING, **options})

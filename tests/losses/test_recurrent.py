@@ -165,6 +165,7 @@ def test_many_steps(d):
         assert found.last == pytest.approx(np.linalg.norm(last_row(workload, base, gains)), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_column_normalisation_pays_for_the_max_loss():
     # Table 2.2: the column-normalised Toeplitz strategy has 3.081 at n = 1024, where this one is as good
     n = 1024

@@ -77,6 +77,7 @@ class TestPages:
             assert (PACKAGE / file).exists(), file
             assert name in names_in(PACKAGE / file), f"{file} has no {name}"
 
+    @pytest.mark.few(13)
     def test_tests_that_it_names_exist(self, page):
         named = TEST.findall(page.read_text(encoding="utf-8"))
         assert named, "name the tests that are paired with it"

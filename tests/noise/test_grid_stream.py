@@ -59,6 +59,7 @@ def test_rows_are_those_of_the_exact_variates(name):
 
 
 @pytest.mark.parametrize("name", every_other(KINDS))
+@pytest.mark.few(5)
 def test_slices_backends_and_threads_leave_no_trace(name):
     whole, _ = emit(stream_of(name), 40)
     sliced = [emit(stream_of(name, offset=a, length=b - a), 40)[0] for a, b in ((0, 7), (7, 8), (8, 40))]

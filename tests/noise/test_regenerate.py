@@ -107,6 +107,7 @@ def test_inverse_coefficients_are_those_of_the_strategy_at_any_step(size):
         BACKENDS,
     ),
 )
+@pytest.mark.few(2)
 def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
     options = {"precision": "float32", "memory": "regenerate"}
     whole, _ = emit(make_stream(strategy, 40, backend, **options))

@@ -126,7 +126,7 @@ def by_definition(system: Recurrence, std, z, emitted):
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "long", "long-scaled-restarted", "long-inverse"])
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 def test_every_row_is_the_rounded_one(name):
     """At 2**34 cells float64 is off by up to a thousandth of one, so that some entries need more."""
     recurrence, fresh, std = (KINDS | STRATEGIES)[name].recurrence(), Given(), 3.7 * 2.0**32
@@ -157,7 +157,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", every_other(KINDS))
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_slices_and_errors_of_float64_leave_no_trace(name):
     """The float64 variates are moved up and down by all that is permitted, and rows cut in several ways."""
     recurrence, std = KINDS[name].recurrence(), 2.0**37

@@ -42,7 +42,7 @@ def test_rows_are_those_of_solve(name):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(35)
+@pytest.mark.few(22)
 def test_rows_in_single_precision_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:

@@ -132,6 +132,7 @@ def test_weights_share_one_clip_norm():
     assert equal.contribution <= 1 and 1 - 1e-4 < uneven.contribution <= 1
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases():
     statistics = {"sum": streaming.SumOf(1.0, 3)}
     batches = [np.full((t, 3), 0.1) for t in range(6)]
@@ -164,6 +165,7 @@ def test_the_horizon_is_kept():
 
 
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.9)])
+@pytest.mark.few(2)
 def test_sums_never_leave_their_integers(over):
     many = 2**33
     count = quiet(n=streaming.CountOf())(horizon=9, over=over)

@@ -52,7 +52,7 @@ def whole():
 
 
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.5)])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
     expected, path = feed(board(key=KEY, over=over), range(6)), tmp_path / "run.db"
     found = []
@@ -390,6 +390,7 @@ def test_other_statistics_are_refused(tmp_path):
         ("DROP TABLE releases", "damaged, or no such file"),
     ],
 )
+@pytest.mark.few(11)
 def test_damage_is_seen(tmp_path, statement, words):
     with board(tmp_path / "s") as stream:
         feed(stream, range(3))

@@ -92,6 +92,7 @@ def test_private_run_with_almost_no_noise_is_the_clipped_one(monkeypatch):
     assert not torch.allclose(weights_after(noisy, monkeypatch, seed=102), clipped, atol=0.1)
 
 
+@pytest.mark.slow
 def test_score_is_of_predictions_made_before_training():
     task = Flights(examples=2_560, batch_size=128)
     data = load(task)
@@ -108,6 +109,7 @@ def test_score_is_of_predictions_made_before_training():
     assert task.score(None, data, logits, late) == 1.0
 
 
+@pytest.mark.slow
 def test_keys_differ_by_run_and_domain_and_do_not_change():
     arm = arms_of()[0]
     runs = [TrainingRun(TASK, arm, rate, seed, STEPS) for rate in (0.5, 1.0) for seed in (0, 1)]

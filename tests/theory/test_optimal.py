@@ -230,6 +230,7 @@ def test_spectral_factors():
         theory.LinearRegression(np.linspace(1e-3, 1, 400), 1.9, batch_size=math.inf),
     ],
 )
+@pytest.mark.few(2)
 def test_steps_that_overshoot_have_an_optimal_noise(problem):
     """Their modes alternate, a < 0: the minimum-phase factor is a mixture with positive weights still."""
     best = theory.optimal_noise(problem)

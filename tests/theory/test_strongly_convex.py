@@ -27,6 +27,7 @@ def quadratics(problem, noise, rho):
 
 
 @pytest.mark.parametrize(("eta", "name"), each_once([1.0, 0.3], ["independent", "damped", "BLT", "Anti-PGD"]))
+@pytest.mark.few(2)
 def test_no_quadratic_exceeds_the_bound(name, eta):
     problem, noise = theory.StronglyConvex(condition=20.0, learning_rate=eta, dimension=1), NOISES[name]
     exact = quadratics(problem, noise, 0.5)
@@ -110,6 +111,7 @@ def test_the_edges_of_the_class_have_bounds(condition, eta):
     assert found.value == pytest.approx(problem.contraction_bound(0.5), rel=5e-4)
 
 
+@pytest.mark.slow
 def test_more_terms_of_the_multiplier_settle():
     """0 terms are the circle criterion; what 16 leave out is below a per cent."""
     problem = theory.StronglyConvex(condition=50.0, learning_rate=0.5)

@@ -472,6 +472,7 @@ def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
         [MinSep(3, 2), MinSep(1, 4), MinSep(4), OncePerEpoch(4)],
     ),
 )
+@pytest.mark.few(2)
 def test_the_error_of_one_step_has_its_infimum(workload, schema):
     n = workload.n
     row = np.abs(workload.to_dense()[-1])

@@ -31,6 +31,7 @@ def dropped(**options):
 
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
+@pytest.mark.slow
 def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
     found = []
     for seed in (1, 2):
