@@ -280,6 +280,7 @@ def test_a_participation_without_a_theorem_is_refused_by_name():
 # -- a strategy and a workload ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_strategy_runs_under_every_kind_of_scheme(toys):
     strategy = toys.Seasonal(6, 2)
     for scheme in (

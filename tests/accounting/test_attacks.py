@@ -254,6 +254,7 @@ def test_a_seed_that_nobody_chose_differs_and_is_kept():
         [(0.01, 1e-3), (0.1, 1e-3), (1.0, 1e-300), (1e6, 1e-3)],
     ),
 )
+@pytest.mark.few(2)
 def test_extreme_noise_gives_neither_warnings_nor_a_smaller_epsilon_than_it_may(std, delta, accounting):
     strategy, sampling = BandedToeplitz(6, [1.0, 0.5, 0.3]), BallsInBins(60, 3, 6)
     mech = Mechanism(strategy, sampling, std, delta=delta, accounting=accounting)

@@ -33,6 +33,7 @@ def test_delta_is_never_below_the_truth_and_close_to_it(epsilon, mu):
 
 
 @given(mus, deltas)
+@pytest.mark.slow
 def test_epsilon_is_rounded_up_and_least(mu, delta):
     epsilon = gaussian_epsilon(delta, mu)
     assert exact_delta(epsilon, mu) <= delta
@@ -41,6 +42,7 @@ def test_epsilon_is_rounded_up_and_least(mu, delta):
 
 
 @given(epsilons, deltas)
+@pytest.mark.slow
 def test_mu_is_rounded_down_and_largest(epsilon, delta):
     mu = gaussian_mu(epsilon, delta)
     assert exact_delta(epsilon, mu) <= delta

@@ -63,7 +63,7 @@ NASTY = [
 
 @pytest.mark.parametrize(("scale", "decay"), NASTY)
 @in_turn("n", [1, 2, 3, 17, 1000, 10**5])
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 def test_agrees_with_coefficients(scale, decay, n):
     strategy = BLT(n, scale, decay)
     np.testing.assert_allclose(sums_of(strategy), materialised(strategy), rtol=1e-9)

@@ -177,6 +177,7 @@ FEW = {
 
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.slow
+@pytest.mark.slow
 def test_pairs_are_seen_where_patterns_are_few_and_canaries_too(name):
     """Others share a pattern by chance: of 64 canaries, or 16 of them, with up to some hundred patterns."""
     scheme, rng = FEW[name], np.random.default_rng(6)
@@ -244,7 +245,7 @@ def test_sampling_power_counts_what_is_seen():
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_hazards_are_the_law_of_the_scheme(name):
     """Joined as often as the hazards say, given the past; the probabilities of patterns are those drawn."""
     scheme, rng = SCHEMES[name], np.random.default_rng(2)

@@ -68,6 +68,7 @@ def test_scale_power_is_that_of_simulated_noise():
     assert scale_power(count) >= 0.95 > scale_power(int(0.95 * count))
 
 
+@pytest.mark.slow
 def test_power_on_epsilon_grows_with_the_lack_of_noise_and_the_claim_is_kept():
     draw = partial(draw_gaussian, 1.0)
     claimed = gaussian_epsilon(0.1, 1.0)

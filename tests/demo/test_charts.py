@@ -79,6 +79,7 @@ def test_points_error_bars_and_levels_are_where_their_values_say():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_axes_start_at_zero_where_asked():
     axes = axes_of([LINE], x=Axis("x", zero=True), y=Axis("y", zero=True))
     assert axes.get_xlim()[0] == axes.get_ylim()[0] == 0
@@ -102,6 +103,7 @@ def test_nothing_to_draw_is_refused(y):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_charts_refer_to_nothing_outside_and_bring_no_style_sheet():
     for chart in (line_chart([LINE], **PLAIN), heat_map(np.eye(3), label="C", title="C")):
         assert "http" not in chart and "<style" not in chart and "<metadata" not in chart
@@ -113,6 +115,7 @@ def test_charts_refer_to_nothing_outside_and_bring_no_style_sheet():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_equal_input_is_equal_text_and_other_input_has_other_ids():
     first, again = (line_chart([LINE], **PLAIN) for _ in range(2))
     assert first == again
@@ -121,6 +124,7 @@ def test_equal_input_is_equal_text_and_other_input_has_other_ids():
     assert not ids[0] & ids[1]
 
 
+@pytest.mark.slow
 def test_style_of_the_user_is_neither_read_nor_changed():
     expected = line_chart([LINE], **PLAIN)
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30}):
@@ -129,6 +133,7 @@ def test_style_of_the_user_is_neither_read_nor_changed():
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_file_stands_alone():
     svg = line_chart_file([LINE], **PLAIN)
@@ -151,6 +156,7 @@ def test_heat_map_shows_the_matrix():
     assert {"C", "0", "1", "0.25", "−1", "step of the fresh noise"} <= set(texts(chart))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_colour_bar_has_the_true_values():
     assert {"4", "2", "−2", "−4"} <= set(texts(heat_map(np.diag([4.0, 0.1]), label="C", title="C")))

@@ -47,7 +47,7 @@ class Rounds:
 
 @pytest.mark.parametrize("fewest", [1, 30])
 @pytest.mark.parametrize("failing", [{1}, {1, 4, 9, 16, 25}, set(range(0, 200, 10)), set(range(20))], ids=len)
-@pytest.mark.few(6)
+@pytest.mark.few(5)
 def test_failed_attempts_use_nobody_up(failing, fewest):
     """1,000 clients, 50 a round, a rest of 20: just as many as there must be, and not one to spare."""
     rounds, attempt = Rounds(federated.CoolDown(20), 1000, 50, fewest), 0

@@ -136,7 +136,7 @@ def test_short_runs_are_planned(choice, rounds):
         ({"clip_norm": 0.0}, "clip_norm=0.0"),
     ],
 )
-@pytest.mark.few(15)
+@pytest.mark.few(13)
 def test_what_cannot_be_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         plan_rounds(**{**SETTING, **options})
@@ -186,6 +186,7 @@ def test_units_and_adjacencies_that_rounds_do_not_protect():
     assert one.noise_std == pytest.approx(2 * plan_rounds(**SETTING, mechanism="identity").noise_std)
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     found = doctest.testmod(anechoic.federated.planning)
     assert found.attempted and not found.failed

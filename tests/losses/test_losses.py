@@ -61,7 +61,7 @@ def workloads_of(n):
 
 
 @pytest.mark.parametrize("name", every())
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 def test_error_is_that_of_the_matrix_written_out(name):
     strategy = STRATEGIES[name]
     weights = np.random.default_rng(1).uniform(0, 3, strategy.n)

@@ -37,6 +37,7 @@ def test_both_ends_and_between(strategy):
 
 
 @pytest.mark.parametrize("p", [0.5, 1.0, 2.0, 3.5])
+@pytest.mark.few(2)
 def test_the_expected_norm_is_an_expectation(p):
     found = error(workloads.prefix_sum(6), Tree(6))
     moments = [

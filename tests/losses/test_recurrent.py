@@ -84,6 +84,7 @@ def test_with_scaled_columns(name, kind):
 
 @in_turn("kind", workloads_of(3))
 @pytest.mark.parametrize("name", BASES)
+@pytest.mark.few(8)
 def test_without_scales(name, kind):
     base = BASES[name]
     workload = workloads_of(base.n)[kind]
@@ -165,6 +166,7 @@ def test_many_steps(d):
         assert found.last == pytest.approx(np.linalg.norm(last_row(workload, base, gains)), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_column_normalisation_pays_for_the_max_loss():
     # Table 2.2: the column-normalised Toeplitz strategy has 3.081 at n = 1024, where this one is as good

@@ -224,6 +224,7 @@ OPTIMA = {}
 @in_turn("n", [1, 2, 128, 129, 513, 1025])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
+@pytest.mark.slow
 def test_sizes_around_the_limits(n, kind):
     weighting = kind_of(kind, n)
     for name in ("prefix", "decay", "rates", "restarts"):
@@ -292,7 +293,7 @@ def test_the_last_step_comes_as_close_as_one_likes():
 
 
 @pytest.mark.parametrize("name", every(lambda strategy: 4 < strategy.n < 100))
-@pytest.mark.few(24)
+@pytest.mark.few(15)
 def test_no_strategy_beats_the_lower_bound(name):
     strategy = STRATEGIES[name]
     chosen = workloads_of(strategy.n)

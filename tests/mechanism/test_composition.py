@@ -221,6 +221,7 @@ def test_replacing_one():
     assert a.epsilon(1e-6) < both.epsilon(1e-6) < gaussian_epsilon(1e-6, both.gdp())
 
 
+@pytest.mark.slow
 def test_disjoint_units_have_the_weakest_part():
     a, b = parts()["bins"], parts()["fixed"]
     apart = compose(a, b, disjoint=True)
@@ -291,6 +292,7 @@ def test_refusals(make, error, words):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
     whole = compose(parts()["fixed"], parts()["poisson"])

@@ -70,6 +70,7 @@ def missing(page, address):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 class TestPages:
+    @pytest.mark.few(14)
     def test_code_that_it_names_exists(self, page):
         named = CODE.findall(page.read_text(encoding="utf-8"))
         assert named, "say where the conditions are checked"
@@ -77,7 +78,7 @@ class TestPages:
             assert (PACKAGE / file).exists(), file
             assert name in names_in(PACKAGE / file), f"{file} has no {name}"
 
-    @pytest.mark.few(13)
+    @pytest.mark.few(11)
     def test_tests_that_it_names_exist(self, page):
         named = TEST.findall(page.read_text(encoding="utf-8"))
         assert named, "name the tests that are paired with it"
@@ -212,7 +213,7 @@ ADAPTIVE = {
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_adaptive_gradients_are_no_worse_than_constant_ones(name):
     """mixtures.md: C = [[1, 0], [.7, 1]], patterns {0, 1} and {1}; the second gradient looks at the first
     row. With -.7 it does better than the sum of the columns, but not than that of |C|."""

@@ -59,7 +59,7 @@ def test_rows_are_those_of_the_exact_variates(name):
 
 
 @pytest.mark.parametrize("name", every_other(KINDS))
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_slices_backends_and_threads_leave_no_trace(name):
     whole, _ = emit(stream_of(name), 40)
     sliced = [emit(stream_of(name, offset=a, length=b - a), 40)[0] for a, b in ((0, 7), (7, 8), (8, 40))]
@@ -196,6 +196,7 @@ NARROW = {
 
 @pytest.mark.parametrize("decided", ["in float64", "exactly"])
 @pytest.mark.parametrize(("name", "offset", "length"), each_once(NARROW, [(0, 1), (3, 2), (1, 9)]))
+@pytest.mark.few(8)
 def test_several_rows_are_those_made_one_by_one(name, offset, length, decided, monkeypatch):
     strategy = NARROW[name]
     options = {"std": 3.0, "grid": GRID, "key": KEY, "offset": offset, "length": length}

@@ -45,6 +45,7 @@ def test_every_kind_is_there():
 @pytest.mark.parametrize(
     ("name", "backend"), each_once([name for name in MADE if name in ONE_OF_EACH], BACKENDS)
 )
+@pytest.mark.few(29)
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 17, backend, std=0.7, memory="regenerate")

@@ -36,6 +36,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize(("name", "backend"), each_once(STRATEGIES, BACKENDS))
+@pytest.mark.few(8)
 def test_rows_are_those_of_solve(name, backend):
     strategy = STRATEGIES[name]
     stream = make_stream(strategy, 5, backend, std=0.7)
@@ -45,6 +46,7 @@ def test_rows_are_those_of_solve(name, backend):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.few(7)
 def test_a_stream_restored_at_every_step_goes_on_bit_for_bit(name):
     stream = make_stream(STRATEGIES[name], 70, "numpy", precision="float32")
     whole, _ = emit(stream)

@@ -126,7 +126,7 @@ def by_definition(system: Recurrence, std, z, emitted):
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "long", "long-scaled-restarted", "long-inverse"])
-@pytest.mark.few(10)
+@pytest.mark.few(9)
 def test_every_row_is_the_rounded_one(name):
     """At 2**34 cells float64 is off by up to a thousandth of one, so that some entries need more."""
     recurrence, fresh, std = (KINDS | STRATEGIES)[name].recurrence(), Given(), 3.7 * 2.0**32
@@ -169,6 +169,7 @@ def test_slices_and_errors_of_float64_leave_no_trace(name):
 
 
 @pytest.mark.parametrize("name", every_other(KINDS))
+@pytest.mark.few(4)
 def test_rows_stay_as_near_to_the_noise_as_rounding_permits(name):
     """x' = C^-1 (z + c_tt r) with |r| <= 1/2, so C x' is within half a diagonal entry of z."""
     strategy, fresh, std = KINDS[name], Given(), 2.0**20

@@ -73,7 +73,7 @@ def test_backends_emit_the_same_bits(name, small_pieces):
 
 
 @pytest.mark.parametrize(("name", "backend"), each_once(KINDS, BACKENDS))
-@pytest.mark.few(8)
+@pytest.mark.few(7)
 def test_the_number_of_threads_leaves_no_trace(name, backend, small_pieces, monkeypatch):
     import torch
 

@@ -29,7 +29,7 @@ def test_the_registry_has_every_strategy():
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(25)
+@pytest.mark.few(17)
 def test_rows_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:
@@ -42,7 +42,7 @@ def test_rows_are_those_of_solve(name):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(22)
+@pytest.mark.few(18)
 def test_rows_in_single_precision_are_those_of_solve(name):
     strategy = STRATEGIES[name]
     for backend in BACKENDS:
@@ -58,6 +58,7 @@ def test_rows_in_single_precision_are_those_of_solve(name):
 @pytest.mark.parametrize(
     ("name", "backend"), each_once(["identity", "output", "banded-mixed", "blt-4", "dense"], BACKENDS)
 )
+@pytest.mark.few(3)
 def test_odd_dimensions(name, backend):
     strategy = STRATEGIES[name]
     for precision, dimension in product(("float32", "float64"), (1, 2, 7, 8, 15, 16, 17, 31, 33, 100)):

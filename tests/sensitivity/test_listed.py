@@ -14,7 +14,7 @@ from tests.zoo import STRATEGIES, dense, every
 
 
 @pytest.mark.parametrize("name", every(lambda strategy: strategy.n <= 13))
-@pytest.mark.few(25)
+@pytest.mark.few(21)
 def test_never_below_the_supremum_and_equal_where_exact(name):
     strategy = STRATEGIES[name]
     rng = np.random.default_rng(len(name))

@@ -125,6 +125,7 @@ SCHEMAS = (
 
 
 @pytest.mark.parametrize("name", every(lambda strategy: strategy.n <= 9))
+@pytest.mark.few(25)
 def test_zoo(name):
     strategy = STRATEGIES[name]
     for participation in SCHEMAS:

@@ -113,6 +113,7 @@ def unescaped(markdown):
 
 class TestEveryFormat:
     @pytest.mark.slow
+    @pytest.mark.slow
     def test_everything_is_said(self, mech):
         said = statement(mech)
         shown = {
@@ -148,7 +149,7 @@ class TestEveryFormat:
         assert record["fingerprint"] == mech.fingerprint
         assert record["unit"] == mech.unit
 
-    @pytest.mark.few(9)
+    @pytest.mark.few(7)
     def test_json_is_plain(self, mech):
         def refuse(name):
             raise AssertionError(name)

@@ -351,6 +351,7 @@ def test_a_residual_of_zero_may_hide_rounding():
     assert np.array_equal(found, c) and 1e-15 < bound < 1e-9
 
 
+@pytest.mark.slow
 def test_a_double_zero_on_the_circle_over_a_million_steps():
     n = 10**6
     found = BandedInverse(n, [1.0, -2.0, 1.0]).largest_column_norm()

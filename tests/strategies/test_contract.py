@@ -14,7 +14,7 @@ from tests.zoo import STRATEGIES, dense, every
 
 
 @pytest.mark.parametrize("name", every(also=("banded-fft",)))
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 def test_every_strategy_keeps_the_contract(name):
     check_strategy(STRATEGIES[name])
 

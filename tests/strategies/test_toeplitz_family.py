@@ -197,6 +197,7 @@ class TestApproximationError:
 
     @pytest.mark.parametrize("n", [10, 100, 2000])
     @pytest.mark.parametrize("size", [1e-8, 1e-5, 1e-3, 1e-2])
+    @pytest.mark.few(8)
     def test_the_bound_holds(self, n, size):
         """Theorem 2.26, with the constant that is proven in the docstring."""
         workload = workloads.prefix_sum(n)

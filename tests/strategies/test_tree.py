@@ -239,7 +239,7 @@ class TestSensitivity:
 
     @pytest.mark.parametrize("k", [2, 3])
     @pytest.mark.parametrize("n", every_other([1, 2, 7, 8, 11, 14]))
-    @pytest.mark.few(4)
+    @pytest.mark.few(3)
     def test_the_best_pattern(self, n, k):
         c = Tree(n, k).to_dense()
         for separation in range(1 if n < 12 else 2, n + 1):

@@ -134,6 +134,7 @@ def test_the_last_step_stays_open_and_late_records_are_left_out():
     assert feed(stream, columns_of([0.5]), Clock(0.0, 1.0)).released == 0
 
 
+@pytest.mark.slow
 def test_no_step_ends_before_the_one_that_was_released():
     stream = counting()
     feed(stream, columns_of([0.5, 3.5]), Clock(0.0, 1.0))
@@ -311,6 +312,7 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
         (["--histogram", "delay:1,2", "--mean", "delay:0:1", "--epsilon", "1"], "both as numbers"),
     ],
 )
+@pytest.mark.few(11)
 def test_what_the_caller_can_mend_is_said(table, capsys, arguments, words):
     code, _, error = run(capsys, "--input", table, *WHEN, *arguments)
     assert code == 2 and words in error

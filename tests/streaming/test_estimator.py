@@ -60,6 +60,7 @@ def test_several_updates_are_one_step():
         ],
     ),
 )
+@pytest.mark.few(3)
 def test_over_which_steps(over, expected, horizon):
     count = quiet(count=streaming.CountOf())(over=over, horizon=horizon)
     found = [release.estimate for release in count.steps([1, 2, 3, 4, 5])]
@@ -133,6 +134,7 @@ def test_weights_share_one_clip_norm():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases():
     statistics = {"sum": streaming.SumOf(1.0, 3)}
     batches = [np.full((t, 3), 0.1) for t in range(6)]
@@ -165,7 +167,7 @@ def test_the_horizon_is_kept():
 
 
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.9)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums_never_leave_their_integers(over):
     many = 2**33
     count = quiet(n=streaming.CountOf())(horizon=9, over=over)

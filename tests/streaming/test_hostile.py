@@ -43,6 +43,7 @@ class QuietDashboard(NoNoise, streaming.Dashboard):
 @pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypatch, many, installed):
     monkeypatch.setattr(command, "Dashboard", QuietDashboard)
     if not installed:
@@ -99,7 +100,7 @@ def run(capsys, path, *arguments):
 @pytest.mark.parametrize(
     "odd", ["9999-12-31T00:00", iso(time.time() + 9e6), "2e17"], ids=["year 9999", "in months", "seconds"]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_time_ahead_of_the_clock_ends_no_step(tmp_path, capsys, odd):
     path, state = tmp_path / "a.csv", ["--state", tmp_path / "s", "--start", DAY + "00:00"]
     path.write_text(f"t\n{DAY}00:30\n{odd}\n{DAY}02:30\n")

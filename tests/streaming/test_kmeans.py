@@ -37,6 +37,7 @@ def lloyd(batches, centres):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
     batches = [points(t, 4000) for t in range(9)]
     stream = NoNoise({"c": streaming.KMeansOf(**SETTING)}, epsilon=5.0, horizon=9)
@@ -45,6 +46,7 @@ def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
         assert np.allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_centres_are_found_under_noise():
     stream = streaming.OnlineKMeans(**SETTING, epsilon=1.0, horizon=40)
     last = stream.steps([points(t, 1000) for t in range(40)])[-1].only
@@ -99,6 +101,7 @@ def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizo
         assert abs(measured / stated - 1) < 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_one_statistic_in_two_streams_learns_in_each_by_itself():
     statistic = streaming.KMeansOf(**SETTING)

@@ -79,6 +79,7 @@ def test_without_horizon_the_error_is_near_that_of_a_planned_one():
 
 
 @pytest.mark.parametrize("steps", [8760, 10**6])
+@pytest.mark.slow
 def test_a_third_of_the_error_of_a_binary_tree(steps):
     """Prefix sums that add up the nodes of a tree, each with noise of its own, at equal rho."""
     levels = steps.bit_length()

@@ -87,6 +87,7 @@ def test_standard_errors_are_those_measured(statistic, records):
 @pytest.mark.parametrize(
     ("features", "records"), [(2, 20_000), *(pytest.param(5, n, marks=SLOW) for n in (20_000, 200_000))]
 )
+@pytest.mark.slow
 def test_intervals_of_a_regression_cover_its_coefficients_however_many_records_there_are(features, records):
     statistic = streaming.LinearRegressionOf(features, 1.0, 1.0)
     rng = np.random.default_rng(7)
@@ -102,6 +103,7 @@ def test_intervals_of_a_regression_cover_its_coefficients_however_many_records_t
     assert 0.94 < np.mean(covered) < 0.96
 
 
+@pytest.mark.slow
 def test_nothing_gives_something_finite():
     for statistic in (streaming.MomentsOf(1.0, 2), streaming.LinearRegressionOf(2, 1.0, 1.0)):
         estimate = quiet(statistic).release().only

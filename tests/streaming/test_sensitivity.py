@@ -91,7 +91,7 @@ SETTINGS = [
     ("name", "statistics", "nothing", "draw", "participation", "per_step"),
     each_once(SETTINGS, [(Single(), 1), (MinSep(2, 2), 1), (MinSep(3), 2), (FullBatch(), 3)]),
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
     name, statistics, nothing, draw, participation, per_step
 ):
@@ -209,6 +209,7 @@ LISTS = [list, lambda records: np.fromiter(records, object, len(records))]
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("place", range(len(ODD)))
+@pytest.mark.few(53)
 def test_a_record_that_is_no_number_is_left_out_by_itself(name, place):
     statistic, odd = WHOLE[name](0.5, [0.0, 0.0]), ODD[place]
     vectors = name in ("sum", "moments", "regression", "k-means")

@@ -62,6 +62,7 @@ def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, 
         assert code == 2 and "cannot be written" in error and not (tmp_path / "s.db").exists()
 
 
+@pytest.mark.slow
 def test_a_table_is_there_as_a_whole_or_as_it_was(tmp_path, capsys, monkeypatch):
     out = tmp_path / "o.csv"
     assert run(tmp_path, capsys, out=out, until="2024-01-01T03:00")[0] == 0

@@ -53,6 +53,7 @@ def whole():
 
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.5)])
 @pytest.mark.slow
+@pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
     expected, path = feed(board(key=KEY, over=over), range(6)), tmp_path / "run.db"
     found = []
@@ -69,6 +70,7 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
         assert [release.to_bytes() for release in stream.releases()] == expected
 
 
+@pytest.mark.slow
 def test_noise_without_a_grid_goes_on_too(tmp_path):
     import anechoic as an
 
@@ -355,6 +357,7 @@ def test_a_counter_that_missed_the_last_commit_is_no_fault(tmp_path):
         ({"level": 0.9}, "level"),
     ],
 )
+@pytest.mark.few(3)
 def test_another_stream_is_refused(tmp_path, change, words):
     board(tmp_path / "s").close()
     with pytest.raises(MismatchError, match=f"another stream: .*{words}.* differ"):
@@ -390,7 +393,7 @@ def test_other_statistics_are_refused(tmp_path):
         ("DROP TABLE releases", "damaged, or no such file"),
     ],
 )
-@pytest.mark.few(11)
+@pytest.mark.few(9)
 def test_damage_is_seen(tmp_path, statement, words):
     with board(tmp_path / "s") as stream:
         feed(stream, range(3))

@@ -71,6 +71,7 @@ def test_every_power_has_an_account(q, scale):
 
 
 @pytest.mark.parametrize(("q", "order"), [(2.0, 4.0), (3.0, 1.2), (5.0, 2.5)])
+@pytest.mark.few(2)
 def test_divergences_rise_with_the_shift(q, order):
     """Step 3 of the proof: exp((order - 1) phi) is convex in the shift, and least at 0."""
     noise = theory.ExponentialPower(q, 1.0)

@@ -106,6 +106,7 @@ def test_without_a_constraint_the_gradient_vanishes(p):
     assert mirror_step(np.zeros(4), rate, PNorm(p), AllSpace()) == pytest.approx(0.0)
 
 
+@pytest.mark.slow
 def test_steps_known_by_heart():
     y = np.array([1.0, 2.0, 4.0])
     assert mirror_step(y, 0.5, Euclidean(), Box(-1.5, 0.0)) == pytest.approx([-0.5, -1.0, -1.5])

@@ -40,6 +40,7 @@ def test_no_quadratic_exceeds_the_bound(name, eta):
 
 
 @pytest.mark.parametrize("condition", [1.5, 10.0, 1000.0])
+@pytest.mark.few(1)
 def test_independent_noise_has_the_bound_of_contraction(condition):
     """What causality buys: the programme finds E|d'|^2 <= (1 - eta mu)^2 E|d|^2 + eta^2 s^2 by itself."""
     problem = theory.StronglyConvex(condition, learning_rate=1.0, dimension=3, gradient_std=0.7)
@@ -111,6 +112,7 @@ def test_the_edges_of_the_class_have_bounds(condition, eta):
     assert found.value == pytest.approx(problem.contraction_bound(0.5), rel=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_more_terms_of_the_multiplier_settle():
     """0 terms are the circle criterion; what 16 leave out is below a per cent."""

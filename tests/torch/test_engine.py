@@ -111,6 +111,7 @@ def test_type_checkers_know_every_argument(method, options):
     assert options.__required_keys__ | options.__optional_keys__ == known
 
 
+@pytest.mark.slow
 def test_a_noise_multiplier_can_be_given():
     engine = PrivacyEngine()
     private(

@@ -242,7 +242,7 @@ def test_a_plain_loss_is_refused_in_ghost_mode():
     ],
     ids=["clip", "set", "attribute", "grad"],
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_what_is_done_to_gradients_by_hand_changes_nothing_in_ghost_mode(meddle):
     run, other = start("ghost"), start("ghost")
     _, (x, y) = first(run)
@@ -366,6 +366,7 @@ def test_gradient_hooks_are_refused_in_ghost_mode(register):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_autocast_in_hooks_mode_sums_in_full_precision():
     hooked = start("rows")
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -379,6 +380,7 @@ def test_autocast_in_hooks_mode_sums_in_full_precision():
 
 
 @pytest.mark.parametrize("clip_norm", [0.05, 100.0])
+@pytest.mark.few(1)
 def test_autocast_works_in_ghost_mode(clip_norm):
     mech = mechanism(noise_std=1e-9, clip_norm=clip_norm)
     run, other = start("ghost", mech=mech), start("ghost", mech=mech)
@@ -624,6 +626,7 @@ def test_an_example_without_finite_gradient_counts_as_zero(mode, value):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.slow
 def test_an_example_whose_gradient_is_not_finite_contributes_zero_in_ghost_mode(value):
     spoiled, mech = data(40), mechanism(batch_size=40, steps=2)
     spoiled.tensors[0][3] = value

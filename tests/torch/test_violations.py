@@ -204,6 +204,7 @@ def test_one_step_at_a_time():
 
 
 @pytest.mark.parametrize(("how", "mode"), each_once([copy.copy, copy.deepcopy, pickle.dumps], MODES))
+@pytest.mark.few(2)
 def test_runs_are_not_copied(mode, how):
     run, same = start(mode), start(mode)
     for thing in (run.engine, run.optimizer, run.optimizer.ledger):

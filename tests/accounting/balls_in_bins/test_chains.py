@@ -75,6 +75,7 @@ def test_shared_part_alone_is_nearly_a_gaussian():
         assert exact * (1 - 1e-6) <= law.add(epsilon) <= 1.002 * exact
 
 
+@pytest.mark.slow
 def test_what_lies_above_the_grid_counts():
     """Asked far beyond the epsilon that the grid was made for, the law is still a bound."""
     chain = BinChain(2, 0.0, 1.0, 0.5)

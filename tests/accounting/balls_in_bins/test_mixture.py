@@ -47,7 +47,7 @@ def test_one_bin_is_the_gaussian_mechanism(std):
     ("amount", "a", "b", "direction"),
     each_pair([None, 0.0, 0.7, 2.0], [(1.0, 2.5), (0.0, 2.0), (1.5, 1.5)], ["remove", "add"]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_every_tilt_has_the_same_mean(direction, a, b, amount):
     mixture = Mixture(np.outer([a, b], [a, b]) + 1e-12 * np.eye(2))
     tilt = mixture.tilt(0.4, 1.0, direction)

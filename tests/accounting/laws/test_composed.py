@@ -59,6 +59,7 @@ def exact_delta(epsilon, p, width, infinite, times):
 @in_turn("infinite", [0.0, 1e-17])
 @in_turn("times", [1, 7, 500, 20_000])
 @in_turn("delta", [1e-3, 1e-8, 1e-13])
+@pytest.mark.slow
 def test_tails_are_those_of_an_exact_sum(delta, times, infinite):
     width = 0.02
     p = 1 / (1 + math.exp(-width))

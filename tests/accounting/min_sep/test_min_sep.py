@@ -78,6 +78,7 @@ def test_patterns_are_drawn_from_their_law():
     assert ((observed - expected) ** 2 / expected).sum() < len(law) + 5 * math.sqrt(2 * len(law))
 
 
+@pytest.mark.slow
 def test_rate_one_is_balls_in_bins():
     strategy = BandedToeplitz(24, [1, 0.5, 0.3])
     pair, mixture = MinSepPair(strategy, MinSepSampling(600, 100, 6, 24)), Mixture(bins_gram(strategy, 6))

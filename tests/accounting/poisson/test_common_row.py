@@ -73,7 +73,7 @@ def test_long_runs_have_one_level_and_products_as_large(monkeypatch):
         DIRECTIONS,
     ),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_never_below_the_mixture_over_all_patterns(strategy, rate, std, direction):
     truth = true_deltas(strategy.to_dense(), rate, std, EPSILONS, direction)
     row = common_row(strategy, 1, rate)

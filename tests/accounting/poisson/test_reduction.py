@@ -70,7 +70,7 @@ def test_spectral_bound_is_the_column_norm_where_bands_do_not_overlap():
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("groups", "signs"), [(1, False), (1, True), (3, False), (3, True)])
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_noise_over_the_spectral_norm_is_never_below_the_truth(groups, signs, direction):
     """Also for mixed signs, which the accountant does not use."""
     dense = random_matrix(7, 21)
@@ -108,6 +108,7 @@ def test_one_matrix_has_no_smaller_product_of_columns_in_any_group(n, groups):
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.few(2)
 def test_chains_of_groups_are_never_below_the_truth(toeplitz, direction):
     n, groups, rate, std = 13, 3, 0.2, 3.0
     dense = random_matrix(n, 8, toeplitz)
@@ -168,7 +169,7 @@ def test_which_accountant():
     ],
     ids=["banded", "cyclic", "low noise", "full", "normalised", "one step"],
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_calibration_keeps_its_promise(strategy, sampling, epsilon):
     mech = calibrate(strategy, sampling=sampling, epsilon=epsilon, delta=1e-5)
     assert epsilon * (1 - 1e-3) < mech.epsilon() <= epsilon

@@ -25,6 +25,7 @@ def schedules(draw):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(schedules())
+@pytest.mark.slow
 def test_the_sum_of_those_who_sent_vectors_or_no_result(schedule):
     count, threshold, silent = schedule
     server, clients = new_round(count, 3, threshold=threshold)

@@ -60,6 +60,7 @@ def test_both_rings_at_the_bound(grid_bits):
 
 
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.few(2)
 def test_every_subset_of_four_may_fall_silent_at_every_stage(stage):
     for silent in subsets(range(4)):
         check(4, 3, {stage: silent})

@@ -132,6 +132,7 @@ def test_the_same_seed_gives_the_same_strategy():
 
 
 @pytest.mark.parametrize(("epsilon", "bands", "published"), [(1.0, 32, 2.071), (8.0, 64, 0.470)])
+@pytest.mark.slow
 def test_published_noise_in_bins(epsilon, bands, published):
     """arXiv 2410.06266, CIFAR-10: 2000 steps in 20 epochs, delta = 1e-5, in units of sqrt(20) column norms.
 

@@ -97,6 +97,7 @@ def test_no_factorisation_found_by_brute_force_is_better(kind):
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 14), period=st.integers(1, 15), data=st.data())
+@pytest.mark.slow
 def test_any_workload_any_period_is_certified(seed, n, period, data):
     rng = np.random.default_rng(seed)
     kind = data.draw(st.sampled_from(["rms", "weights"]))

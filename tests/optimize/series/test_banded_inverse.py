@@ -70,6 +70,7 @@ COMBS = [
 @in_turn("kind", ["rms", "max", "weights"])
 @pytest.mark.parametrize(("n", "bands", "separation", "count"), COMBS)
 @in_turn("fft_from", [1, 10**9])
+@pytest.mark.few(4)
 def test_gradient(n, bands, separation, count, kind, falling, fft_from, monkeypatch):
     monkeypatch.setattr(module, "FFT_FROM", fft_from)
     workload = workloads.momentum(n, 0.5, weight_decay=0.1)

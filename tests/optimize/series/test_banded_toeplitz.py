@@ -28,6 +28,7 @@ RMS = [
 
 
 @pytest.mark.parametrize(("n", "bands", "best"), every_other(RMS))
+@pytest.mark.few(2)
 def test_published_optima(n, bands, best):
     found = banded_toeplitz(workloads.prefix_sum(n), bands=bands)
     assert found.loss == pytest.approx(best, rel=2e-7)
@@ -99,6 +100,7 @@ def test_gradient(n, bands, separation, count, kind, fft_from, monkeypatch):
         ["rms", "max"],
     ),
 )
+@pytest.mark.few(12)
 def test_loss_is_exact_and_a_local_minimum(bands, schema, kind, beta):
     workload = workloads.momentum(47, beta)  # 10 does not divide 47
     found = banded_toeplitz(workload, bands=bands, participation=schema, loss=kind)

@@ -82,7 +82,7 @@ def check_against_mpmath(objective, gaps, pattern, kind, poles=(1,), *, rel=1e-1
 @in_turn("kind", ["max", "rms"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("gaps", HARD)
-@pytest.mark.few(10)
+@pytest.mark.few(7)
 def test_prefix_sums_where_floats_are_hard(gaps, pattern, kind):
     check_against_mpmath(BLTObjective(*pattern, kind), gaps, pattern, kind)
 

@@ -64,7 +64,7 @@ def test_it_beats_the_square_root_where_units_come_back():
 @pytest.mark.parametrize(
     ("kind", "schema"), each_once(["rms", "max"], [Single(), MinSep(5), MinSep(5, 2), Cyclic(6), FullBatch()])
 )
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_restarts(schema, kind):
     n = 24
     workload = workloads.prefix_sum(n)

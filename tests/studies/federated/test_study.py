@@ -82,6 +82,7 @@ def test_delta_is_below_one_in_the_number_of_clients(found):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_ledger_saw_what_was_promised(found):
     ledger = found[0]["ledger"]
     assert ledger["runs"] == 5 * 3
@@ -133,6 +134,7 @@ def outcome(arm, rate, seed, metric):
     return Outcome(arm.name, rate, seed, metric, 1.0)
 
 
+@pytest.mark.slow
 def test_the_rate_is_chosen_on_a_seed_that_is_not_reported(folder):
     study = FederatedStudy.of(ChangelogAuthors(str(folder), rounds=small()), epsilons=(8.0,), seeds=2)
     assert TUNING_SEED not in study.seeds
@@ -151,6 +153,7 @@ def test_the_rate_is_chosen_on_a_seed_that_is_not_reported(folder):
     assert (top.learning_rate, top.mean, top.metrics, top.edge) == (high, 0.6, (0.5, 0.7), "highest")
 
 
+@pytest.mark.slow
 def test_more_noise_is_guessed_a_smaller_rate(folder):
     study = FederatedStudy.of(ChangelogAuthors(str(folder), rounds=small()), epsilons=(0.5, 8.0), seeds=1)
     rates = {(arm.kind, arm.epsilon): guess(arm) for arm in study.arms}

@@ -89,6 +89,7 @@ def test_without_a_journal_all_of_a_run_is_charged(mech):
     assert second.engine.get_epsilon(DELTA) >= first.engine.get_epsilon(DELTA)
 
 
+@pytest.mark.slow
 def test_a_journal_knows_what_was_released_after_the_file(mech, tmp_path):
     first = start(mech=mech, keys=False)
     train(first, 2)

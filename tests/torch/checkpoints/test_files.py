@@ -176,6 +176,7 @@ def test_a_journal_of_its_own_place_holds_all_releases(tmp_path, path):
     assert list(tmp_path.glob("*.journal")) == []
 
 
+@pytest.mark.slow
 def test_a_run_under_the_same_keys_is_held_to_the_journal(tmp_path, other_process):
     first = start(engine={"journal": tmp_path / "run.journal"})
     train(first, 5)

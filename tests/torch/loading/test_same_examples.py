@@ -37,6 +37,7 @@ def passes(dataset, change, count=3):
             step(run, batch)
 
 
+@pytest.mark.slow
 def test_a_data_set_that_shuffles_itself_is_warned_of(caplog):
     dataset = Reordered()
 
@@ -48,6 +49,7 @@ def test_a_data_set_that_shuffles_itself_is_warned_of(caplog):
     assert caplog.text.count(WARNED) == 1 and "set_epoch" in caplog.text
 
 
+@pytest.mark.slow
 def test_one_whose_rows_are_shuffled_in_place_is_warned_of(caplog):
     dataset = Reordered()
     dataset.__class__ = type("Plain", (Reordered,), {"__getitem__": lambda self, i: (self.rows[i], i % 2)})

@@ -131,6 +131,7 @@ def test_balanced_groups_are_uniform():
 
 
 @pytest.mark.parametrize("grouping", ["balanced", "independent"])
+@pytest.mark.slow
 def test_members_are_drawn_independently_at_the_stated_rate(grouping):
     # 10 examples in 2 groups, B = 2: rate 2 * 2 / 10
     steps = 4000

@@ -421,6 +421,7 @@ def test_models_that_vmap_cannot_run_say_so_and_run_one_by_one():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_what_is_not_the_delivered_batch_is_refused():
     engine, _, optimizer, loader, module = run_of()
     local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)
@@ -448,7 +449,7 @@ def test_what_is_not_the_delivered_batch_is_refused():
 
 
 @pytest.mark.parametrize("where", ["target", "eval", "no_grad"])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_another_order_is_refused_wherever_it_comes_from(where):
     engine, model, optimizer, loader, _ = run_of()
     local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)

@@ -32,6 +32,7 @@ def dropped(**options):
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
 @pytest.mark.slow
+@pytest.mark.slow
 def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
     found = []
     for seed in (1, 2):
@@ -51,6 +52,7 @@ def test_masks_depend_on_the_sampling_key():
     assert all(one != other for one, other in zip(*drawn, strict=True))
 
 
+@pytest.mark.slow
 def test_evaluation_between_steps_changes_nothing():
     one, other = dropped(), dropped()
     train(one, 6)

@@ -64,6 +64,7 @@ def test_workers_change_nothing(most):
     assert torch.equal(*runs)
 
 
+@pytest.mark.slow
 def test_empty_batches_are_released():
     run = unit_run(ids=IDS, sampling=Poisson(11, 1, 20), noise_std=0.5)
     sizes = []

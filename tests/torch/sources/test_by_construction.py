@@ -353,7 +353,7 @@ def clusters(h, x):
     ],
     ids=["by a mask", "by places", "by masked_select", "by one_hot", "written by a mask", "clusters"],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_masks_of_a_row_are_its_own(take, caplog):
     def loss(model, x, y):
         return F.cross_entropy(model(x), y)

@@ -440,7 +440,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("name", "wrap"), each_once(MODELS, [True, False]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_layers_work(name, wrap):
     make, x = MODELS[name]
     y = torch.arange(B) % 3

@@ -80,6 +80,7 @@ class Grows(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["grows", "appears"])
+@pytest.mark.slow
 def test_buffers_that_grow_are_refused_with_the_remedy(kind):
     run = start(model=Grows(kind))
     with pytest.raises(
@@ -174,6 +175,7 @@ def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch
 
 
 @pytest.mark.parametrize("mode", [*MODES, "vmap_loss"])
+@pytest.mark.few(2)
 def test_averaged_weights_may_be_evaluated_between_batches_and_without_gradients(mode):
     run, same = start(mode), start(mode)
     train(run, 1), train(same, 1)
