@@ -22,7 +22,7 @@ class Counter:
         self.path = Path(os.path.abspath(path))
 
     def read(self) -> tuple[str, int] | None:
-        """(mark, commits), or None where there is no such file.
+        """(mark, commits), or None where there is no such file, or an empty one.
 
         Raises:
             CheckpointError: if it holds something else.
@@ -33,6 +33,8 @@ class Counter:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"counter {self.path} cannot be read: {error}.") from error
+        if not text:
+            return None  # it was made, and its writer killed before the first line
         mark, _, count = text.strip().partition(" ")
         if not count.isdigit():
             raise CheckpointError(f"counter {self.path} holds {text!r:.40}, which is no count of commits.")

@@ -86,7 +86,7 @@ def test_the_trainer_s_script_goes_on_where_its_checkpoint_was(monkeypatch):
     edits = (
         at_five,
         ("save_steps=4", "save_steps=5"),
-        ("num_labels=2\n", "num_labels=2, hidden_dropout_prob=0.2\n"),
+        ("num_labels=2,\n", "num_labels=2, hidden_dropout_prob=0.2,\n"),
     )
     first = run(TRAINER, *edits)
     monkeypatch.setattr(ledger, "_MADE", {})  # another process

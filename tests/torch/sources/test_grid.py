@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anechoic.noise.grid import largest_square
@@ -39,7 +39,7 @@ def moved(samples, norm, bits, row, limits=None):
     return [a - b for a, b in pairs]
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(width=32)), min_size=6, max_size=6),

@@ -126,7 +126,7 @@ class BeforeCall:
     Args:
         working: whether a batch is in hand.
         begun: called first, for the model that works on it.
-        check: see `Watch.check_parameters`.
+        check: see `ParameterWatch.check_parameters`.
     """
 
     def __init__(
