@@ -192,7 +192,7 @@ def test_gradients_of_another_number_of_examples_are_refused(mode):
         run.optimizer.zero_grad()
         refused, said = (
             (DesynchronizedError, GuaranteeError),
-            "of a batch of 8|whose batch has 8|part of the rows",
+            "of a batch of 8|whose batch has 8|other rows",
         )
         with pytest.raises(refused, match=said):
             backward(run, part)
