@@ -66,8 +66,7 @@ def poisson_epsilon(
     delta = fraction("delta", delta)
     noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
     compositions = positive_int("compositions", compositions)
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
+    rate = sampling_rate(rate)
     if taking_part(rate, compositions) <= delta:
         return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
@@ -143,7 +142,7 @@ def unsampled_noise(epsilon: float, delta: float, compositions: int, *, adjacenc
 
 def taking_part(rate: float, compositions: int) -> float:
     """Probability of taking part in any release, rounded up."""
-    return -math.expm1(compositions * _log_absent(rate)) * (1 + ROUNDING)
+    return -math.expm1(compositions * log_absent(rate)) * (1 + ROUNDING)
 
 
 def least_noise_from(
@@ -180,7 +179,18 @@ def least_noise_from(
     return least_noise(epsilon_at, epsilon, guess, _TIGHT, slope)
 
 
-def _log_absent(rate: float) -> float:
+def sampling_rate(rate: float) -> float:
+    """`rate`, if it lies in (0, 1].
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
+    return float(rate)
+
+
+def log_absent(rate: float) -> float:
     """log of the probability of not taking part in one release."""
     return math.log1p(-rate) if rate < 1 else -math.inf
 

@@ -14,7 +14,15 @@ from anechoic.accounting.laws.sampled_gaussian import (
     loss_moments,
     sampled_gaussian_pld,
 )
-from anechoic.accounting.poisson.epsilon import FINENESS, INTERVALS, MOST_COMPOSED, ROUNDING, WINDOW
+from anechoic.accounting.poisson.epsilon import (
+    FINENESS,
+    INTERVALS,
+    MOST_COMPOSED,
+    ROUNDING,
+    WINDOW,
+    log_absent,
+    sampling_rate,
+)
 
 
 def compose_sampled(
@@ -50,7 +58,7 @@ def compose_sampled(
     mu = doubled * math.sqrt(sum(count / sigma**2 for sigma, _, count in kinds))
     epsilon = unsampled = gaussian_epsilon(delta, mu)
     sampled = [kind for kind in kinds if kind[1] < 1.0]
-    absent = sum(count * math.log1p(-rate) for _, rate, count in sampled) if not whole else -math.inf
+    absent = sum(count * log_absent(rate) for _, rate, count in kinds)
     if -math.expm1(absent) * (1 + ROUNDING) <= delta:
         return 0.0  # who takes part in nothing is not seen
     moments = [loss_moments(sigma, rate, adjacency) for sigma, rate, _ in sampled]
@@ -60,23 +68,23 @@ def compose_sampled(
         return unsampled
     fine = FINENESS * min(std for std, _ in moments)
     finest = max(reach / MOST_CELLS, WINDOW * (spread + doubled * math.sqrt(whole)) / MOST_COMPOSED)
+    narrowest = math.inf
     for interval, enough in INTERVALS:
-        if epsilon < enough:  # too coarse, as sampling only lowers epsilon
-            continue
         width = max(min(interval, fine), finest)
+        if epsilon < enough or width >= narrowest:  # too coarse, as sampling only lowers epsilon; or done
+            continue
+        narrowest = width
         pairs = [
             (sampled_gaussian_pld(sigma, rate, adjacency, width), count) for sigma, rate, count in sampled
         ]
         if whole:
             pairs.append((gaussian_pld(doubled * math.sqrt(whole), width), 1))
         epsilon = min(epsilon, composed_epsilon(pairs, delta))
-        if epsilon >= enough or epsilon == 0.0 or width == finest:
+        if epsilon >= enough or epsilon == 0.0:
             break
     return unsampled if epsilon >= UNSAMPLED_FROM else float(epsilon)
 
 
 def _checked(sigma: float, rate: float, count: int) -> tuple[float, float, int]:
     sigma, count = positive_float("noise multiplier", sigma), positive_int("how often", count)
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
-    return sigma, float(rate), count
+    return sigma, sampling_rate(rate), count
