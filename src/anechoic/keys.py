@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import lru_cache
 
 from anechoic._validate import positive_int
 
@@ -58,8 +59,10 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
     References:
         NIST FIPS 202 (SHAKE-256, an extendable-output function with 256 bits of security).
     """
-    parts = [_head(key, domain, len(numbers), size), *(_word("number", number) for number in numbers)]
-    return hashlib.shake_256(b"".join(parts)).digest(size)
+    found = hashlib.shake_256(_LABEL + checked_key(key) + _head(domain, len(numbers), size))
+    for number in numbers:
+        found.update(_word("number", number))
+    return found.digest(size)
 
 
 def derive_each(key: bytes, domain: str, numbers: range, *, size: int) -> list[bytes]:
@@ -71,7 +74,7 @@ def derive_each(key: bytes, domain: str, numbers: range, *, size: int) -> list[b
     if numbers:
         _word("number", min(numbers[0], numbers[-1]))
         _word("number", max(numbers[0], numbers[-1]))
-    head, found = hashlib.shake_256(_head(key, domain, 1, size)), []
+    head, found = hashlib.shake_256(_LABEL + checked_key(key) + _head(domain, 1, size)), []
     for number in numbers:
         one = head.copy()
         one.update(number.to_bytes(8, "little"))
@@ -79,11 +82,12 @@ def derive_each(key: bytes, domain: str, numbers: range, *, size: int) -> list[b
     return found
 
 
-def _head(key: bytes, domain: str, count: int, size: int) -> bytes:
-    """What is encoded before the numbers."""
+@lru_cache(maxsize=1024, typed=True)
+def _head(domain: str, count: int, size: int) -> bytes:
+    """What is encoded between the key and the numbers."""
     name = domain.encode("utf-8")
-    parts = [_LABEL, checked_key(key), _word("len(domain)", len(name)), name]
-    return b"".join([*parts, _word("size", positive_int("size", size)), _word("len(numbers)", count)])
+    parts = [_word("len(domain)", len(name)), name, _word("size", positive_int("size", size))]
+    return b"".join([*parts, _word("len(numbers)", count)])
 
 
 def _word(name: str, value: int) -> bytes:

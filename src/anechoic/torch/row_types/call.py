@@ -16,42 +16,58 @@ Rule = Callable[["Call"], Any]
 
 
 class Call:
-    """One operation.
+    """One operation, as one run sees it.
 
     Args:
         batch: in which it is done.
-        func, args, kwargs, out: of the operation.
-        labels: of the tensors among the arguments, by identity.
+        func, args, kwargs: of the operation.
+        tensors: among the arguments.
+        labels: of those that have one, by identity.
+
+    Attributes:
+        out, made: what it returned, and the tensors among that.
     """
 
     def __init__(
-        self, batch: Batch, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
+        self,
+        batch: Batch,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        tensors: list[Tensor],
+        labels: dict[int, Label],
     ) -> None:
         self.batch, self.rows = batch, batch.rows
-        self.func, self.args, self.kwargs, self.out = func, args, kwargs, out
-        self._labels = labels
-        names, defaults = _signature(func)
-        self._given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        self.func, self.packet, self.args, self.kwargs = func, func.overloadpacket, args, kwargs
+        self.tensors, self.labels = tensors, labels
+
+    def returned(self, out: Any, made: list[Tensor]) -> None:
+        """It is done."""
+        self.out, self.made = out, made
+
+    @functools.cached_property
+    def _given(self) -> dict[str, Any]:
+        names, defaults = _signature(self.func)
+        return {**defaults, **dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     def __getitem__(self, name: str) -> Any:
         """An argument by name; None where there is none."""
         return self._given.get(name)
 
     def label(self, value: Any) -> Label | None:
-        return self._labels.get(id(value)) if isinstance(value, Tensor) else None
-
-    @functools.cached_property
-    def tensors(self) -> list[Tensor]:
-        return tensors_among((self.args, self.kwargs))
-
-    @functools.cached_property
-    def made(self) -> list[Tensor]:
-        """The tensors among the results."""
-        return tensors_among(self.out)
+        return self.labels.get(id(value)) if isinstance(value, Tensor) else None
 
     @functools.cached_property
     def labelled(self) -> list[tuple[Tensor, Label]]:
-        return [(t, found) for t in self.tensors if (found := self.label(t)) is not None]
+        return [(t, found) for t in self.tensors if (found := self.labels.get(id(t))) is not None]
+
+    @property
+    def written(self) -> list[Tensor]:
+        """The tensors that it writes to."""
+        names = _written(self.func)
+        if not names or self["training"] is False:
+            return []
+        return tensors_among([self[name] for name in names])
 
     def only(self, *names: str) -> RowAxis:
         """The label that the named arguments share; the others have none."""
@@ -73,7 +89,7 @@ class Call:
         return [axis % max(1, tensor.dim()) for axis in axes]
 
     def __str__(self) -> str:
-        return str(self.func.overloadpacket.__name__).strip("_")
+        return str(self.packet.__name__).strip("_")
 
 
 class NotApart(Exception):
@@ -87,33 +103,19 @@ EACH_ROW = (
 )
 
 
-def flat(value: Any) -> list[Any]:
-    """The leaves of lists, tuples and dicts."""
-    found: list[Any] = []
+def tensors_among(value: Any) -> list[Tensor]:
+    """The tensors among the leaves of lists, tuples and dicts."""
+    found: list[Tensor] = []
     todo = [value]
     while todo:
         part = todo.pop()
-        if isinstance(part, (list, tuple)):
-            todo.extend(reversed(part))
-        elif isinstance(part, dict):
-            todo.extend(reversed(part.values()))
-        else:
+        if isinstance(part, Tensor):
             found.append(part)
+        elif isinstance(part, (list, tuple)):
+            todo += part[::-1]
+        elif isinstance(part, dict):
+            todo += [*part.values()][::-1]
     return found
-
-
-def tensors_among(value: Any) -> list[Tensor]:
-    """The tensors among them."""
-    return [leaf for leaf in flat(value) if isinstance(leaf, Tensor)]
-
-
-def written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that an operation writes to."""
-    names = _written(func)
-    if not names:
-        return []
-    given = {**dict(zip(_signature(func)[0], args, strict=False)), **kwargs}
-    return [] if given.get("training") is False else tensors_among([given.get(name) for name in names])
 
 
 @functools.cache

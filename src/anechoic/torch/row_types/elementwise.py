@@ -55,7 +55,7 @@ def same_axis(call: Call) -> Label:
 
 
 def _of_totals(call: Call, found: list[Label]) -> Label:
-    packet = call.func.overloadpacket
+    packet = call.packet
     if packet in _ADDING and all(isinstance(label, (Total, One)) for label in found):
         totals = {TOTAL if isinstance(label, One) else label for label in found}
         if len(totals) > 1:
@@ -83,7 +83,7 @@ def _scaled(call: Call, total: Total) -> Total:
         other = other.item() if other.numel() == 1 else None
     if not isinstance(other, (int, float)) or not other or not math.isfinite(other):
         return total
-    size = abs(other) if call.func.overloadpacket in _DIVIDING else 1 / abs(other)
+    size = abs(other) if call.packet in _DIVIDING else 1 / abs(other)
     if not total.mean:
         return Total(mean=call.batch.counts_rows(size))
     return Total(mean=not call.batch.counts_rows(1 / size, once=True))

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.row_types.batch import Batch, delivered, row_axis
-from anechoic.torch.row_types.call import tensors_among, written
+from anechoic.torch.row_types.call import Call, tensors_among
 from anechoic.torch.row_types.graph import reached, running_roots
 from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
 from anechoic.torch.row_types.memory import Memories, frame, place, storage, tensors_alive
@@ -118,9 +118,8 @@ class RowTypes:
 
     def let_go(self) -> None:
         """backward() is over: keep the memory of no tensor that the script has dropped."""
-        self._places = {}
-        for tensor, label in list(self._labels.items()):
-            self.mark(tensor, label)
+        alive = [(place(tensor), tensor, label) for tensor, label in self._labels.items()]
+        self._places = {at: (t.untyped_storage(), label) for at, t, label in alive if at is not None}
 
     @property
     def rows(self) -> int:
@@ -137,10 +136,9 @@ class RowTypes:
         if delivered:
             self._delivered[tensor] = True
         self._public.pop(tensor, None)
-        self._memory.add(tensor)
-        if (at := place(tensor)) is not None:
-            # the storage is kept, so that nothing else gets the place
-            self._places[at] = tensor.untyped_storage(), label
+        own = self._memory.add(tensor)
+        if own is not None and (at := place(tensor)) is not None:
+            self._places[at] = own, label  # the storage is kept, so that nothing else gets the place
 
     def share(self, tensors: Iterable[Tensor]) -> None:
         """Take tensors for public ones, whatever their shapes."""
@@ -217,42 +215,43 @@ class RowTypes:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def see(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, before: dict[int, Label]) -> None:
-        """An operation was done: label what it returned.
+    def called(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Call:
+        """An operation is about to be done, with these tensors among its arguments."""
+        labels = {id(t): label for t in tensors if (label := self.of(t)) is not None}
+        return Call(self.batch, func, args, kwargs, tensors, labels)
 
-        Args:
-            before: labels of the tensors among its arguments, by identity.
-        """
-        given, made = tensors_among((args, kwargs)), tensors_among(out)
+    def see(self, call: Call) -> None:
+        """An operation was done: label what it returned."""
+        func, made, before = call.func, call.made, call.labels
         if not before:
             for tensor in made:
                 self._made_public(tensor)
             return
-        for tensor in written(func, args, kwargs):
+        for tensor in call.written:
             if not any(tensor is other for other in made):
-                self._wrote(tensor, Mixed(f"{func.overloadpacket.__name__} has written to it"))
-        if any(tensor in self._delivered for tensor in given):
+                self._wrote(tensor, Mixed(f"{call.packet.__name__} has written to it"))
+        if any(tensor in self._delivered for tensor in call.tensors):
             for tensor in made:
                 self._delivered[tensor] = True
-        if not made and func.overloadpacket in _NUMBERS:
+        if not made and call.packet in _NUMBERS:
             self.batch.decided = True
             self.batch.taken += 1
             self.batch.pulled = self.batch.pulled or bool(running_roots())
-        for tensor, label in zip(made, labels_of(self.batch, func, args, kwargs, out, before), strict=True):
-            if label is None and func.overloadpacket in LIKE and given[0] in self._counted:
-                label = before[id(given[0])]  # public numbers, but as many as the data say
+        for tensor, label in zip(made, labels_of(call), strict=True):
+            if label is None and call.packet in LIKE and call.tensors[0] in self._counted:
+                label = before[id(call.tensors[0])]  # public numbers, but as many as the data say
             if label is None:
                 self._made_public(tensor)
                 continue
             part = isinstance(before.get(id(tensor)), Mixed) and len(before) == 1
             if part and _each_by_itself(func):
                 continue  # public numbers, written to a part of the rows, leave the rest as it was
-            changed = before.get(id(tensor)) != label or isinstance(label, Mixed)
-            if func._schema.is_mutable and changed:
+            if func._schema.is_mutable and (before.get(id(tensor)) != label or isinstance(label, Mixed)):
                 label = self._wrote(tensor, label)
             self.mark(tensor, label)
-            self._since[tensor] = label
-            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(func, given):
+            if self._written:
+                self._since[tensor] = label
+            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(call):
                 self._counted[tensor] = True
 
     def _wrote(self, tensor: Tensor, label: Label) -> Label:
@@ -264,9 +263,11 @@ class RowTypes:
         self.mark(tensor, label)
         return label
 
-    def _is_counted(self, func: Any, given: list[Tensor]) -> bool:
+    def _is_counted(self, call: Call) -> bool:
         """Whether how many values an operation returns is decided by the data."""
-        return torch.Tag.dynamic_output_shape in func.tags or any(t in self._counted for t in given)
+        return torch.Tag.dynamic_output_shape in call.func.tags or any(
+            t in self._counted for t in call.tensors
+        )
 
     def like(self, given: Any, made: Any) -> None:
         """A function has taken a size from tensors whose lengths the data decide (expand_as)."""
@@ -287,14 +288,6 @@ class RowTypes:
         """An operation made it of public tensors alone."""
         if tensor not in self._labels:
             self._public[tensor] = True
-
-    def labels(self, args: Any, kwargs: dict[str, Any]) -> dict[int, Label]:
-        """Labels of the tensors among arguments, by identity."""
-        found = {}
-        for value in tensors_among((args, kwargs)):
-            if (label := self.of(value)) is not None:
-                found[id(value)] = label
-        return found
 
     # -- what is refused -----------------------------------------------------------------------
 

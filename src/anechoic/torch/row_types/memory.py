@@ -58,13 +58,14 @@ class Memories:
         self._storages: dict[int, StorageWeakRef] = {}
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of tensors without storage
 
-    def add(self, tensor: Tensor) -> None:
-        """Remember where a tensor lies."""
+    def add(self, tensor: Tensor) -> Any:
+        """Remember where a tensor lies: its storage, or None where it has none of its own."""
         own = _storage(tensor)
         if own is None:
             self._others[tensor] = True
         elif own._cdata not in self._storages:
             self._storages[own._cdata] = StorageWeakRef(own)
+        return own
 
     def __contains__(self, tensor: Tensor) -> bool:
         own = _storage(tensor)

@@ -43,13 +43,16 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
     """
     if not ACTIVE or _PAUSED:
         return run()
+    tensors = tensors_among((args, kwargs))
     # a copy: runs that are collected meanwhile leave the list
-    before = [(types, types.labels(args, kwargs)) for types in tuple(ACTIVE)]
+    calls = [(types, types.called(func, args, kwargs, tensors)) for types in tuple(ACTIVE)]
     out = run()
+    made = tensors_among(out)
     _PAUSED.append(True)
     try:
-        for types, labels in before:
-            types.see(func, args, kwargs, out, labels)
+        for types, call in calls:
+            call.returned(out, made)
+            types.see(call)
     finally:
         _PAUSED.pop()
     return out

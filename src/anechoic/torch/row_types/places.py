@@ -26,7 +26,7 @@ def gathered(call: Call) -> Label:
         raise NotApart(f"{call} goes along the rows")
     if call["index"].shape[label.axis] != label.inner * call.rows:
         raise NotApart(f"{call} of tensors of other shapes")
-    if call.func.overloadpacket not in _READS and axis == label.axis:
+    if call.packet not in _READS and axis == label.axis:
         raise NotApart(f"{call} puts rows at places that the data decide")
     return label
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.batch import Batch
 from anechoic.torch.row_types.call import Call, NotApart, Rule, packets, tensors_among, words
 from anechoic.torch.row_types.elementwise import met_along, pointwise, same_axis
 from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
@@ -64,27 +63,17 @@ _PUBLIC = LIKE | packets(
 )
 
 
-def labels_of(
-    batch: Batch, func: Any, args: Any, kwargs: Any, out: Any, labels: dict[int, Label]
-) -> list[Label | None]:
-    """Labels of the tensors in `out`; None for what is public.
-
-    Args:
-        batch: in which it is done.
-        func, args, kwargs, out: of the operation.
-        labels: of the tensors among the arguments, by identity; at least one.
-    """
-    call = Call(batch, func, args, kwargs, out, labels)
-    made = call.made
-    packet = func.overloadpacket
-    if packet in _PUBLIC or not made:
+def labels_of(call: Call) -> list[Label | None]:
+    """Labels of the tensors that an operation made, at least one of whose arguments has one; None: public."""
+    made, labels = call.made, call.labels
+    if call.packet in _PUBLIC or not made:
         return [None] * len(made)
     mixed = next((found for found in labels.values() if isinstance(found, Mixed)), None)
     if mixed is not None:
         return [mixed] * len(made)
-    if batch.rows == 1:
+    if call.rows == 1:
         return [RowAxis(0)] * len(made)  # a row alone meets nobody
-    rule = _RULES.get(packet) or (pointwise if torch.Tag.pointwise in func.tags else _by_rows)
+    rule = _RULES.get(call.packet) or (pointwise if torch.Tag.pointwise in call.func.tags else _by_rows)
     one = next(iter(labels.values()))
     if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not put_back:
         return [one] * len(made)  # whatever is made of a row alone is its own

@@ -79,7 +79,7 @@ def part(call: Call) -> Any:
     if not isinstance(label, RowAxis):
         return label
     axis = (call["dim"] or 0) % tensor.dim()
-    packet = call.func.overloadpacket
+    packet = call.packet
     gone = packet in _LESS_AN_AXIS
     if axis == label.axis:
         if not gone and call.made[0].shape[axis] == tensor.shape[axis]:
@@ -93,7 +93,7 @@ _LESS_AN_AXIS = packets("select", "unbind")
 
 def _single_rows(call: Call, tensor: Tensor, axis: int, inner: int) -> list[Label]:
     """Parts along the rows, of which each belongs to one."""
-    packet, size = call.func.overloadpacket, tensor.shape[axis]
+    packet, size = call.packet, tensor.shape[axis]
     lengths = [1 if packet in _LESS_AN_AXIS else t.shape[axis] for t in call.made]
     start, step = call["index"] or call["start"] or 0, call["step"] or 1
     places, found = min(start + size * (start < 0), size), []
@@ -111,7 +111,7 @@ def put_back(call: Call) -> Label:
     tensor, label = alone(call)
     shape = call["input_sizes"]
     axis, size = call["dim"] % len(shape), shape[call["dim"] % len(shape)]
-    taken = call.func.overloadpacket is _aten.select_backward
+    taken = call.packet is _aten.select_backward
     if isinstance(label, RowAxis):
         if not taken and axis == label.axis and tensor.shape[axis] != size:
             raise NotApart(f"{call} puts rows in other places")
@@ -135,7 +135,7 @@ def joined(call: Call) -> Label:
     label = found.pop()
     if not isinstance(label, RowAxis):
         return label
-    stacked = call.func.overloadpacket is _aten.stack
+    stacked = call.packet is _aten.stack
     axis = (call["dim"] or 0) % (tensors[0].dim() + stacked)
     if axis == label.axis and not stacked:
         raise NotApart(f"{call} puts rows behind one another")
@@ -146,7 +146,7 @@ def joined(call: Call) -> Label:
 
 def _of_single_rows(call: Call, tensors: list[Tensor]) -> Label:
     """One row behind the other, all of them."""
-    stacked = call.func.overloadpacket is _aten.stack
+    stacked = call.packet is _aten.stack
     axis = (call["dim"] or 0) % (tensors[0].dim() + stacked)
     inner = 1 if stacked else tensors[0].shape[axis]
     in_order = all(call.label(t) in (None, One(row)) for row, t in enumerate(tensors))

@@ -16,7 +16,7 @@ _aten: Any = torch.ops.aten
 
 def reduced(call: Call) -> Any:
     tensor, label = alone(call)
-    packet, made = call.func.overloadpacket, len(call.made)
+    packet, made = call.packet, len(call.made)
     if isinstance(label, Total):
         return label if packet in _TOTALS else no_rule_for(call, label)
     if isinstance(label, Picked):
@@ -50,7 +50,7 @@ def normalised(call: Call) -> Any:
 
 def batch_normalised(call: Call) -> Any:
     label = call.only("input")
-    of_batch = call["training"] or call["use_input_stats"] or call.func.overloadpacket in _OF_BATCH
+    of_batch = call["training"] or call["use_input_stats"] or call.packet in _OF_BATCH
     if label.axis > 1 or (of_batch and label.axis == 0):  # channels of rows, as instance norm has, are apart
         raise NotApart(f"{call} is taken over the rows of the batch")
     others = call.made[1:]
@@ -126,7 +126,7 @@ def by_first(call: Call) -> Any:
     """Layers of images and sequences: example by example along the first axis."""
     (given, label), *others = call.labelled
     rows_first = isinstance(label, RowAxis) and label.axis == 0 and given is call.tensors[0]
-    batched = call.func.overloadpacket is not _aten.convolution or given.dim() == call["weight"].dim()
+    batched = call.packet is not _aten.convolution or given.dim() == call["weight"].dim()
     if others or not rows_first or not batched:
         raise NotApart(f"{call} goes along the rows")
     return [label if t.numel() else None for t in call.made]

@@ -34,6 +34,7 @@ from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.randomness.csprng_dispatch import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, idle, rest
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun, watched_tensors
@@ -359,7 +360,8 @@ def _work_around(run: PrivateRun) -> None:
     def delivered(delivery: Delivery) -> None:
         run.recorder.ready(delivery.step, run.keys.noise)
         surroundings.deliver(delivery)
-        run.source.delivered(delivery)
+        with paused():
+            run.source.delivered(delivery)
 
     held = getattr(run.loader.dataset, "__dict__", {}).values()
     parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]

@@ -159,13 +159,15 @@ class RowsSource(GradientSource):
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
-        call = self.begun(arguments, keywords)
-        if call is None:
+        delivery = self.ledger.in_hand
+        if delivery is None:
             return self.setup.module(*arguments, **keywords)
-        with paused():
+        with paused():  # a row's numbers are its own
+            call = self.begun(delivery, arguments, keywords)
             outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
             made = list(Boundary.apply(self.anchor, call, *outputs))
-        return call.rows.filled([self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)])
+            labelled = [self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)]
+        return call.rows.filled(labelled)
 
     def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
         size = None if axis is None else output.shape[axis]
@@ -176,27 +178,23 @@ class RowsSource(GradientSource):
         self.types.mark(output, label, delivered=True)
         return output
 
-    def begun(self, arguments: Any, keywords: dict[str, Any]) -> Pending | None:
-        """The same, up to the outputs of the rows; None where no batch is in hand."""
-        delivery = self.ledger.in_hand
-        if delivery is None:
-            return None
+    def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> Pending:
+        """The same, up to the outputs of the rows."""
         if self.order_watch is not None:
             self.order_watch.check([*arguments, *keywords.values()])
         self.types.check_inputs((arguments, keywords))
         check_held(self.types, self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
-        with paused():  # a row's numbers are its own
-            rows = RowCall(
-                self._rows,
-                arguments,
-                keywords,
-                int.from_bytes(seed),
-                slots=self.slots(delivery),
-                order=None if delivery.units is None else _by_items(delivery),
-                watch=self.types if self.single.rows(delivery) else None,
-            )
+        rows = RowCall(
+            self._rows,
+            arguments,
+            keywords,
+            int.from_bytes(seed),
+            slots=self.slots(delivery),
+            order=None if delivery.units is None else _by_items(delivery),
+            watch=self.types if self.single.rows(delivery) else None,
+        )
         return Pending(self, rows, delivery, self.marks())
 
     def received(self, call: Pending) -> None:

@@ -54,9 +54,11 @@ class VmapLossSource(RowsSource):
         self.handed: dict[int, tuple[Tensor, Pending, int]] = {}
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
-        call = self.begun(arguments, keywords)
-        if call is None:
+        delivery = self.ledger.in_hand
+        if delivery is None:
             return self.setup.module(*arguments, **keywords)
+        with paused():
+            call = self.begun(delivery, arguments, keywords)
         joined = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
         outputs = [_End.apply(self.anchor, output) for output in joined]  # type: ignore[no-untyped-call]
         for place, output in enumerate(outputs):
