@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,11 +54,31 @@ class Delivery:
         return self.chunk + 1 == self.chunks
 
 
+class Around:
+    """What is done around the work on each batch: nothing here, see `anechoic.torch.run`."""
+
+    def begin(self) -> None:
+        """The first batch of all is about to be handed out."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """A batch is about to be handed out; what this refuses is not in hand."""
+
+    def settle(self) -> None:
+        """It was stepped, or given up."""
+
+    def leave(self) -> None:
+        """The next one is asked for, or the loop over them is left."""
+
+
 class ReleaseLedger(Uncopyable):
     """Keeps batches and releases together.
 
     Args:
         steps: n, the releases that the mechanism covers.
+
+    Attributes:
+        releases: made so far.
+        around: told of each batch.
     """
 
     def __init__(self, steps: int) -> None:
@@ -66,13 +86,9 @@ class ReleaseLedger(Uncopyable):
         self.releases = 0
         self._key_hash = ""
         self._process = os.getpid()
-        #: called before the first batch of all is handed out
-        self.before_first: Callable[[], None] | None = None
-        #: what is done around the work on each batch: once it is delivered, once it is stepped or given up,
-        #: and once the next one is asked for, or the loop over them is left
-        self.delivered: Callable[[Delivery], None] = lambda delivery: None
-        self.settled: Callable[[], None] = lambda: None
-        self.left: Callable[[], None] = lambda: None
+        #: whether a batch was handed out, here or before the run was resumed
+        self.begun = False
+        self.around = Around()
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False
@@ -173,7 +189,7 @@ class ReleaseLedger(Uncopyable):
         self._chunking, self._opened = chunking, True
         self._delivery = None
         self._turn += 1
-        self.settled()
+        self.around.settle()
         return self._turn
 
     def check_turn(self, turn: int) -> None:
@@ -199,7 +215,7 @@ class ReleaseLedger(Uncopyable):
     def leave(self, turn: int) -> None:
         """The loop body of an iterator is over; nothing to do for a stale one."""
         if turn == self._turn:
-            self.left()
+            self.around.leave()
 
     def deliver(self, turn: int, delivery: Delivery) -> None:
         """Note that `delivery` is being handed to the training loop."""
@@ -209,10 +225,10 @@ class ReleaseLedger(Uncopyable):
                 f"batch {delivery.step} (part {delivery.chunk}) came up when {self.releases} (part"
                 f" {self._summed}) was due. Iterate again."
             )
-        if self.before_first is not None:
-            self.before_first()
-            self.before_first = None
-        self.delivered(delivery)  # first: what it refuses is not in hand
+        if not self.begun:
+            self.around.begin()
+            self.begun = True
+        self.around.deliver(delivery)
         self._delivery = delivery
 
     # -- the optimizer's side ------------------------------------------------------------------
@@ -244,7 +260,7 @@ class ReleaseLedger(Uncopyable):
         self._summed += 1
         yield
         self._summing = False
-        self.settled()
+        self.around.settle()
 
     @contextmanager
     def releasing(self) -> Iterator[int]:
@@ -269,7 +285,7 @@ class ReleaseLedger(Uncopyable):
             yield step
         finally:
             self._releasing = False
-            self.settled()
+            self.around.settle()
         self._delivery, self._summed = None, 0
         self._fault = ""
 
@@ -291,7 +307,7 @@ class ReleaseLedger(Uncopyable):
     def _clear(self) -> None:
         self._delivery, self._summed, self._summing = None, 0, False
         self._turn += 1
-        self.settled()
+        self.around.settle()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

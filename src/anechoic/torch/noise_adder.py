@@ -127,20 +127,21 @@ class Releaser(Uncopyable):
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         rows = self._row.split([shape.numel() for shape in self._shapes])
         noisy = [total.add_(row.view(total.shape)) for total, row in zip(totals, rows, strict=True)]
-        released = [
-            self._scaled(total, dtype).view(shape)
-            for total, dtype, shape in zip(noisy, self._dtypes, self._shapes, strict=True)
-        ]
+        released = self._scaled(noisy)
         if self.journal is not None:
             self.journal.record(step, digest(released, self.journal))
         return released
 
-    def _scaled(self, noisy: Tensor, dtype: torch.dtype) -> Tensor:
-        """A noisy sum over the divisor. Sums on a grid are integers up to here."""
+    def _scaled(self, noisy: list[Tensor]) -> list[Tensor]:
+        """Noisy sums over the divisor, as gradients. Sums on a grid are integers up to here."""
         bits = self.mechanism.grid_bits
         if bits is None:
-            return noisy.div_(self.divisor).to(dtype)  # sums may be wider
-        return noisy.double().mul_(spacing(self.mechanism.clip_norm, bits) / self.divisor).to(dtype)
+            scaled = [total.div_(self.divisor) for total in noisy]  # sums may be wider than parameters
+        else:
+            unit = spacing(self.mechanism.clip_norm, bits) / self.divisor
+            scaled = [total.double().mul_(unit) for total in noisy]
+        kinds = zip(scaled, self._dtypes, self._shapes, strict=True)
+        return [total.to(dtype).view(shape) for total, dtype, shape in kinds]
 
 
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:

@@ -10,21 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism import Mechanism
-from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.row_types.numbers import among
+from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
-from anechoic.torch.watching.members import ModelMembers
-from anechoic.torch.watching.modules import MIXING, check_not_mixing
+from anechoic.torch.watching.guard import Guard
 from anechoic.torch.watching.order import OrderWatch
-from anechoic.torch.watching.parameters import BeforeCall, ParameterWatch
 
 
 class CorrelatedOptimizer(Uncopyable, Optimizer):
@@ -39,13 +36,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         release: adds the noise.
         optimizer: the user's.
         mechanism: what is released.
-        module: the user's, plain.
-        watched: tensors of the model that training must leave as they are (buffers, frozen parameters).
+        surroundings: random numbers while a batch is in hand.
         loss_reduction: "mean" or "sum".
 
     Attributes:
         expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
         original_optimizer: the user's, which must not be stepped.
+        guard: what must be as it was, or nothing is released.
         step_hook: called with the optimizer after each release, before the update.
     """
 
@@ -58,35 +55,19 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         optimizer: Optimizer,
         *,
         mechanism: Mechanism,
-        module: nn.Module,
-        watched: Callable[[], dict[str, Tensor]],
+        surroundings: Surroundings,
         loss_reduction: str,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
-        self.before_call: Callable[[], None] = lambda: None  # of the model, with a batch in hand
-        self.before_sums: Callable[[], None] = lambda: None
         self.expected_batch_size: float = mechanism.expected_batch_size
-        self.max_grad_norm = mechanism.clip_norm
+        self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
         self._update = Update(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
-        self._bound = source.parameters
-        self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
-        self.expect(mechanism)
-        self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
-        self._unchanged, self._members = ParameterWatch(self._bound, watched), ModelMembers(module)
-        called = module if source.by_layers else source.module  # else the module runs row by row
-        self._before_call = called.register_forward_pre_hook(
-            BeforeCall(
-                lambda: self.ledger.in_hand is not None,
-                begun=lambda: self.before_call(),
-                check=self._unchanged.check_parameters,
-            ),
-            prepend=True,  # before anything that draws
-        )
+        self.guard = Guard(self, surroundings)
         self._stepping = threading.Lock()
-        self.identity: Any = None  # the run, for stamps of state dicts
+        self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
             optimizer.register_state_dict_post_hook(self._stamped),
             optimizer.register_load_state_dict_pre_hook(self._admitted),
@@ -95,20 +76,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def expect(self, mechanism: Mechanism) -> None:
         """The noise of `mechanism` is what the settings say from here on."""
         self.noise_multiplier = mechanism.noise_multiplier
-        self._settings = self._read_settings()
-
-    def rewatch(self) -> None:
-        """Take parameters, buffers and frozen parameters as they are now."""
-        self._unchanged.retake()
-
-    def check_watched(self) -> None:
-        """Refuse a model that something else than step() changed.
-
-        Raises:
-            GuaranteeError: naming what changed.
-        """
-        self._members.check()
-        self._unchanged.check()
+        self.guard.expect()
 
     @property
     def order_watch(self) -> OrderWatch | None:
@@ -149,35 +117,34 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     def _step(self) -> Any:
         delivery = self.ledger.due()
-        self.before_sums()
+        rest()  # the work on the batch is done
         self._admit_what_was_loaded()
-        self._check_unchanged()
+        self.guard.check()
+        if self._step_skip_queue:
+            self.signal_skip_step()
         if delivery.chunk == 0 and self.release.left_over:
             raise DesynchronizedError(
                 "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
                 " iterate again."
             )
-        with torch.autocast(self._bound[0].device.type, enabled=False):  # sums in full precision
-            return self._sum_and_release(delivery)
-
-    def _sum_and_release(self, delivery: Delivery) -> Any:
-        kind = self.source.contributions.kind(delivery)
-        sums = self.source.sums(delivery)
-        if not delivery.last:
-            with self.ledger.summing():
-                self.release.add(sums)
+        with torch.autocast(self.source.device.type, enabled=False):  # sums in full precision
+            kind = self.source.contributions.kind(delivery)
+            sums = self.source.sums(delivery)
+            if not delivery.last:
+                with self.ledger.summing():
+                    self.release.add(sums)
+                    self.source.used()
+                return None
+            with uninterrupted(), self.ledger.releasing() as step:
+                self.source.contributions.released(kind)
+                self._update.put(self.release.make(step, sums))
                 self.source.used()
-            return None
-        with uninterrupted(), self.ledger.releasing() as step:
-            self.source.contributions.released(kind)
-            self._update.put(self.release.make(step, sums))
-            self.source.used()
-            if self.step_hook is not None:
-                self.step_hook(self)
-            try:
-                return self._update.step()
-            finally:
-                self._unchanged.released()
+                if self.step_hook is not None:
+                    self.step_hook(self)
+                try:
+                    return self._update.step()
+                finally:
+                    self.guard.released()
 
     def contribute(self, vectors: list[Tensor], *, kind: str = "contributions") -> None:
         """Take one vector an item for the batch in hand, in place of gradients of its rows.
@@ -213,7 +180,8 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def detach(self) -> None:
         """Let go of the user's optimizer, which may be stepped by anyone then."""
         self._update.detach()
-        for hook in (self._before_call, *self._stamps):
+        self.guard.detach()
+        for hook in self._stamps:
             hook.remove()
 
     def forget(self) -> None:
@@ -221,56 +189,6 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.release.forget()
         self.source.forget()
         self.original_optimizer.zero_grad()
-
-    # -- checks --------------------------------------------------------------------------------
-
-    def _read_settings(self) -> dict[str, Any]:
-        return {
-            "optimizer.max_grad_norm": self.max_grad_norm,
-            "optimizer.noise_multiplier": self.noise_multiplier,
-            "optimizer.expected_batch_size": self.expected_batch_size,
-            "optimizer.loss_reduction": self.loss_reduction,
-            "optimizer.source.clipping": self.source.clipping,
-            "optimizer.release.divisor": self.release.divisor,
-            **self.source.settings(),
-        }
-
-    def _check_unchanged(self) -> None:
-        self.source.check_ready()
-        for name, value in self._read_settings().items():
-            if value != self._settings[name]:
-                raise MismatchError(
-                    f"{name}={value} was {self._settings[name]} when the run began, and the mechanism was"
-                    " calibrated for that: set it back, and leave out what changes it (a noise scheduler or a"
-                    " grad_clip scheduler of Opacus: no ExponentialNoise(optimizer, …), and no step() of it)."
-                    " Another value needs another mechanism, in a run of its own."
-                )
-        now = self.params
-        if len(now) != len(self._bound) or any(p is not q for p, q in zip(now, self._bound, strict=True)):
-            raise MismatchError(
-                f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
-                " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
-                " because the noise of every step goes with all of them. Freeze before make_private."
-            )
-        self._members.check()
-        for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
-            if (p.shape, p.dtype, p.device) != (shape, dtype, device):
-                raise MismatchError(
-                    f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
-                    f" {tuple(shape)} on {device}: move and cast the model before make_private."
-                )
-        for group in self.param_groups:
-            for name, value in group.items():
-                if name != "params" and (among(value) or self.source.types.knows(value)):
-                    raise GuaranteeError(
-                        f"param_groups: {name}={value} was computed from a batch, or a number that was taken"
-                        " out of one (.item()), so the update tells what the release does not. Nothing was"
-                        " released. Set it by the number of the step, or by what was released."
-                    )
-        check_not_mixing(self._mixing)  # first: in train() mode its statistics change, too
-        self._unchanged.check()
-        if self._step_skip_queue:
-            self.signal_skip_step()
 
     # -- what a torch optimizer has ------------------------------------------------------------
 
@@ -338,24 +256,24 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     def restore(self, state_dict: dict[str, Any]) -> None:
         """The same for a checkpoint of this run, whose releases are counted by the checkpoint."""
-        identity, self.identity = self.identity, None
+        run, self.run = self.run, None
         try:
             self.original_optimizer.load_state_dict(state_dict)
         finally:
-            self.identity = identity
+            self.run = run
 
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        stamped: dict[str, Any] = state if self.identity is None else self.identity.stamped(state)
+        stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
         return stamped
 
     def _admitted(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        admitted: dict[str, Any] = state if self.identity is None else self.identity.admitted(state)
+        admitted: dict[str, Any] = state if self.run is None else self.run.admitted(state)
         return admitted
 
     def _admit_what_was_loaded(self) -> None:
         """Refuse a state that was loaded into the plain optimizer before make_private, as one after it."""
         groups = self.original_optimizer.param_groups
-        if self.identity is not None and any(STAMP in group for group in groups):
+        if self.run is not None and any(STAMP in group for group in groups):
             self._admitted(None, {"param_groups": groups})
             for group in groups:
                 group.pop(STAMP, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseState
 from anechoic.runs import digest_key_of, digest_of, identity_of
-from anechoic.runs.ledger import ReleaseLedger
+from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise
 from anechoic.torch.arithmetic import Arithmetic
@@ -24,13 +25,15 @@ from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.rng_stack import Surroundings, idle
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.watching.parameters import bits
 
 
 @dataclass
-class PrivateRun(Uncopyable):
+class PrivateRun(Around, Uncopyable):
     """Objects of one private training run.
 
     Attributes:
@@ -42,6 +45,7 @@ class PrivateRun(Uncopyable):
         optimizer, loader: what the engine returned.
         batches_under: batches for a sampling key.
         keys: of this run.
+        surroundings: random numbers while a batch is in hand.
         recorder: the journal of its releases.
         history: what was released before it.
     """
@@ -56,6 +60,7 @@ class PrivateRun(Uncopyable):
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]
     keys: Keys
+    surroundings: Surroundings
     recorder: Recorder
     history: History
 
@@ -85,8 +90,32 @@ class PrivateRun(Uncopyable):
         self.optimizer.expect(mechanism)
         tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)
 
+    # -- around the work on a batch --------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.optimizer.guard.retake()  # until now the user may have loaded weights
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.recorder.ready(delivery.step, self.keys.noise)
+        self.surroundings.deliver(delivery)
+        with paused():
+            self.source.delivered(delivery)
+
+    def settle(self) -> None:
+        self.surroundings.settle()
+
+    def leave(self) -> None:
+        _unwatch(self.source.types.leave)
+
+    # -- its beginning ---------------------------------------------------------------------------
+
     def start(self) -> None:
         """Begin at release 0."""
+        self.ledger.around = self.optimizer.run = self
+        held = getattr(self.loader.dataset, "__dict__", {}).values()
+        parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
+        self.source.types.keep(part for part in parts if isinstance(part, Tensor))
+        weakref.finalize(self, _unwatch, self.source.types.end)
         self.ledger.start(self.keys.noise)
         stream = self.release.start_noise(self.keys.noise)
         self.release.take_noise(stream, stream.init())
@@ -158,7 +187,6 @@ def _drawn(
     return digest_of(parts, digest_key_of(noise_key))
 
 
-def watched_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Tensors that training must not change, by name: buffers and frozen parameters."""
-    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    return {**dict(module.named_buffers()), **frozen}
+def _unwatch(leave: Callable[[], None]) -> None:
+    leave()
+    idle()

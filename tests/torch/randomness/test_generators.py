@@ -1,7 +1,6 @@
 """What a training step draws is a function of the sampling key and t, and of nothing else."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,8 +42,7 @@ def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
 
 def test_masks_depend_on_the_sampling_key():
     first, second = dropped(), dropped()
-    run = second.engine._current()
-    run.keys = replace(run.keys, sampling=bytes(32))
+    second.loader.feed.key = bytes(32)
     drawn = []
     for run in (first, second):
         next(iter(run.loader))

@@ -61,8 +61,8 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
             " optimizer.step(), or call optimizer.abandon_batch() first."
         )
-    if run.ledger.before_first is None:  # until the first batch the user may load weights
-        run.optimizer.check_watched()
+    if run.ledger.begun:  # until the first batch the user may load weights
+        run.optimizer.guard.check_model()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
@@ -174,8 +174,8 @@ def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: boo
     run.recorder.attach(journal)
     run.history.earlier = earlier
     run.optimizer.forget()
-    run.optimizer.rewatch()
-    run.ledger.before_first = None
+    run.optimizer.guard.retake()
+    run.ledger.begun = True
     run.ledger.fix_chunking(content["chunking"])
     run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])

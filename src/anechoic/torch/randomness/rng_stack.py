@@ -9,8 +9,7 @@ comes back with it. When no batch is in hand any more, the script's own states c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
 import torch
@@ -32,6 +31,12 @@ from anechoic.torch.randomness.generators import (
 from anechoic.torch.row_types.following import ACTIVE
 
 
+class HasKey(Protocol):
+    """What batches are read from."""
+
+    key: bytes
+
+
 class Surroundings:
     """The global generators while a run works on a batch: functions of the sampling key and t, all of them.
 
@@ -41,11 +46,11 @@ class Surroundings:
     ones, and with the next call of the model the generators are set by the key once more.
 
     Args:
-        key: the sampling key, asked for at each batch.
+        feed: has the sampling key, which is asked for at each batch.
     """
 
-    def __init__(self, key: Callable[[], bytes]) -> None:
-        self._key = key
+    def __init__(self, feed: HasKey) -> None:
+        self._feed = feed
         self._delivery: Delivery | None = None
         self._thread: threading.Thread | None = None
         self._kept: States | None = None
@@ -102,7 +107,7 @@ class Surroundings:
         delivery: Any = self._delivery
         again = (self._fixed,) if self._fixed else ()
         self._fixed += 1
-        seed = derive(self._key(), "training step", delivery.step, delivery.chunk, *again, size=SEED_BYTES)
+        seed = derive(self._feed.key, "training step", delivery.step, delivery.chunk, *again, size=SEED_BYTES)
         fix(seed, cuda=True, secret=True)
 
     def _check_alone(self) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
-from torch import Tensor, nn, optim
+from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import byte_count
@@ -25,7 +24,7 @@ from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.planning.families import StrategyName
-from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import kind_of, tell_noise, tell_rates
 from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.history import History
@@ -34,10 +33,9 @@ from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.row_order import check_keeps_order
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.randomness.rng_stack import Surroundings, idle, rest
+from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.recorder import Recorder
-from anechoic.torch.run import PrivateRun, watched_tensors
+from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.again import check_plain, take_place
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
@@ -294,6 +292,7 @@ def begin(
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
+    surroundings = Surroundings(feed)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
@@ -306,8 +305,7 @@ def begin(
             release,
             setup.optimizer,
             mechanism=mechanism,
-            module=setup.module,
-            watched=lambda: watched_tensors(setup.module),
+            surroundings=surroundings,
             loss_reduction=setup.loss_reduction,
         )
         undo.callback(optimizer.detach)
@@ -322,6 +320,7 @@ def begin(
             loader=loader,
             batches_under=batches_under,
             keys=keys,
+            surroundings=surroundings,
             recorder=Recorder(release, path=journal, sync_every=sync_every),
             history=History(mechanism),
         )
@@ -330,8 +329,6 @@ def begin(
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     tell_rates(setup.optimizer, mechanism)
-    _work_around(run)
-    ledger.before_first = optimizer.rewatch  # until then the user may load weights
     logger.info(
         "batches: %s; the loader's own sampler is replaced. %r, %s",
         mechanism.sampling.describe(mechanism.unit),
@@ -351,31 +348,6 @@ def begin(
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
     return run, (source.module, optimizer, source.criterion, loader)
-
-
-def _work_around(run: PrivateRun) -> None:
-    """See to the journal and to random numbers around the work on each batch."""
-    surroundings = Surroundings(lambda: run.keys.sampling)
-
-    def delivered(delivery: Delivery) -> None:
-        run.recorder.ready(delivery.step, run.keys.noise)
-        surroundings.deliver(delivery)
-        with paused():
-            run.source.delivered(delivery)
-
-    held = getattr(run.loader.dataset, "__dict__", {}).values()
-    parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
-    run.source.types.keep(part for part in parts if isinstance(part, Tensor))
-    run.ledger.delivered, run.ledger.settled = delivered, surroundings.settle
-    run.optimizer.before_call, run.optimizer.before_sums = surroundings.take, rest
-    run.ledger.left = partial(_unwatch, run.source.types.leave)
-    weakref.finalize(run, _unwatch, run.source.types.end)
-    run.optimizer.identity = run
-
-
-def _unwatch(leave: Callable[[], None]) -> None:
-    leave()
-    idle()
 
 
 def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from anechoic._validate import one_of
@@ -97,6 +98,11 @@ class GradientSource(ABC):
         self.order_watch: OrderWatch | None = None
         if setup.units:
             self.order_watch = OrderWatch(setup.module, setup.ledger, setup.batch_first)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the sums."""
+        return self.parameters[0].device
 
     @property
     def means(self) -> bool:

@@ -29,6 +29,8 @@ MARGIN = 2.0**-13
 SMALLEST_MEAN = 2.0**-100
 #: Factors that float32 holds with all their digits, whatever they are multiplied with.
 FACTORS = (2.0**-100, 2.0**100)
+#: Entries that are squared in one piece: threads cost more.
+_LITTLE = 2**18
 #: Columns and rows that are worked on at once: 0.5 MiB of products, and as many integers.
 COLUMNS, ROWS = 2**12, 32
 
@@ -126,7 +128,7 @@ class _Sums:
             for rows in self._parts:
                 squares[part] += _squares(rows[part])
 
-        size = max(1, self._count // 16)
+        size = max(1, self._count // 16 if self._count * self._dimension > _LITTLE else self._count)
         _each(norms, [slice(i, min(i + size, self._count)) for i in range(0, self._count, size)])
         with np.errstate(all="ignore"):
             largest = np.sqrt(squares * (1 + SQUARE_ERROR))

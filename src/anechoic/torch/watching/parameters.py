@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
-from anechoic.torch.idle import idle
-from anechoic.torch.randomness.csprng_dispatch import paused
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000
@@ -115,34 +113,6 @@ class ParameterWatch:
         if tensor is not None and tensor.shape != before:
             return f"went from shape {tuple(before)} to {tuple(tensor.shape)}"
         return ""
-
-
-class BeforeCall:
-    """Forward pre-hook of the model: its weights are what was released whenever it works on a batch in hand.
-
-    Per-example gradients at weights that hold something of other examples are not those of single examples,
-    also if the weights are put back before step().
-
-    Args:
-        working: whether a batch is in hand.
-        begun: called first, for the model that works on it.
-        check: see `ParameterWatch.check_parameters`.
-    """
-
-    def __init__(
-        self, working: Callable[[], bool], *, begun: Callable[[], None], check: Callable[[], None]
-    ) -> None:
-        self._working, self._begun, self._check = working, begun, check
-
-    def __call__(self, *_: Any) -> None:
-        if self._working():
-            self._begun()
-            if torch.is_grad_enabled():
-                with paused():
-                    self._check()
-
-    def __reduce__(self) -> Any:  # a copy of the model is another model
-        return idle, ()
 
 
 class _Kept:
