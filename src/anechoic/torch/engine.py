@@ -7,18 +7,17 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack, overload
 
-from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic._validate import one_of, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning import Plan
-from anechoic.planning.result import mechanism_in
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
-from anechoic.torch.setup.build_run import Setup, begin, check, checks, mechanism_of, with_mode
+from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of
 from anechoic.torch.setup.compatible import Compatible
 from anechoic.torch.setup.options import (
-    DEFAULTS,
     ByEpsilon,
     ByNoise,
     Four,
@@ -261,7 +260,7 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
                 " notebook, in the cell that makes the model). The guarantees of two runs on the same data"
                 " add up."
             )
-        setup = with_mode(_setup(options))
+        setup = Setup.of(options)
         mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
         self._run, private = begin(
             setup,
@@ -272,16 +271,3 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             sync_every=self._journal_sync_every,
         )
         return private
-
-
-def _setup(options: dict[str, Any]) -> Setup:
-    """What was asked for, with a value for every argument."""
-    given = DEFAULTS | options
-    epsilon, delta = given.pop("target_epsilon"), given.pop("target_delta")
-    if "target_epsilon" in options:
-        epsilon = positive_float(
-            "target_epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0."
-        )
-        delta = fraction("target_delta", delta)
-    given["mechanism"] = mechanism_in(given["mechanism"])
-    return Setup(epsilon=epsilon, delta=delta, **given)

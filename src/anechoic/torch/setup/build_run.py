@@ -1,27 +1,22 @@
-"""From the arguments of make_private to a run: what was asked for, its mechanism, and the private objects."""
+"""From what was asked of make_private to a run: the checks, the mechanism, and the private objects."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from torch import nn, optim
-from torch.utils.data import DataLoader
+from torch import nn
 
-from anechoic._validate import byte_count
 from anechoic.batches import batches_of
 from anechoic.batches.base import Batches
 from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
-from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
-from anechoic.participation import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.planning.families import StrategyName
 from anechoic.runs.ledger import ReleaseLedger
@@ -38,123 +33,27 @@ from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.again import check_plain, take_place
+from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.loader_selftest import try_batches
-from anechoic.torch.setup.units import check_units, report_units, units_of
+from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
-from anechoic.torch.sources.base import ALIASES
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.watching.modules import report_unregistered
-from anechoic.units.ownership import Units
-from anechoic.workloads import Workload
 
 logger = logging.getLogger("anechoic")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The arguments of make_private and make_private_with_epsilon; see `PrivacyEngine`.
-
-    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep.
-    """
-
-    module: nn.Module
-    optimizer: optim.Optimizer
-    criterion: Any
-    data_loader: DataLoader[Any]
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float | None
-    max_grad_norm: float | None
-    batch_first: bool
-    loss_reduction: str
-    poisson_sampling: bool
-    clipping: Literal["flat"]
-    noise_generator: Any
-    grad_sample_mode: str
-    wrap_model: bool
-    rand_on_empty: bool
-    mechanism: Mechanism | StrategyName
-    epochs: int | None
-    steps: int | None
-    adjacency: Adjacency | None
-    unit: str | None
-    participation: Participation | None
-    workload: Workload | Callable[[int], Workload]
-    memory_budget: float | str | None
-    unit_ids: Any = None
-    exact_sums: bool | None = None
-
-    @property
-    def budget(self) -> int | None:
-        """`memory_budget` in bytes."""
-        return None if self.memory_budget is None else int(byte_count("memory_budget", self.memory_budget))
-
-    @property
-    def examples(self) -> int:
-        """Length of the data set."""
-        return len(self.data_loader.dataset)  # type: ignore[arg-type]
-
-    @cached_property
-    def units(self) -> Units | None:
-        """Who owns which example; None where an example is a unit."""
-        return units_of(self.unit_ids, self.examples)
-
-    @property
-    def given(self) -> bool:
-        """Whether the loader's own batches of examples are used."""
-        if isinstance(self.mechanism, Mechanism):
-            return self.mechanism.sampling.formed_outside
-        return self.participation is not None
-
-    @property
-    def count(self) -> int:
-        """N of the mechanism: what batches are drawn from, units or examples."""
-        return self.examples if self.units is None or self.given else self.units.count
-
-    @property
-    def period(self) -> int:
-        """Steps in one pass of the loader."""
-        loader = self.data_loader
-        if self.units is None or self.given or loader.batch_size is None:
-            return len(loader)
-        whole, rest = divmod(self.count, loader.batch_size)
-        return whole if loader.drop_last or not rest else whole + 1
-
-
-def with_mode(setup: Setup) -> Setup:
-    """The setup with the name of the source that another name of it stands for."""
-    mode = setup.grad_sample_mode
-    return replace(setup, grad_sample_mode=ALIASES.get(mode, mode) if isinstance(mode, str) else mode)
-
-
 def check(setup: Setup) -> list[nn.Parameter]:
     """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
-    checks.check_options(
-        clipping=setup.clipping,
-        noise_generator=setup.noise_generator,
-        grad_sample_mode=setup.grad_sample_mode,
-        loss_reduction=setup.loss_reduction,
-        rand_on_empty=setup.rand_on_empty,
-        max_grad_norm=setup.max_grad_norm,
-        poisson_sampling=setup.poisson_sampling,
-        batch_first=setup.batch_first,
-        wrap_model=setup.wrap_model,
-    )
+    checks.check_options(setup)
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup.data_loader)
-    check_units(
-        setup.units,
-        setup.mechanism,
-        unit=setup.unit,
-        adjacency=setup.adjacency,
-        promised=setup.participation is not None,
-        mode=setup.grad_sample_mode,
-    )
+    check_units(setup)
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
@@ -168,23 +67,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if isinstance(setup.mechanism, Mechanism):
         if not setup.mechanism.sampling.formed_outside:
             mechanism_fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
-        mechanism_fit.check_fit(
-            setup.mechanism,
-            setup.data_loader,
-            examples=setup.count,
-            period=setup.period,
-            units=setup.units,
-            poisson_sampling=setup.poisson_sampling,
-            max_grad_norm=setup.max_grad_norm,
-            noise_multiplier=setup.noise_multiplier,
-            epochs=setup.epochs,
-            steps=setup.steps,
-            adjacency=setup.adjacency,
-            unit=setup.unit,
-            participation=setup.participation,
-        )
-        if setup.epsilon is not None and setup.delta is not None:
-            mechanism_fit.check_budget(setup.mechanism, setup.epsilon, setup.delta)
+        mechanism_fit.check_fit(setup, setup.mechanism)
         return setup.mechanism, None, arithmetic_of(setup.mechanism)
     if not isinstance(setup.mechanism, str):
         raise ValueError(
@@ -212,17 +95,12 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             setup.mechanism,
         )
     loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
-    if mechanism_fit.is_open(
-        setup.mechanism,
-        noise_multiplier=setup.noise_multiplier,
-        epochs=setup.epochs,
-        steps=setup.steps,
-        sampled=setup.poisson_sampling and setup.participation is None,
-    ):
+    if mechanism_fit.is_open(setup):
         name, setup = "identity", replace(setup, mechanism="identity", steps=mechanism_fit.OPEN_STEPS)
-    size = mechanism_fit.planned_size(loader, setup.count, setup.participation)
+    size = mechanism_fit.planned_size(setup)
     if setup.participation is None:
         mechanism_fit.is_shuffled(loader)
+    steps = mechanism_fit.planned_steps(setup)
     if delta is None:
         delta = setup.count**-1.1
         logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
@@ -230,7 +108,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     logger.info(
         "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
         " give mechanism=, where it is made often.",
-        mechanism_fit.planned_steps(setup.period, setup.epochs, setup.steps),
+        steps,
         setup.count,
         "examples" if setup.units is None else "units",
     )
@@ -239,7 +117,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         return plan(
             examples=setup.count,
             batch_size=size,
-            steps=mechanism_fit.planned_steps(setup.period, setup.epochs, setup.steps),
+            steps=steps,
             epsilon=setup.epsilon,
             noise_multiplier=setup.noise_multiplier,
             delta=delta,

@@ -19,47 +19,39 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.history import STAMP
+from anechoic.torch.setup.asked import Setup
 from anechoic.torch.sources import source_class
 from anechoic.torch.watching.modules import MIXING, check_not_mixing
 
 logger = logging.getLogger("anechoic")
 
 
-def check_options(
-    *,
-    clipping: str,
-    noise_generator: Any,
-    grad_sample_mode: str,
-    loss_reduction: str,
-    rand_on_empty: bool,
-    max_grad_norm: Any,
-    **flags: Any,
-) -> None:
+def check_options(setup: Setup) -> None:
     """Refuse options of Opacus that this engine does not have, and flags that are neither True nor False.
 
     Raises:
         UnsupportedError: for an option that Opacus has.
         ValueError: for a word that neither knows, or such a flag.
     """
-    if clipping != "flat" or isinstance(max_grad_norm, (list, tuple)):
-        raise UnsupportedError(_by_layers(clipping, max_grad_norm))
-    if noise_generator is not None:
+    if setup.clipping != "flat" or isinstance(setup.max_grad_norm, (list, tuple)):
+        raise UnsupportedError(_by_layers(setup.clipping, setup.max_grad_norm))
+    if setup.noise_generator is not None:
         raise UnsupportedError(
             "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
             " does not hold: leave it out, or pass PrivacyEngine(noise_key=…)."
         )
-    if rand_on_empty:
+    if setup.rand_on_empty:
         raise UnsupportedError(
             "rand_on_empty=True would put a made-up example into empty batches, and adding or removing the"
             " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
             " batches have length 0."
         )
-    source_class(grad_sample_mode)
-    for name, value in flags.items():
-        flag(name, value)
-    one_of("loss_reduction", loss_reduction, ("mean", "sum"))
-    if max_grad_norm is not None:
-        positive_float("max_grad_norm", max_grad_norm)
+    source_class(setup.grad_sample_mode)
+    for name in ("poisson_sampling", "batch_first", "wrap_model"):
+        flag(name, getattr(setup, name))
+    one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
+    if setup.max_grad_norm is not None:
+        positive_float("max_grad_norm", setup.max_grad_norm)
 
 
 def _by_layers(clipping: str, max_grad_norm: Any) -> str:

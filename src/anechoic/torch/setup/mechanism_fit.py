@@ -11,8 +11,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from anechoic._validate import positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.batching import REMEDY, check_batching
-from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
 
@@ -20,20 +20,15 @@ logger = logging.getLogger("anechoic")
 OPEN_STEPS = 10**6
 
 
-def is_open(
-    mechanism: Mechanism | str, *, noise_multiplier: Any, epochs: Any, steps: Any, sampled: bool
-) -> bool:
+def is_open(setup: Setup) -> bool:
     """Whether a run may stop after any step, as Opacus's do; a warning then says what it has and lacks.
 
     Independent noise under Poisson sampling has one law in every step, however many follow. Everything else
     is planned for a known number of steps.
-
-    Args:
-        sampled: whether the library may draw batches at random.
-        (others): as given to make_private.
     """
-    given = noise_multiplier is not None and epochs is None and steps is None
-    if not (given and sampled and mechanism in ("auto", "identity")):
+    given = setup.noise_multiplier is not None and setup.epochs is None and setup.steps is None
+    sampled = setup.poisson_sampling and setup.participation is None
+    if not (given and sampled and setup.mechanism in ("auto", "identity")):
         return False
     logger.warning(
         "epochs= is not given, so noise is independent from step to step (mechanism='identity') and"
@@ -76,14 +71,14 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     return True
 
 
-def planned_size(loader: DataLoader[Any], count: int, participation: Any = None) -> int:
-    """The loader's batch size, of which `count` are drawn from.
+def planned_size(setup: Setup) -> int:
+    """The loader's batch size.
 
     Raises:
-        ValueError: if it exceeds `count`.
+        ValueError: if it exceeds what batches are drawn from.
         UnsupportedError: if a batch sampler of the user's says nothing about the size.
     """
-    size = loader.batch_size
+    size, count, participation = setup.data_loader.batch_size, setup.count, setup.participation
     if size is None and participation is None:
         raise UnsupportedError(
             "data_loader has a batch_sampler, whose batches would be replaced. Use shuffle=True or"
@@ -104,12 +99,13 @@ def planned_size(loader: DataLoader[Any], count: int, participation: Any = None)
     return size
 
 
-def planned_steps(period: int, epochs: Any, steps: Any) -> int:
-    """n, as an integer; `period` is the number of steps in a pass.
+def planned_steps(setup: Setup) -> int:
+    """n, as an integer.
 
     Raises:
-        ValueError: if not exactly one of the two is given, or it is below 1.
+        ValueError: if not exactly one of epochs and steps is given, or it is below 1.
     """
+    epochs, steps = setup.epochs, setup.steps
     if (epochs is None) == (steps is None):
         raise ValueError(
             f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known"
@@ -120,37 +116,17 @@ def planned_steps(period: int, epochs: Any, steps: Any) -> int:
     if steps is not None:
         return positive_int("steps", steps)
     return positive_int("epochs", epochs) * positive_int(
-        "len(data_loader)", period, remedy="It has no batch."
+        "len(data_loader)", setup.period, remedy="It has no batch."
     )
 
 
-def check_fit(
-    mechanism: Mechanism,
-    loader: DataLoader[Any],
-    *,
-    examples: int,
-    period: int,
-    units: Units | None,
-    poisson_sampling: bool,
-    max_grad_norm: Any,
-    noise_multiplier: Any,
-    epochs: Any,
-    steps: Any,
-    adjacency: Any,
-    unit: Any,
-    participation: Any,
-) -> None:
+def check_fit(setup: Setup, mechanism: Mechanism) -> None:
     """Refuse a Mechanism that was made for something else; None stands for what it says.
-
-    Args:
-        examples: how many there are to draw from: units, where batches are drawn of them.
-        period: steps in one pass.
-        units: who owns what, where units own several examples.
-        (others): as given to make_private.
 
     Raises:
         MismatchError: naming both values.
     """
+    units, examples, epochs = setup.units, setup.count, setup.epochs
     sampling = mechanism.sampling
     given = sampling.formed_outside
     if units is not None and not given and sampling.examples != examples:
@@ -163,34 +139,31 @@ def check_fit(
             f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {REMEDY}."
         )
     what = "examples" if units is None else f"units ({mechanism.unit!r})"
-    check_batching(sampling, loader, examples=examples, period=period, what=what)
-    if not poisson_sampling and mechanism.amplified:
+    check_batching(sampling, setup.data_loader, examples=examples, period=setup.period, what=what)
+    if not setup.poisson_sampling and mechanism.amplified:
         raise MismatchError(
             f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
             " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
         )
     pairs = [
-        ("max_grad_norm", max_grad_norm, mechanism.clip_norm),
-        ("noise_multiplier", noise_multiplier, mechanism.noise_multiplier),
-        ("adjacency", adjacency, mechanism.adjacency),
-        ("unit", unit, mechanism.unit),
-        ("participation", participation, mechanism.participation),
-        ("steps", steps, mechanism.steps),
-        ("epochs * len(data_loader)", None if epochs is None else epochs * period, mechanism.steps),
+        ("max_grad_norm", setup.max_grad_norm, mechanism.clip_norm),
+        ("noise_multiplier", setup.noise_multiplier, mechanism.noise_multiplier),
+        ("adjacency", setup.adjacency, mechanism.adjacency),
+        ("unit", setup.unit, mechanism.unit),
+        ("participation", setup.participation, mechanism.participation),
+        ("steps", setup.steps, mechanism.steps),
+        ("epochs * len(data_loader)", None if epochs is None else epochs * setup.period, mechanism.steps),
     ]
-    for name, given, own in pairs:
-        if given is not None and given != own:
+    for name, asked, own in pairs:
+        if asked is not None and asked != own:
             raise MismatchError(
-                f"{name}={given!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
+                f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
+    if setup.epsilon is not None and setup.delta is not None:
+        _check_budget(mechanism, setup.epsilon, setup.delta)
 
 
-def check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:
-    """Refuse a Mechanism that spends more than is allowed.
-
-    Raises:
-        MismatchError: naming both values.
-    """
+def _check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:
     spent = mechanism.epsilon(target_delta)
     if not spent <= target_epsilon or math.isnan(target_epsilon):
         raise MismatchError(

@@ -11,51 +11,21 @@ from torch.utils.data import TensorDataset
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.torch.setup.asked import Setup
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
 
 
-def units_of(unit_ids: Any, examples: int) -> Units | None:
-    """`unit_ids` as Units for a data set of `examples`; None stays None.
-
-    Raises:
-        ValueError: for labels that are missing or not hashable.
-        MismatchError: if they are not those of `examples` examples.
-    """
-    if unit_ids is None:
-        return None
-    units = unit_ids if isinstance(unit_ids, Units) else Units(unit_ids)
-    if units.examples != examples:
-        raise MismatchError(
-            f"unit_ids name the owners of {units.examples} examples, and the data set has {examples}: give"
-            " one label for each index of data_loader.dataset, in its order."
-        )
-    return units
-
-
-def check_units(
-    units: Units | None,
-    mechanism: Any,
-    *,
-    unit: str | None,
-    adjacency: str | None,
-    promised: bool,
-    mode: str,
-) -> None:
+def check_units(setup: Setup) -> None:
     """Refuse units that do not fit the statement, and another unit than an example without them.
-
-    Args:
-        units: who owns what, or None.
-        mechanism: the Mechanism, or the name of the strategy that is to be planned.
-        unit, adjacency: as given to make_private.
-        promised: whether `participation` is given.
-        mode: grad_sample_mode.
 
     Raises:
         MismatchError, UnsupportedError: naming the remedy.
     """
+    units, mechanism, unit, adjacency = setup.units, setup.mechanism, setup.unit, setup.adjacency
+    promised = setup.participation is not None
     if unit is not None and (not isinstance(unit, str) or not unit.strip()):
         raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'user'.")
     if units is not None and unit is None and not isinstance(mechanism, Mechanism):
@@ -75,7 +45,7 @@ def check_units(
                 " (participation=…, External sampling), where a row of a batch is a whole unit."
             )
         return
-    if mode == "ghost":
+    if setup.grad_sample_mode == "ghost":
         raise UnsupportedError(
             "grad_sample_mode='ghost' with unit_ids: ghost clipping scales each example by its own norm, and"
             " never has the gradient of a unit. Use 'rows'."

@@ -1,0 +1,130 @@
+"""What was asked of make_private: every argument once, and what follows from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import nn, optim
+from torch.utils.data import DataLoader
+
+from anechoic._validate import byte_count, fraction, positive_float
+from anechoic.errors import MismatchError
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.participation import Participation
+from anechoic.planning.families import StrategyName
+from anechoic.planning.result import mechanism_in
+from anechoic.torch.setup.options import DEFAULTS
+from anechoic.torch.sources.base import ALIASES
+from anechoic.units.ownership import Units
+from anechoic.workloads import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What was asked for, with a value for every argument; see `PrivacyEngine`.
+
+    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep.
+    """
+
+    module: nn.Module
+    optimizer: optim.Optimizer
+    criterion: Any
+    data_loader: DataLoader[Any]
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float | None
+    max_grad_norm: float | None
+    batch_first: bool
+    loss_reduction: str
+    poisson_sampling: bool
+    clipping: Literal["flat"]
+    noise_generator: Any
+    grad_sample_mode: str
+    wrap_model: bool
+    rand_on_empty: bool
+    mechanism: Mechanism | StrategyName
+    epochs: int | None
+    steps: int | None
+    adjacency: Adjacency | None
+    unit: str | None
+    participation: Participation | None
+    workload: Workload | Callable[[int], Workload]
+    memory_budget: float | str | None
+    unit_ids: Any
+    exact_sums: bool | None
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Setup:
+        """From the arguments of make_private, or of make_private_with_epsilon.
+
+        Raises:
+            ValueError: for a target that is out of range.
+        """
+        given = DEFAULTS | options
+        epsilon, delta = given.pop("target_epsilon"), given.pop("target_delta")
+        if "target_epsilon" in options:
+            remedy = "Only infinitely much noise gives epsilon = 0."
+            epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
+            delta = fraction("target_delta", delta)
+        given["mechanism"] = mechanism_in(given["mechanism"])
+        mode = given["grad_sample_mode"]
+        if isinstance(mode, str):
+            given["grad_sample_mode"] = ALIASES.get(mode, mode)
+        return cls(epsilon=epsilon, delta=delta, **given)
+
+    @property
+    def budget(self) -> int | None:
+        """`memory_budget` in bytes."""
+        return None if self.memory_budget is None else int(byte_count("memory_budget", self.memory_budget))
+
+    @property
+    def examples(self) -> int:
+        """Length of the data set."""
+        return len(self.data_loader.dataset)  # type: ignore[arg-type]
+
+    @cached_property
+    def units(self) -> Units | None:
+        """Who owns which example; None where an example is a unit."""
+        return units_of(self.unit_ids, self.examples)
+
+    @property
+    def given(self) -> bool:
+        """Whether the loader's own batches of examples are used."""
+        if isinstance(self.mechanism, Mechanism):
+            return self.mechanism.sampling.formed_outside
+        return self.participation is not None
+
+    @property
+    def count(self) -> int:
+        """N of the mechanism: what batches are drawn from, units or examples."""
+        return self.examples if self.units is None or self.given else self.units.count
+
+    @property
+    def period(self) -> int:
+        """Steps in one pass of the loader."""
+        loader = self.data_loader
+        if self.units is None or self.given or loader.batch_size is None:
+            return len(loader)
+        whole, rest = divmod(self.count, loader.batch_size)
+        return whole if loader.drop_last or not rest else whole + 1
+
+
+def units_of(unit_ids: Any, examples: int) -> Units | None:
+    """`unit_ids` as Units for a data set of `examples`; None stays None.
+
+    Raises:
+        ValueError: for labels that are missing or not hashable.
+        MismatchError: if they are not those of `examples` examples.
+    """
+    if unit_ids is None:
+        return None
+    units = unit_ids if isinstance(unit_ids, Units) else Units(unit_ids)
+    if units.examples != examples:
+        raise MismatchError(
+            f"unit_ids name the owners of {units.examples} examples, and the data set has {examples}: give"
+            " one label for each index of data_loader.dataset, in its order."
+        )
+    return units
