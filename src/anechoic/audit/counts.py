@@ -14,17 +14,17 @@ from anechoic.sampling import Sampling
 
 
 class Counts(NamedTuple):
-    """Binomial counts, all at one rate, and what each of them is about.
+    """Binomial counts, and what each of them is about.
 
     Attributes:
         counts, trials: shape (counts,).
-        rate: promised probability.
+        rate: promised probability, one for all of them or one for each.
         names: of each, as in "12 of 80 in batch 3".
     """
 
     counts: NDArray[np.int64]
     trials: NDArray[np.int64]
-    rate: float
+    rate: float | NDArray[np.float64]
     names: list[str]
 
 

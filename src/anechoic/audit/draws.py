@@ -80,7 +80,7 @@ def draw_test(
     found = {"batches": min(1.0, float(p_values[worst]) * len(p_values))}
     notes = {
         "batches": f"{count.counts[worst]} of {count.trials[worst]} {count.names[worst]},"
-        f" promised {count.rate:.4g}"
+        f" promised {np.broadcast_to(count.rate, p_values.shape)[worst]:.4g}"
     }
     found["sizes"], notes["sizes"] = _sizes(law, part, np.random.default_rng(seed))
     found["pairs"], notes["pairs"] = _pairs(law, part, allowed)
@@ -92,7 +92,7 @@ def draw_test(
     return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}", found)
 
 
-def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: float) -> Array:
+def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: ArrayLike) -> Array:
     """p-values of counts: twice the smaller tail, at most 1."""
     k, n = np.asarray(counts, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     tails = np.minimum(scipy.stats.binom.cdf(k, n, rate), scipy.stats.binom.sf(k - 1, n, rate))

@@ -59,6 +59,10 @@ class Sampling:
         """
         return 1
 
+    def expected_size(self, t: int) -> int | float:
+        """Units that batch t holds on average, 0 <= t < n: B, unless a scheme has several rates."""
+        return self.batch_size
+
     @property
     def expected_batch_size(self) -> int | float:
         """The constant divisor of every noisy sum: B, whatever a batch happens to hold."""

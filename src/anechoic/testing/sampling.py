@@ -115,7 +115,8 @@ def check_leading_steps(sampling: Sampling) -> None:
     for steps in {1, max(1, n // 2), max(1, n - 1), n}:
         first = sampling.truncate(steps)
         same = first.batch_size == sampling.batch_size and first.amplified == sampling.amplified
-        require(sampling, same, f"truncate({steps}) changed batch_size or amplified")
+        same &= all(first.expected_size(t) == sampling.expected_size(t) for t in (0, steps - 1))
+        require(sampling, same, f"truncate({steps}) changed batch_size, expected_size or amplified")
         more = first.participation.together(steps) & ~whole[:steps, :steps]
         rule = f"truncate({steps}) lets one unit touch {np.argwhere(more)[:1].tolist()}, the whole does not"
         require(sampling, not more.any(), rule)
@@ -158,7 +159,7 @@ def check_batches(sampling: Sampling) -> None:
 
 
 def check_sizes(sampling: Sampling) -> None:
-    """Batches of a scheme that amplifies hold B units on average; of another one, at most B.
+    """Batches of a scheme that amplifies hold as many units on average as it says; of another one, at most B.
 
     Where `moves_others` is False units are drawn independently, so that sizes are binomial.
     """
@@ -172,10 +173,13 @@ def check_sizes(sampling: Sampling) -> None:
             require(sampling, count <= size, f"batch {t} holds {count} units, more than batch_size={size}")
         return
     sizes = np.array([_sizes(sampling, number) for number in range(KEYS)])
-    means = sizes.mean(axis=1)
-    error = means.std() / math.sqrt(KEYS) + 1e-9 * size
-    rule = f"batches hold {means.mean():.4g} units on average over {KEYS} runs, promised {size:.4g}"
-    require(sampling, abs(means.mean() - size) <= SIGMA * error, rule)
+    expected = np.array([float(sampling.expected_size(t)) for t in range(sampling.steps)])
+    for size in np.unique(expected):
+        means = sizes[:, expected == size].mean(axis=1)
+        error = means.std() / math.sqrt(KEYS) + 1e-9 * size
+        rule = f"batches hold {means.mean():.4g} units on average over {KEYS} runs, promised {size:.4g}"
+        require(sampling, abs(means.mean() - size) <= SIGMA * error, rule)
+    size = float(expected[0])
     share = size / examples
     if sampling.moves_others or not 0.0 < share < 1.0 or size * (1.0 - share) < 2.0:
         return

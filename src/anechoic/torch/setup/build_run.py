@@ -248,7 +248,8 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units:
 
 def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:
     """Rows that nearly all batches have at most: of random sizes, four deviations more than on average."""
-    expected = mechanism.expected_batch_size * setup.examples / max(1, setup.count)
+    sampling = mechanism.sampling
+    expected = max(map(sampling.expected_size, range(sampling.steps))) * setup.examples / max(1, setup.count)
     return max(1, math.ceil(expected + (4 * math.sqrt(expected) if mechanism.amplified else 0)))
 
 
