@@ -21,7 +21,6 @@ from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.update import Update
 from anechoic.torch.watching.guard import Guard
-from anechoic.torch.watching.order import OrderWatch
 
 
 class CorrelatedOptimizer(Uncopyable, Optimizer):
@@ -77,11 +76,6 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         """The noise of `mechanism` is what the settings say from here on."""
         self.noise_multiplier = mechanism.noise_multiplier
         self.guard.expect()
-
-    @property
-    def order_watch(self) -> OrderWatch | None:
-        """Compares the order of rows with that of the delivered batch, where the run has units."""
-        return self.source.order_watch
 
     # -- one step ------------------------------------------------------------------------------
 

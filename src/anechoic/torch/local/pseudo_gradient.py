@@ -201,8 +201,7 @@ class PseudoGradients:
             )
         if delivery.units is None:
             raise DesynchronizedError(NO_UNITS)
-        if self._optimizer.order_watch is not None:  # the functional calls go past its hook
-            self._optimizer.order_watch.check([*inputs, target])
+        self._optimizer.source.types.check_inputs((inputs, target))
         order = np.argsort(delivery.units.items, kind="stable")
         sizes = np.bincount(delivery.units.items, minlength=delivery.units.count)
         rows = np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []

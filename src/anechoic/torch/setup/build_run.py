@@ -175,7 +175,7 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger, units=batches.units is not None)
+        source = _source(setup, mechanism, ledger)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = Releaser(mechanism, ledger, source.parameters, divisor)
         optimizer = CorrelatedOptimizer(
@@ -228,7 +228,7 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units: bool) -> GradientSource:
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     asked = SourceSetup(
@@ -240,7 +240,6 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, *, units:
         loss_reduction=setup.loss_reduction,
         criterion=setup.criterion,
         wrap=setup.wrap_model,
-        units=units,
         rows=_usual_rows(setup, mechanism),
     )
     return source_class(setup.grad_sample_mode)(asked)

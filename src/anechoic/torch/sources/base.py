@@ -16,7 +16,6 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.contributions import Contributions
-from anechoic.torch.watching.order import OrderWatch
 
 AUTO = "auto"
 #: Other names of "rows": of earlier versions, and of Opacus, whose gradients of rows these are.
@@ -44,7 +43,6 @@ class SourceSetup:
         ledger: knows the batch in hand.
         batch_first, loss_reduction, criterion: as given to make_private.
         wrap: whether the training loop calls a wrapper, or the plain module.
-        units: whether rows of one unit are clipped together.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
     """
 
@@ -56,7 +54,6 @@ class SourceSetup:
     loss_reduction: str = "mean"
     criterion: Any = None
     wrap: bool = True
-    units: bool = False
     rows: int = 64
 
 
@@ -95,9 +92,6 @@ class GradientSource(ABC):
         self.types.share(setup.module.buffers())
         if isinstance(setup.criterion, nn.Module):
             self.types.share(setup.criterion.buffers())
-        self.order_watch: OrderWatch | None = None
-        if setup.units:
-            self.order_watch = OrderWatch(setup.module, setup.ledger, setup.batch_first)
 
     @property
     def device(self) -> torch.device:

@@ -180,8 +180,6 @@ class RowsSource(GradientSource):
 
     def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> Pending:
         """The same, up to the outputs of the rows."""
-        if self.order_watch is not None:
-            self.order_watch.check([*arguments, *keywords.values()])
         self.types.check_inputs((arguments, keywords))
         check_held(self.types, self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
