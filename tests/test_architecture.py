@@ -159,7 +159,6 @@ def parts_of(edges):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_folders_of_a_room_are_storeys_too():
     found = circle(parts_of(house()[1]))
     assert not found, f"parts of a room import one another: {' -> '.join(found)}"

@@ -36,7 +36,6 @@ def page():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_strategy_keeps_the_contract(page):
     suite = page["TestSeasonal"]()
     rules = [name for name in dir(suite) if name.startswith("test_")]

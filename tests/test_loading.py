@@ -59,7 +59,6 @@ def test_numpy_streams_do_not_load_torch(said):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_cryptography_is_loaded_with_the_first_row(said):
     assert "cryptography" not in said["stream"]
     assert "cryptography" in said["row"]

@@ -72,7 +72,6 @@ def test_patterns(schema):
 @settings(max_examples=200)
 @given(st.integers(1, 10**9), st.integers(1, 10**9), st.integers(1, 10**9) | st.none())
 @pytest.mark.slow
-@pytest.mark.slow
 def test_most_participations(n, separation, limit):
     most = MinSep(separation, limit).max_participations_in(n)
     assert most >= 1

@@ -70,7 +70,6 @@ class TestAgainstDense:
 @in_turn("exponent", [0.5, -0.5, 1 / 3, 1.0, -1.0, 2.0, 0.0])
 @in_turn("n", [1, 2, 3, 17, 256, 600])
 @pytest.mark.slow
-@pytest.mark.slow
 def test_powers(n, exponent):
     t = np.arange(n)
     for count in (1, 2, 3, 16, 17, 1000):  # around the switch from the recursion

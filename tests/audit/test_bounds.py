@@ -80,7 +80,6 @@ def test_the_noncentral_t_law_is_that_of_scipy(t, freedom, shift):
 
 @pytest.mark.parametrize(("mirrored", "threshold"), each_once([False, True], [None, 1.0]))
 @pytest.mark.slow
-@pytest.mark.slow
 def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored, threshold):
     mu, delta = 2.0, 0.05
     true, above = gaussian_epsilon(delta, mu), 0

@@ -177,7 +177,6 @@ FEW = {
 
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.slow
-@pytest.mark.slow
 def test_pairs_are_seen_where_patterns_are_few_and_canaries_too(name):
     """Others share a pattern by chance: of 64 canaries, or 16 of them, with up to some hundred patterns."""
     scheme, rng = FEW[name], np.random.default_rng(6)

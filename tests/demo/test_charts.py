@@ -79,7 +79,6 @@ def test_points_error_bars_and_levels_are_where_their_values_say():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_axes_start_at_zero_where_asked():
     axes = axes_of([LINE], x=Axis("x", zero=True), y=Axis("y", zero=True))
     assert axes.get_xlim()[0] == axes.get_ylim()[0] == 0
@@ -103,7 +102,6 @@ def test_nothing_to_draw_is_refused(y):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_charts_refer_to_nothing_outside_and_bring_no_style_sheet():
     for chart in (line_chart([LINE], **PLAIN), heat_map(np.eye(3), label="C", title="C")):
         assert "http" not in chart and "<style" not in chart and "<metadata" not in chart
@@ -114,7 +112,6 @@ def test_charts_refer_to_nothing_outside_and_bring_no_style_sheet():
         assert sorted(set(used)) == sorted(ids)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_equal_input_is_equal_text_and_other_input_has_other_ids():
     first, again = (line_chart([LINE], **PLAIN) for _ in range(2))
@@ -133,7 +130,6 @@ def test_style_of_the_user_is_neither_read_nor_changed():
         assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_file_stands_alone():
     svg = line_chart_file([LINE], **PLAIN)
@@ -156,7 +152,6 @@ def test_heat_map_shows_the_matrix():
     assert {"C", "0", "1", "0.25", "−1", "step of the fresh noise"} <= set(texts(chart))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_colour_bar_has_the_true_values():
     assert {"4", "2", "−2", "−4"} <= set(texts(heat_map(np.diag([4.0, 0.1]), label="C", title="C")))

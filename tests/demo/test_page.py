@@ -82,7 +82,6 @@ def test_is_a_whole_document(shown):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_ids_are_unique_and_what_refers_to_them_finds_them(shown):
     html = shown[2]
     ids = re.findall(r'\bid="([^"]*)"', html)

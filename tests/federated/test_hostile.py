@@ -150,7 +150,6 @@ def test_a_thousand_replies_change_nothing_beyond_the_clip_bound(recorder, caplo
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_every_kind_of_malformed_reply_is_refused_with_a_reason():
     """By kind: the reason names it, and the round goes on."""
     rng, reasons = np.random.default_rng(1), set()

@@ -34,7 +34,6 @@ def models_of(found, grid):
     [("asked", False), ("before the close", False), ("closed", False), ("before the close", True)],
 )
 @pytest.mark.slow
-@pytest.mark.slow
 def test_it_goes_on_bit_for_bit(tmp_path, when, masked):
     """Killed in the middle of round 4: the same clients, rows and models as without."""
     new = strategy(tmp_path, masked=masked)

@@ -353,7 +353,6 @@ def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_plan_without_slack_or_with_a_large_delta_is_called_out(caplog):
     found = small.strategy(rounds=40, population=12, epsilon=8.0, delta=0.2, discipline=CoolDown(4))
     found.open(record_of(small.initial()))

@@ -167,7 +167,6 @@ def test_many_steps(d):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_column_normalisation_pays_for_the_max_loss():
     # Table 2.2: the column-normalised Toeplitz strategy has 3.081 at n = 1024, where this one is as good
     n = 1024

@@ -224,7 +224,6 @@ OPTIMA = {}
 @in_turn("n", [1, 2, 128, 129, 513, 1025])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-@pytest.mark.slow
 def test_sizes_around_the_limits(n, kind):
     weighting = kind_of(kind, n)
     for name in ("prefix", "decay", "rates", "restarts"):

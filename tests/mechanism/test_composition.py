@@ -293,7 +293,6 @@ def test_refusals(make, error, words):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
     whole = compose(parts()["fixed"], parts()["poisson"])
     record = json.loads(whole.report("json"))

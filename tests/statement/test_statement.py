@@ -113,7 +113,6 @@ def unescaped(markdown):
 
 class TestEveryFormat:
     @pytest.mark.slow
-    @pytest.mark.slow
     def test_everything_is_said(self, mech):
         said = statement(mech)
         shown = {

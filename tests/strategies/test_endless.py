@@ -341,7 +341,6 @@ def test_polynomials_of_64_coefficients_are_read_in_time():
     ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.7, 1.3, 1.5])
 )
 @pytest.mark.slow
-@pytest.mark.slow
 def test_aliased_terms_are_seen(power, radius):
     found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
     assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8

@@ -93,7 +93,6 @@ def faults(source):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_no_product_or_sum_of_floats_sees_the_records_of_several_people():
     used = set()
     for room in ROOMS:
@@ -205,7 +204,6 @@ def test_a_batch_is_the_sum_of_its_records_under_every_kernel(kernel):
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_numbers_of_all_kinds_are_read_the_same_in_every_list():
     """NumPy gives a list one kind: one entry would decide how the others are rounded."""

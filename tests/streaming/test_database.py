@@ -34,7 +34,6 @@ def test_a_reader_that_holds_a_transaction_does_not_stop_the_stream(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
     path = tmp_path / "s"
     with count_at(path) as stream:
@@ -63,7 +62,6 @@ def test_another_writer_is_said_and_waited_for(tmp_path):
         assert stream.release().step == 0  # nothing was changed: it goes on
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_file_that_cannot_be_opened_is_said(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be opened .*folder"):

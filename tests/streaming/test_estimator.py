@@ -134,7 +134,6 @@ def test_weights_share_one_clip_norm():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases():
     statistics = {"sum": streaming.SumOf(1.0, 3)}
     batches = [np.full((t, 3), 0.1) for t in range(6)]

@@ -43,7 +43,6 @@ class QuietDashboard(NoNoise, streaming.Dashboard):
 @pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypatch, many, installed):
     monkeypatch.setattr(command, "Dashboard", QuietDashboard)
     if not installed:

@@ -37,7 +37,6 @@ def lloyd(batches, centres):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
     batches = [points(t, 4000) for t in range(9)]
     stream = NoNoise({"c": streaming.KMeansOf(**SETTING)}, epsilon=5.0, horizon=9)
@@ -101,7 +100,6 @@ def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizo
         assert abs(measured / stated - 1) < 0.08
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_one_statistic_in_two_streams_learns_in_each_by_itself():
     statistic = streaming.KMeansOf(**SETTING)

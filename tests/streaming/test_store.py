@@ -53,7 +53,6 @@ def whole():
 
 @pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.5)])
 @pytest.mark.slow
-@pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
     expected, path = feed(board(key=KEY, over=over), range(6)), tmp_path / "run.db"
     found = []

@@ -42,7 +42,6 @@ def by_hand(owners, batch_size, steps, separation, limit):
 @settings(derandomize=True, max_examples=80, deadline=None)
 @given(owners_of_examples, st.integers(1, 7), st.integers(1, 5), st.integers(1, 4))
 @pytest.mark.slow
-@pytest.mark.slow
 def test_bounding_keeps_what_each_owner_alone_would(owners, batch_size, separation, limit):
     steps = max(1, len(owners) // batch_size)
     kept = ContributionBound(separation, limit).kept(owners, batch_size, steps)

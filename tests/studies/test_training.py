@@ -93,7 +93,6 @@ def test_private_run_with_almost_no_noise_is_the_clipped_one(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_score_is_of_predictions_made_before_training():
     task = Flights(examples=2_560, batch_size=128)
     data = load(task)
@@ -110,7 +109,6 @@ def test_score_is_of_predictions_made_before_training():
     assert task.score(None, data, logits, late) == 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_keys_differ_by_run_and_domain_and_do_not_change():
     arm = arms_of()[0]

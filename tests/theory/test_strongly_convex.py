@@ -113,7 +113,6 @@ def test_the_edges_of_the_class_have_bounds(condition, eta):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_more_terms_of_the_multiplier_settle():
     """0 terms are the circle criterion; what 16 leave out is below a per cent."""
     problem = theory.StronglyConvex(condition=50.0, learning_rate=0.5)

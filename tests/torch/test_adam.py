@@ -170,7 +170,6 @@ def test_a_target_epsilon_looks_at_the_optimizer_too():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_plan_for_adam_chooses_from_the_same_rows():
     setting = {"examples": 300, "batch_size": 30, "epochs": 2, "epsilon": 2.0, "delta": 1e-5}
     sgd, adam = (plan(**setting, optimizer=kind, random_sampling=False) for kind in ("sgd", "adam"))

@@ -370,7 +370,6 @@ def test_gradient_hooks_are_refused_in_ghost_mode(register):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_autocast_in_hooks_mode_sums_in_full_precision():
     hooked = start("rows")
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -109,7 +109,6 @@ def test_entries_only_raise_it():
 
 @pytest.mark.parametrize(("relative", "bins", "rank"), each_once([0.6, 1.5], [(1, 1), (3, 2), (4, 2)]))
 @pytest.mark.slow
-@pytest.mark.slow
 def test_deltas_lie_above_the_integral(bins, rank, relative):
     gram = random_gram(bins, rank, seed=7)
     std, epsilons = relative * math.sqrt(gram.max()), (0.3, 1.0, 2.5)

@@ -40,7 +40,6 @@ def test_never_below_the_mixture_over_all_patterns(rate, std):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_one_step_is_the_sampled_gaussian_exactly():
     """Against dp-accounting's closed form of subsampling: q H_{1 + (e^epsilon - 1) / q}."""
     from anechoic.accounting.poisson.epsilon import poisson_epsilon

@@ -50,7 +50,6 @@ def test_masses_are_those_of_dp_accounting(setting, adjacency):
 @in_turn("adjacency", RELATIONS)
 @in_turn("setting", SETTINGS)
 @pytest.mark.slow
-@pytest.mark.slow
 def test_deltas_are_those_of_dp_accounting(setting, adjacency):
     ours, theirs = both(setting, adjacency)
     epsilons = np.linspace(0.0, 3.0, 13)

@@ -114,7 +114,6 @@ def test_several_epochs():
 
 @pytest.mark.parametrize(("epsilon", "steps"), [(0.5, 20), (4.0, 35)])
 @pytest.mark.slow
-@pytest.mark.slow
 def test_noise_meets_its_target(epsilon, steps):
     sigma = random_allocation_noise_multiplier(epsilon, 1e-6, 10, steps)
     assert random_allocation_epsilon(1e-6, sigma, 10, steps) <= epsilon * (1 + 1e-6)
@@ -142,7 +141,6 @@ def test_a_sum_is_the_law_of_the_sum(noise, count):
 
 
 @pytest.mark.parametrize("count", [7, 120, 99_991])
-@pytest.mark.slow
 @pytest.mark.slow
 def test_counts_that_are_no_power_of_two_take_no_longer(count):
     """With much noise the sums of 2^i copies lie many grid points apart."""

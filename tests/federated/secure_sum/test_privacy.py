@@ -249,7 +249,6 @@ def test_a_masked_vector_looks_alike_whatever_it_hides(value):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_masked_entry_is_uniform_over_rounds_and_independent_of_its_input():
     found = {value: [] for value in (0, 2**GRID_BITS)}
     for value, seen in found.items():

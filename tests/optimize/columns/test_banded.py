@@ -209,7 +209,6 @@ def test_bound_by_its_definition(schema):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_no_banded_strategy_beats_the_bound():
     n, bands = 26, 5
     workload = workloads.prefix_sum(n)
@@ -296,7 +295,6 @@ def test_any_workload(workload):
 @in_turn("n", [1, 2, 3])
 @in_turn("kind", ["rms", "max", "last"])
 @in_turn("schema", [Single(), MinSep(1, 2), Cyclic(2)])
-@pytest.mark.slow
 @pytest.mark.slow
 def test_few_steps(n, kind, schema):
     for bands in range(1, 1 + (n if schema == Single() else 1)):

@@ -160,7 +160,6 @@ def test_no_strategy_goes_below_the_bound(n, seed, kind, spread):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_bound_alone_is_that_of_the_strategy_and_reaches_large_n():
     workload = workloads.prefix_sum(40)
     assert optimize.dense_bound(workload).value == pytest.approx(

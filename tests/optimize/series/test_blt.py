@@ -129,7 +129,6 @@ def test_gradient_where_points_nearly_coincide():
     st.lists(st.floats(-9, 0.5), min_size=2, max_size=8).filter(lambda logs: len(logs) % 2 == 0), st.data()
 )
 @pytest.mark.slow
-@pytest.mark.slow
 def test_objective_is_the_loss_of_the_strategy(logs, data):
     # scales and weights by products (Lemma 4.13), against zeros found from the scales and decays
     gaps = 10.0 ** np.array(logs)

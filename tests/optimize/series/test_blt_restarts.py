@@ -47,7 +47,6 @@ def test_no_digits_are_lost_next_to_one():
     ("n", "period", "over"), [(129, 129, 1.001), *slow((129, 16, 1.013), (65, 100, 1.001))]
 )
 @pytest.mark.slow
-@pytest.mark.slow
 def test_what_is_found_is_near_the_best_toeplitz_strategy(n, period, over):
     """Where the best coefficients change sign a BLT of falling ones stays 1 % above."""
     workload = workloads.restart_differences(workloads.prefix_sum(n), period=period)

@@ -82,7 +82,6 @@ def test_delta_is_below_one_in_the_number_of_clients(found):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_ledger_saw_what_was_promised(found):
     ledger = found[0]["ledger"]
     assert ledger["runs"] == 5 * 3

@@ -362,7 +362,6 @@ def test_things_that_could_not_be_read_back_are_not_saved(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_everything_that_is_saved_can_be_read(tmp_path):
     # weights_only=True reads it; the check itself would refuse it otherwise
     path = tmp_path / "run.ckpt"
@@ -455,7 +454,6 @@ def test_objects_of_another_run_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_going_back_in_one_process_is_refused(tmp_path):
     path = tmp_path / "run.ckpt"
     run = start()
@@ -520,7 +518,6 @@ def test_a_folder_that_was_carried_to_another_machine_goes_on(tmp_path, other_pr
     train(run, 6)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_what_is_repeated_elsewhere_is_compared(tmp_path, other_process, monkeypatch, caplog):
     path = tmp_path / "run.ckpt"

@@ -421,7 +421,6 @@ def test_models_that_vmap_cannot_run_say_so_and_run_one_by_one():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_what_is_not_the_delivered_batch_is_refused():
     engine, _, optimizer, loader, module = run_of()
     local = engine.pseudo_gradients(nn.CrossEntropyLoss(), local_steps=2, learning_rate=0.1)

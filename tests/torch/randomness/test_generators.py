@@ -31,7 +31,6 @@ def dropped(**options):
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])
 @pytest.mark.slow
-@pytest.mark.slow
 def test_masks_do_not_depend_on_the_seed_of_the_script(mode):
     found = []
     for seed in (1, 2):
