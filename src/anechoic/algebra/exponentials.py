@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainc
+import scipy
 
 from anechoic._validate import Array
 
@@ -33,7 +33,8 @@ def geometric_moment(u: Array, n: int | Array) -> Array:
     v = np.where(zero, 1.0, u)
     x = n * v
     # gammainc(2, x) = 1 - (1 + x) exp(-x), without its cancellation at small x
-    moment = (np.exp(-v) * gammainc(2, x) - n * np.exp(-x) * gammainc(2, v)) / np.square(np.expm1(-v))
+    whole, one = scipy.special.gammainc(2, x), scipy.special.gammainc(2, v)
+    moment = (np.exp(-v) * whole - n * np.exp(-x) * one) / np.square(np.expm1(-v))
     return np.where(zero, 0.5 * n * (n - 1.0), moment)
 
 
@@ -42,8 +43,8 @@ def remaining(u: Array, n: int) -> Array:
     zero = u == 0.0
     v = np.where(zero, 1.0, u)
     x = n * v
-    excess = -x * np.expm1(-x) - gammainc(2, x)  # exp(-x) - 1 + x, to full relative accuracy
-    total = (np.exp(-v) * excess + n * gammainc(2, v)) / np.square(np.expm1(-v))
+    excess = -x * np.expm1(-x) - scipy.special.gammainc(2, x)  # exp(-x) - 1 + x, to full relative accuracy
+    total = (np.exp(-v) * excess + n * scipy.special.gammainc(2, v)) / np.square(np.expm1(-v))
     return np.where(zero, 0.5 * n * (n + 1.0), total)
 
 
@@ -54,7 +55,7 @@ def remaining_moment(u: Array, n: int) -> Array:
     x = n * v
 
     def third(y: Array) -> Array:  # y (1 + exp(-y)) - 2 (1 - exp(-y)) = y^3 / 6 - …, without differences
-        return np.asarray((y - 2.0) * gammainc(3, y) + 0.5 * y**3 * np.exp(-y))
+        return np.asarray((y - 2.0) * scipy.special.gammainc(3, y) + 0.5 * y**3 * np.exp(-y))
 
     bracket = third(x) * (1.0 + np.exp(-v)) - n * third(v) * (1.0 + np.exp(-x))
     moment = 0.5 * np.exp(-v) * bracket / -(np.expm1(-v) ** 3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from scipy import fft
 
 from anechoic._validate import Array
 
@@ -24,8 +23,9 @@ def product(a: Array, b: Array, n: int) -> Array:
     if min(len(a), len(b)) <= 32 or len(a) + len(b) <= FFT_FROM:
         full = np.convolve(a, b)[:n]
     else:
-        size = fft.next_fast_len(min(len(a) + len(b) - 1, 2 * n), real=True)
-        full = fft.irfft(fft.rfft(a, size) * fft.rfft(b, size), size)[: min(n, len(a) + len(b) - 1)]
+        size = scipy.fft.next_fast_len(min(len(a) + len(b) - 1, 2 * n), real=True)
+        both = scipy.fft.rfft(a, size) * scipy.fft.rfft(b, size)
+        full = scipy.fft.irfft(both, size)[: min(n, len(a) + len(b) - 1)]
     return np.pad(full, (0, n - len(full)))
 
 
@@ -35,9 +35,9 @@ def multiply(c: Array, x: Array) -> Array:
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
         return np.asarray(scipy.signal.lfilter(c, [1.0], x, axis=0))
-    size = fft.next_fast_len(n + len(c) - 1, real=True)
-    spectrum = fft.rfft(c, size).reshape((-1,) + (1,) * (x.ndim - 1))
-    return np.asarray(fft.irfft(spectrum * fft.rfft(x, size, axis=0), size, axis=0)[:n])
+    size = scipy.fft.next_fast_len(n + len(c) - 1, real=True)
+    spectrum = scipy.fft.rfft(c, size).reshape((-1,) + (1,) * (x.ndim - 1))
+    return np.asarray(scipy.fft.irfft(spectrum * scipy.fft.rfft(x, size, axis=0), size, axis=0)[:n])
 
 
 def solve(c: Array, z: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from anechoic._validate import Array
 from anechoic.sensitivity import theorems
@@ -34,8 +34,8 @@ def later_and_farther(strategy: Strategy, separation: int, count: int) -> Sensit
     c = np.abs(strategy.coefficients[: strategy.structure.bands])
     c = c[: int(np.flatnonzero(c)[-1]) + 1]
     squares = np.cumsum(np.square(c))
-    size = fft.next_fast_len(2 * len(c), real=True)
-    spectrum = fft.rfft(c, size)
+    size = scipy.fft.next_fast_len(2 * len(c), real=True)
+    spectrum = scipy.fft.rfft(c, size)
     bound, terms = float(squares[-1]), np.zeros(0)
     for q in range(1, count):
         kept = min(len(c), n - q * b)
@@ -51,7 +51,7 @@ def later_and_farther(strategy: Strategy, separation: int, count: int) -> Sensit
 
 def _largest_from(c: Array, spectrum: Array, kept: int, separation: int) -> Array:
     """max over lags >= j b of sum_{u < kept} c_u c_{u + lag}, for j b < len(c)."""
-    size = fft.next_fast_len(2 * len(c), real=True)
-    products = fft.irfft(spectrum * fft.rfft(c[:kept], size).conj(), size)[: len(c)]
+    size = scipy.fft.next_fast_len(2 * len(c), real=True)
+    products = scipy.fft.irfft(spectrum * scipy.fft.rfft(c[:kept], size).conj(), size)[: len(c)]
     largest = np.maximum.accumulate(np.maximum(products, 0.0)[::-1])[::-1]
     return np.asarray(largest[::separation])

@@ -14,8 +14,8 @@ from functools import cached_property, singledispatch
 from typing import cast
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import ellipkm1
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, fraction, positive_float, positive_int
@@ -153,9 +153,8 @@ class EndlessDamped(HorizonFree):
     @cached_property
     def limiting_norm(self) -> float:
         # sum_t ((2t choose t) / 4^t)^2 x^t = (2 / pi) K(x) at x = (1 - nu)^2
-        return math.sqrt(2.0 / math.pi * float(ellipkm1(self.damping * (2.0 - self.damping)))) * (
-            1 + ROUNDING
-        )
+        integral = float(scipy.special.ellipkm1(self.damping * (2.0 - self.damping)))
+        return math.sqrt(2.0 / math.pi * integral) * (1 + ROUNDING)
 
     def describe(self) -> str:
         return f"Toeplitz.damped(damping={self.damping:g}, without horizon)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ellipj, ellipkm1
+import scipy
 
 from anechoic._validate import Array, positive_int
 from anechoic.strategies.blt import BLT
@@ -38,8 +38,8 @@ def root_fractions(accurate_to: int, buffers: int) -> tuple[Array, Array]:
     """Scales and decays of 1 / sqrt(1 - x), each of shape (buffers,): see `rational_blt`."""
     steps, buffers = positive_int("accurate_to", accurate_to), positive_int("buffers", buffers)
     least = 2.0 / steps  # y = 1 - x lies in the disc around 1 that touches 1/n: most of it in [2/n, 2]
-    period = float(ellipkm1(least / 2.0))
-    sn, cn, dn, _ = ellipj((np.arange(buffers) + 0.5) * (period / buffers), 1.0 - least / 2.0)
+    period = float(scipy.special.ellipkm1(least / 2.0))
+    sn, cn, dn, _ = scipy.special.ellipj((np.arange(buffers) + 0.5) * (period / buffers), 1.0 - least / 2.0)
     decay = 1.0 / (1.0 + least * np.square(sn / cn))
     weights = decay * dn / np.square(cn)
     # c_0 = sum of the weights is brought to 1: scaling C changes nothing
