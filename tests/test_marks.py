@@ -85,8 +85,8 @@ class Item:
     def get_closest_marker(self, name):
         return self.marks.get(name)
 
-    def add_marker(self, name):
-        self.marks[name] = True
+    def add_marker(self, mark):
+        self.marks[getattr(mark, "name", mark)] = mark
 
 
 def test_the_other_cases_are_slow():
@@ -94,3 +94,4 @@ def test_the_other_cases_are_slow():
     pytest_collection_modifyitems([always, *few, Item(few=2, slow=True)])
     assert ["slow" in item.marks for item in few] == [False, True, True, False]
     assert "slow" not in always.marks
+    assert ["timeout" in item.marks for item in (few[1], always)] == [True, False]
