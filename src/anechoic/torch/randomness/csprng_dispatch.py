@@ -74,24 +74,30 @@ class SecretDraws(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._idle:
             return func(*args, **kwargs)
-        return seen(func, args, kwargs, lambda: self._done(func, types, args, kwargs))
+        return seen(func, args, kwargs, _drawn if _draws(func) and not types else _done)
 
-    def _done(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if not _draws(func) or types or not is_secret(torch.initial_seed()) or no_dropout(func, args, kwargs):
-            return func(*args, **kwargs)
-        given = arguments(func, args, kwargs)
-        if _is_own(given.get("generator")) or _device(given).type != "cpu":
-            return func(*args, **kwargs)
-        key = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
-        after = _state(key, "state after a draw")
-        wanted = drawing(func, given)
-        try:
-            if wanted is not None:
-                return wanted.finish(_numbers(keystream(key, "numbers of a draw"), wanted))
-            torch.set_rng_state(_state(key, "state for a draw"))
-            return func(*args, **kwargs)
-        finally:
-            torch.set_rng_state(after)
+
+def _done(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _drawn(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a call that draws at random."""
+    if not is_secret(torch.initial_seed()) or no_dropout(func, args, kwargs):
+        return func(*args, **kwargs)
+    given = arguments(func, args, kwargs)
+    if _is_own(given.get("generator")) or _device(given).type != "cpu":
+        return func(*args, **kwargs)
+    key = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
+    after = _state(key, "state after a draw")
+    wanted = drawing(func, given)
+    try:
+        if wanted is not None:
+            return wanted.finish(_numbers(keystream(key, "numbers of a draw"), wanted))
+        torch.set_rng_state(_state(key, "state for a draw"))
+        return func(*args, **kwargs)
+    finally:
+        torch.set_rng_state(after)
 
 
 @functools.cache

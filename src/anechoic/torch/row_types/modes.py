@@ -39,14 +39,14 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
     """The result of an operation, which every run with a batch in hand looks at.
 
     Args:
-        run: makes the result.
+        run: makes the result of these.
     """
     if not ACTIVE or _PAUSED:
-        return run()
+        return run(func, args, kwargs)
     tensors = tensors_among((args, kwargs))
     # a copy: runs that are collected meanwhile leave the list
     calls = [(types, types.called(func, args, kwargs, tensors)) for types in tuple(ACTIVE)]
-    out = run()
+    out = run(func, args, kwargs)
     made = tensors_among(out)
     _PAUSED.append(True)
     try:
