@@ -26,15 +26,8 @@ from matplotlib.figure import Figure
 from anechoic import losses, lower_bounds, optimize, workloads
 from anechoic.algebra import toeplitz
 from anechoic.participation import Cyclic, MinSep, Single
-from anechoic.strategies import (
-    BandedToeplitz,
-    ColumnNormalized,
-    FullTree,
-    Identity,
-    Output,
-    Strategy,
-    Toeplitz,
-)
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, FullTree, Identity, Output, Toeplitz
+from anechoic.strategies.base import Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from monograph import amplification, batch_size

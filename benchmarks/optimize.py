@@ -31,7 +31,8 @@ import scipy
 from anechoic import losses, optimize, workloads
 from anechoic.optimize import Optimized
 from anechoic.participation import Cyclic, MinSep, Participation, Single
-from anechoic.strategies import BLT, BandedToeplitz, Dense, Strategy
+from anechoic.strategies import BLT, BandedToeplitz, Dense
+from anechoic.strategies.base import Strategy
 
 HERE = Path(__file__).parent
 WORKER = HERE / "peers" / "jax_privacy_worker.py"

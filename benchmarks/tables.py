@@ -30,10 +30,10 @@ from anechoic.strategies import (
     FullTree,
     Identity,
     Output,
-    Strategy,
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.base import Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from monograph import published

@@ -13,12 +13,8 @@ find_duplicates loss lower_bounds lp_losses noise optimize participation plan sa
 strategies upper_bounds workloads
 """
 STRATEGIES = """
-Autoregressive BLT Banded BandedInverse BandedToeplitz Buffered ColumnNormalized ColumnScaled
-ConstantRecurrent Dense FullTree HorizonFree Identity IntervalStrategy MixtureRoot MovingAverage Nested Output
-Recurrence RecursiveTree Restarted SmoothBinary SquareStrategy StackStep Stacked StateSpace Strategy Structure
-Toeplitz Tree TreeAggregation approximation_error circulant_root endless excess_bound from_factorization
-rational_blt
-serializable without_horizon
+BLT Banded BandedInverse BandedToeplitz ColumnNormalized Dense FullTree Identity Output Restarted Toeplitz
+Tree endless from_factorization without_horizon
 """
 TORCH = """
 BatchMemoryManager CorrectedAdam CorrelatedOptimizer Delivery LocalSteps PrivacyEngine

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         upper_bounds,
         workloads,
     )
+    from anechoic import extend as extend
     from anechoic import federated as federated
     from anechoic import flower as flower
     from anechoic import streaming as streaming
@@ -103,10 +104,8 @@ __all__ = [
 
 #: Rooms, which are imported when they are asked for.
 _ROOMS = frozenset(
-    {
-        *("accounting", "audit", "federated", "flower", "lower_bounds", "noise", "optimize", "participation"),
-        *("sampling", "streaming", "strategies", "theory", "torch", "upper_bounds", "workloads"),
-    }
+    "accounting audit errors extend federated flower lower_bounds noise optimize participation sampling"
+    " streaming strategies theory torch units upper_bounds workloads".split()
 )
 #: Where other names are defined.
 _HOMES = {

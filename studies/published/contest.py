@@ -18,7 +18,8 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.optimize import dense
 from anechoic.planning import plan
 from anechoic.sampling import FixedOrder, Poisson, Sampling
-from anechoic.strategies import Identity, Strategy
+from anechoic.strategies import Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum, restart_differences
 from studies.published.together import Floats, Indices, accuracies, train_together
 

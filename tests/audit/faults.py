@@ -35,15 +35,8 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.sensitivity import Sensitivity
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    Identity,
-    Output,
-    SquareStrategy,
-    Toeplitz,
-)
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Output, Toeplitz
+from anechoic.strategies.base import SquareStrategy
 from anechoic.torch import audit_training
 
 STEPS = 24

@@ -11,6 +11,7 @@ from scipy.linalg import toeplitz as dense_toeplitz
 from anechoic import losses, optimize, participation, strategies, theory, upper_bounds, workloads
 from anechoic.algebra import toeplitz
 from anechoic.sensitivity import sensitivity
+from anechoic.strategies.tree_aggregation import TreeAggregation
 
 
 def lower(column):
@@ -342,7 +343,7 @@ def test_m30_theorem_2_20_is_for_two_steps_or_more():
         return math.sqrt(math.ceil(math.log2(n)) * (1 + math.ceil(math.log2(n))))
 
     def measured(n):
-        tree = strategies.TreeAggregation(n)
+        tree = TreeAggregation(n)
         return losses.loss(workloads.prefix_sum(n), tree, participation.Single(), "max")
 
     assert printed(1) == 0.0 < measured(1) == 1.0

@@ -15,13 +15,13 @@ from anechoic.strategies import (
     BLT,
     BandedToeplitz,
     ColumnNormalized,
-    ColumnScaled,
     Dense,
     Identity,
     Output,
     Restarted,
     Toeplitz,
 )
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import in_turn
 from tests.zoo import STRATEGIES, every
 

@@ -11,16 +11,9 @@ from hypothesis import strategies as st
 from anechoic import optimize, workloads
 from anechoic.losses import error
 from anechoic.losses import recurrent as losses_recurrent
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    ConstantRecurrent,
-    Identity,
-    Restarted,
-    Toeplitz,
-)
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Restarted, Toeplitz
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import in_turn, slow
 from tests.zoo import turning
 

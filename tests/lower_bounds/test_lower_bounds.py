@@ -21,16 +21,8 @@ from anechoic.lower_bounds.prefix_sums import (
     prefix_sum_lower_bound,
 )
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.strategies import (
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    Dense,
-    Identity,
-    Output,
-    Restarted,
-    Toeplitz,
-)
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Output, Restarted, Toeplitz
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import each_once, in_turn, slow
 from tests.zoo import STRATEGIES, every
 

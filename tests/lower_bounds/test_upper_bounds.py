@@ -8,7 +8,8 @@ import pytest
 from anechoic import loss, lower_bounds, upper_bounds, workloads
 from anechoic.algebra import toeplitz
 from anechoic.participation import Single
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Toeplitz, TreeAggregation
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Toeplitz
+from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import in_turn
 
 SIZES = [*range(1, 34), 63, 64, 65, 127, 500, 1024]

@@ -82,7 +82,7 @@ def test_restarts_within_one_run_are_one_mechanism_and_no_better_than_separate_r
 
 
 def test_an_endless_mechanism_is_a_gaussian():
-    from anechoic.strategies import HorizonFree
+    from anechoic.strategies.endless import HorizonFree
 
     endless = EndlessMechanism(without_end.damped(0.1), 4.0, 100.0)
     assert isinstance(endless.strategy, HorizonFree)

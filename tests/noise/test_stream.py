@@ -11,7 +11,9 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.noise import NoiseStream
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
-from anechoic.strategies import BLT, BandedToeplitz, Identity, Recurrence
+from anechoic.noise.recurrence import Recurrence
+from anechoic.strategies import BLT, BandedToeplitz, Identity
+from anechoic.strategies.base import Strategy
 from tests.marks import each_once, in_turn
 from tests.noise.streams import BACKENDS, KEY, dtype_of, emit, fresh_rows, make_stream, noise_of
 from tests.zoo import ONE_OF_EACH, STRATEGIES
@@ -23,7 +25,7 @@ def test_the_registry_has_every_strategy():
     classes = {
         item.__name__
         for item in exported
-        if isinstance(item, type) and issubclass(item, strategies.Strategy) and not isabstract(item)
+        if isinstance(item, type) and issubclass(item, Strategy) and not isabstract(item)
     }
     assert kinds == classes
 

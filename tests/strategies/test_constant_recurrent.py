@@ -13,7 +13,8 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses import error
 from anechoic.participation import MinSep, Single
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BLT, ColumnNormalized, ConstantRecurrent
+from anechoic.strategies import BLT, ColumnNormalized
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.testing import check_strategy
 from anechoic.workloads.systems import workload_system
 from tests.marks import in_turn

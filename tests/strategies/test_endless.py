@@ -15,16 +15,8 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.endless import calibrate_endless
 from anechoic.participation import Single
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    BandedToeplitz,
-    HorizonFree,
-    Identity,
-    endless,
-    without_horizon,
-)
-from anechoic.strategies.endless import EndlessInverse
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Identity, endless, without_horizon
+from anechoic.strategies.endless import EndlessInverse, HorizonFree
 from tests.floats import same_bits
 from tests.marks import each_once, in_turn, slow
 

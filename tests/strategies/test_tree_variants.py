@@ -12,21 +12,12 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
-from anechoic.strategies import (
-    BLT,
-    Banded,
-    BandedToeplitz,
-    ColumnNormalized,
-    Identity,
-    RecursiveTree,
-    SmoothBinary,
-    Toeplitz,
-    Tree,
-    TreeAggregation,
-    circulant_root,
-    rational_blt,
-)
-from anechoic.strategies.circulant import circulant_factors
+from anechoic.strategies import BLT, Banded, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
+from anechoic.strategies.circulant import circulant_factors, circulant_root
+from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.smooth_binary import SmoothBinary
+from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.testing import ContractError, check_recurrence
 from tests.marks import in_turn
 from tests.zoo import dense

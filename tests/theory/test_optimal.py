@@ -9,7 +9,8 @@ import anechoic as an
 from anechoic import calibrate_endless, theory
 from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import BandedToeplitz, MixtureRoot, Toeplitz, endless, without_horizon
+from anechoic.strategies import BandedToeplitz, Toeplitz, endless, without_horizon
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
 from anechoic.theory.trigonometric import spectral_factor
 from tests.theory.noises import NOISES

@@ -20,7 +20,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.sampling import Sampling
 from anechoic.sensitivity import sensitivity
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 Accounting = Verified | Literal["deterministic"]
 

@@ -16,7 +16,7 @@ from anechoic.participation import (
     Participation,
     Single,
 )
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 #: Most patterns that are compared.
 MOST = 4096

@@ -16,7 +16,8 @@ from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Participation
 from anechoic.planning.designs import BUFFERS, NORMALIZE_UP_TO
 from anechoic.sampling import External
-from anechoic.strategies import ColumnNormalized, FullTree, Identity, Strategy
+from anechoic.strategies import ColumnNormalized, FullTree, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum
 
 _log = logging.getLogger(__name__)

@@ -22,19 +22,12 @@ from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
 from anechoic.participation import Participation
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import (
-    BLT,
-    ColumnScaled,
-    FullTree,
-    Identity,
-    IntervalStrategy,
-    Output,
-    RecursiveTree,
-    Restarted,
-    Strategy,
-    Tree,
-)
+from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload, impulse
 from anechoic.workloads.inverses import inverse_columns, uneven_inverse

@@ -11,7 +11,7 @@ from anechoic.losses.dispatch import error
 from anechoic.losses.result import StepErrors
 from anechoic.participation import Participation
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 __all__ = ["expected_lp_norm", "lp_error", "lp_loss"]

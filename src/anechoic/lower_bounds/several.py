@@ -28,7 +28,7 @@ from anechoic.lower_bounds.dual import (
 )
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation import MinSep, Participation
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 EVERY = "every factorisation"

@@ -14,7 +14,7 @@ from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding import before_drift
 from anechoic.sampling import Sampling
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def calibrate(

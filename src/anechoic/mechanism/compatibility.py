@@ -8,7 +8,7 @@ from anechoic._validate import one_of
 from anechoic.accounting import Accounting, Verified, accountant_of
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 

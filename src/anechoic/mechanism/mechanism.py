@@ -26,7 +26,7 @@ from anechoic.participation import Participation
 from anechoic.sampling import Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
 from anechoic.statement import Format, render, statement_of
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
 

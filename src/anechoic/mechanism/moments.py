@@ -19,7 +19,7 @@ from anechoic.noise import NoiseStream
 from anechoic.participation import Participation
 from anechoic.sensitivity import Sensitivity, joint_sensitivity
 from anechoic.sensitivity.moments import MOVES_OTHERS
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 

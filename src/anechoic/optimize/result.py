@@ -10,7 +10,7 @@ from anechoic.losses import LossKind, loss
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation import Participation
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about

@@ -14,7 +14,8 @@ from anechoic.optimize import banded, banded_toeplitz, blt
 from anechoic.optimize.comb import SINGLE
 from anechoic.participation import Participation
 from anechoic.planning.bands import powers_of_two
-from anechoic.strategies import ColumnNormalized, Identity, Strategy
+from anechoic.strategies import ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 #: Longest run for which column-normalised strategies are tried: their error takes O(n bands) work.

@@ -16,7 +16,8 @@ from anechoic.planning.calibrated import little_more_than_needed, may_do_with
 from anechoic.planning.designs import designs_of
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling import BallsInBins
-from anechoic.strategies import BLT, ColumnNormalized, Strategy
+from anechoic.strategies import BLT, ColumnNormalized
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum
 
 #: Most bins for which the bound of balls in bins without sampling error is computed.

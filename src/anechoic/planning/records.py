@@ -8,7 +8,7 @@ from typing import Literal
 from anechoic.accounting import Verified
 from anechoic.mechanism import Adjacency, Mechanism
 from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 #: How a plan may account for schemes that offer Monte Carlo.
 AccountingChoice = Literal["deterministic", "verified"]

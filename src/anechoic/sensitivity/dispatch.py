@@ -7,7 +7,7 @@ from functools import singledispatch
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Participation
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
@@ -53,5 +53,5 @@ def under(participation: Participation, strategy: Strategy) -> Sensitivity:
     raise UnsupportedError(
         f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
         " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns,"
-        " or register its sensitivity with `sensitivity.under`."
+        " or register its sensitivity with `extend.register_sensitivity`."
     )

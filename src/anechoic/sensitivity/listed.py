@@ -16,7 +16,7 @@ from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 STEPS, PATTERNS = 12, 256  # up to which all patterns of a schema are listed
 

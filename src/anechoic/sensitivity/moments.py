@@ -12,7 +12,8 @@ from anechoic.participation import Participation
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Dense, Strategy
+from anechoic.strategies import Dense
+from anechoic.strategies.base import Strategy
 
 #: Why a promised participation has no other adjacency.
 MOVES_OTHERS = "Adding or removing a record may move others to other steps, which no promise excludes."

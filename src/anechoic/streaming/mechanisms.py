@@ -21,7 +21,9 @@ from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Participation, Single
 from anechoic.planning.result import mechanism_in
 from anechoic.sampling import External
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.rational import rational_blt
 from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.

@@ -12,7 +12,7 @@ from anechoic._validate import Array
 from anechoic.losses import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ROUNDING, close, require
 
 LARGEST = 7  # steps up to which every pattern is tried

@@ -10,7 +10,8 @@ import numpy as np
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, Participation, accounts_of
 from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BandedToeplitz, Dense, Identity, Strategy
+from anechoic.strategies import BandedToeplitz, Dense, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import check_same_text, read_back, require
 from anechoic.testing.guarantee import compare_sensitivity
 

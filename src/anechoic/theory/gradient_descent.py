@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from anechoic import workloads
 from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.losses import error
-from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Strategy, Tree
+from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Tree
+from anechoic.strategies.base import Strategy
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.suboptimality import trajectory_squares
 

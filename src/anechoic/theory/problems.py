@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from anechoic import workloads
 from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
-from anechoic.strategies import MixtureRoot
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
 from anechoic.workloads import Workload
 

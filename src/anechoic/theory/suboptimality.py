@@ -15,7 +15,8 @@ from anechoic._validate import Array, moderate, positive_int, steps_within
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import HorizonFree, Strategy
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import spectrum
 

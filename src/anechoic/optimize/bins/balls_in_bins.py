@@ -20,7 +20,8 @@ from anechoic.optimize.bins.objective import BinsNoise
 from anechoic.optimize.result import Optimized
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
-from anechoic.strategies import ColumnNormalized, Identity, Strategy
+from anechoic.strategies import ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 
 FAMILIES = ("banded_toeplitz", "banded_inverse", "blt")

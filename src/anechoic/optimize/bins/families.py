@@ -10,7 +10,8 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz
+from anechoic.strategies.base import Strategy
 from anechoic.strategies.toeplitz import power_coefficients, square_root_coefficients
 from anechoic.workloads import Workload
 

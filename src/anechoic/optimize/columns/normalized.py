@@ -21,7 +21,8 @@ from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
 from anechoic.participation import Participation
-from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Strategy
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
 

@@ -28,7 +28,8 @@ from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz import toeplitz
 from anechoic.optimize.series.toeplitz_search import root_of
 from anechoic.participation import MinSep, OncePerEpoch, Participation
-from anechoic.strategies import ColumnNormalized, Dense, Identity, Strategy, Toeplitz
+from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload, prefix_sum
 
 BANDS, INVERSE = 8, 4  # of the banded strategies and the banded inverses that are tried

@@ -18,7 +18,8 @@ from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_objective import Progress, quadratic_form
 from anechoic.participation import Participation
-from anechoic.strategies import Restarted, Strategy, Toeplitz
+from anechoic.strategies import Restarted, Toeplitz
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import Workload
 from anechoic.workloads.base import checked_workload
 
