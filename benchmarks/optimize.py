@@ -30,7 +30,8 @@ import scipy
 
 from anechoic import losses, optimize, workloads
 from anechoic.optimize import Optimized
-from anechoic.participation import Cyclic, MinSep, Participation, Single
+from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation.base import Participation
 from anechoic.strategies import BLT, BandedToeplitz, Dense
 from anechoic.strategies.base import Strategy
 

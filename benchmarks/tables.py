@@ -22,7 +22,8 @@ import numpy as np
 
 from anechoic import losses, optimize, workloads
 from anechoic.optimize import Optimized
-from anechoic.participation import Cyclic, MinSep, Participation, Single
+from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation.base import Participation
 from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,

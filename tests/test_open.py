@@ -14,8 +14,10 @@ from anechoic.audit.hazards import draw_participation
 from anechoic.batches import batches_of, check_promise
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.lower_bounds import lower_bound
-from anechoic.participation import FullBatch, MinSep, Participation
-from anechoic.sampling import External, FixedOrder, Poisson, Sampling
+from anechoic.participation import FullBatch, MinSep
+from anechoic.participation.base import Participation
+from anechoic.sampling import External, FixedOrder, Poisson
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import mostly_slow
 from tests.test_extending import SHOWN, definitions

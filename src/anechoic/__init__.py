@@ -103,10 +103,11 @@ __all__ = [
 
 
 #: Rooms, which are imported when they are asked for.
-_ROOMS = frozenset(
-    "accounting audit errors extend federated flower lower_bounds noise optimize participation sampling"
-    " streaming strategies theory torch units upper_bounds workloads".split()
-)
+_ROOMS = {
+    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
+    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
+    "workloads",
+}
 #: Where other names are defined.
 _HOMES = {
     "losses": ("StepErrors", "error", "loss"),

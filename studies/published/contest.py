@@ -17,7 +17,8 @@ from anechoic.errors import CheckpointError
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.optimize import dense
 from anechoic.planning import plan
-from anechoic.sampling import FixedOrder, Poisson, Sampling
+from anechoic.sampling import FixedOrder, Poisson
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum, restart_differences

@@ -22,6 +22,7 @@ from anechoic.strategies import (
     Toeplitz,
 )
 from anechoic.strategies.scaled import ColumnScaled
+from anechoic.workloads.base import Workload
 from tests.marks import in_turn
 from tests.zoo import STRATEGIES, every
 
@@ -89,7 +90,7 @@ def test_blocks_of_columns_add_up(name, monkeypatch):
     np.testing.assert_allclose(np.sqrt(squares), written_out(workload, strategy), rtol=1e-10)
 
 
-class Doubled(workloads.Workload):
+class Doubled(Workload):
     """Twice the prefix sums, with rates: a workload whose diagonal is not 1."""
 
     coefficients = property(lambda self: np.full(self.n, 2.0))

@@ -26,7 +26,8 @@ from anechoic.lower_bounds.several import (
     participation_bound,
 )
 from anechoic.lower_bounds.strings import nuclear_norm, slopes
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
 from tests.marks import in_turn
 
 SCHEMAS = st.one_of(

@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 
 from anechoic import workloads
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import Sensitivity, bounds, chain, cyclic, full_batch, gram, sensitivity, wrapped
 from anechoic.sensitivity import epochs as epochs_file
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz

@@ -10,7 +10,7 @@ import pytest
 from anechoic import error, loss, lower_bounds, sensitivity, workloads
 from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
-from anechoic.noise.rounding import rounded_filter
+from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.strategies import BLT, Banded, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
 from anechoic.strategies.circulant import circulant_factors, circulant_root

@@ -18,8 +18,8 @@ from anechoic.sampling import (
     MinSepSampling,
     Poisson,
     RandomAllocation,
-    Sampling,
 )
+from anechoic.sampling.base import Sampling
 from anechoic.testing import ContractError, SamplingContract, check_draws, check_sampling
 
 SCHEMES = [

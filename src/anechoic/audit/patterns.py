@@ -8,14 +8,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.participation import (
-    Cyclic,
-    FullBatch,
-    MinSep,
-    OncePerEpoch,
-    Participation,
-    Single,
-)
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
 
 #: Most patterns that are compared.

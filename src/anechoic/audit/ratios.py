@@ -19,7 +19,7 @@ from anechoic._validate import Array, positive_float
 from anechoic.audit.hazards import Mask
 from anechoic.audit.observation import inverted
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy, warn_dense
 
 

@@ -13,7 +13,7 @@ from anechoic.federated.participation_policy import Discipline
 from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.mechanism.rows import on_finest_grid
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.planning.designs import BUFFERS, NORMALIZE_UP_TO
 from anechoic.sampling import External
 from anechoic.strategies import ColumnNormalized, FullTree, Identity

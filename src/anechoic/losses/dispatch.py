@@ -20,7 +20,7 @@ from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.losses.recurrent import squares_with_gains, toeplitz_error
 from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
@@ -28,8 +28,7 @@ from anechoic.strategies.base import Strategy
 from anechoic.strategies.intervals import IntervalStrategy
 from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnScaled
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload, impulse
+from anechoic.workloads.base import Workload, checked_workload, impulse
 from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.

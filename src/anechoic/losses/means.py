@@ -9,10 +9,10 @@ import numpy as np
 from anechoic._validate import positive_float
 from anechoic.losses.dispatch import error
 from anechoic.losses.result import StepErrors
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 __all__ = ["expected_lp_norm", "lp_error", "lp_loss"]
 

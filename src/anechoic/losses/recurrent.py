@@ -21,7 +21,7 @@ from anechoic.strategies import BLT, BandedInverse
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.scaled import ColumnScaled
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 from anechoic.workloads.systems import workload_system
 
 # Above this many states the recursions cost more than they save.

@@ -26,9 +26,10 @@ from anechoic.lower_bounds.one_participation import (
 )
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import cheap_bound
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
+from anechoic.participation.base import Participation
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:

@@ -20,7 +20,7 @@ from anechoic.lower_bounds.dual import padded, start
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import ascended
 from anechoic.participation import Patterns
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 STEPS = 256  # whose columns count in a bound that is cheap
 NUMBERS = 2**24  # entries of the columns of A that are made for it

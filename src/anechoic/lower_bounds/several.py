@@ -27,9 +27,10 @@ from anechoic.lower_bounds.dual import (
     start,
 )
 from anechoic.lower_bounds.result import Bound
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 EVERY = "every factorisation"
 NUCLEAR = "nuclear norm of diag(p)^½ A W^½ over sqrt(sum v) (dual of Problem 4.6)"

@@ -11,8 +11,8 @@ from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.calibration_target import asked_for, shown
 from anechoic.mechanism.compatibility import check_covered, check_strategy
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.noise.rounding import before_drift
-from anechoic.sampling import Sampling
+from anechoic.noise.rounding.decaying import before_drift
+from anechoic.sampling.base import Sampling
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies.base import Strategy
 

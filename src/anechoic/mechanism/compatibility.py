@@ -7,9 +7,9 @@ from typing import Any
 from anechoic._validate import one_of
 from anechoic.accounting import Accounting, Verified, accountant_of
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 def check_strategy(strategy: Any) -> None:

@@ -24,7 +24,7 @@ from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.rounding import DRIFT, before_drift
+from anechoic.noise.rounding.decaying import DRIFT, before_drift
 from anechoic.statement import render, statement_of
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
-from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter
-from anechoic.participation import Participation
-from anechoic.sampling import Sampling
+from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.noise.rounding.make import rounded_filter
+from anechoic.participation.base import Participation
+from anechoic.sampling.base import Sampling
 from anechoic.sensitivity import Sensitivity, sensitivity
 from anechoic.statement import Format, render, statement_of
 from anechoic.strategies.base import Strategy

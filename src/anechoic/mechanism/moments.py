@@ -16,11 +16,11 @@ from anechoic.losses import StepErrors, error
 from anechoic.mechanism.calibration_target import shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise import NoiseStream
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import Sensitivity, joint_sensitivity
 from anechoic.sensitivity.moments import MOVES_OTHERS
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)

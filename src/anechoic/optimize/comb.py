@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Patterns, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns, Single
+from anechoic.participation.base import Participation
 
 SINGLE = Single()
 

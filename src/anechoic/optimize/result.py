@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from anechoic.losses import LossKind, loss
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 

@@ -14,7 +14,8 @@ from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting
-from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation, Sampling
+from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 
 #: Numbers of bands whose approximate error is this close to the least are computed in full.

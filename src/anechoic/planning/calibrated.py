@@ -9,7 +9,7 @@ from anechoic.mechanism import Mechanism, calibrate
 from anechoic.planning.families import label
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.workloads import exponential_decay
 
 

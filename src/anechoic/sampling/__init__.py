@@ -8,7 +8,6 @@ Where a mechanism protects another unit than an example, read "unit" for "exampl
 """
 
 from anechoic.sampling.balls_in_bins import BallsInBins
-from anechoic.sampling.base import Sampling
 from anechoic.sampling.external import External
 from anechoic.sampling.fixed_order import FixedOrder
 from anechoic.sampling.min_sep import MinSepSampling
@@ -23,5 +22,4 @@ __all__ = [
     "MinSepSampling",
     "Poisson",
     "RandomAllocation",
-    "Sampling",
 ]

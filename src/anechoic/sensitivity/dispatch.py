@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 

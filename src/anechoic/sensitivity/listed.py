@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
-from anechoic.participation import Participation, Patterns
+from anechoic.participation import Patterns
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING

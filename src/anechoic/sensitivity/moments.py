@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.errors import MismatchError
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity

@@ -8,8 +8,7 @@ from anechoic._validate import Array
 from anechoic.strategies.base import warn_dense
 from anechoic.strategies.dense import Dense
 from anechoic.strategies.factorized import from_factorization
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 
 def circulant_root(workload: Workload) -> Dense:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.columns import numbers_of, texts_of

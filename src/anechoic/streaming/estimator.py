@@ -14,7 +14,8 @@ from anechoic.keys import derive
 from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.rows import NoiseRows, grid_bits
-from anechoic.participation import Accounts, Participation
+from anechoic.participation.accounts import Accounts
+from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened

@@ -18,7 +18,8 @@ from anechoic.losses import loss as loss_of
 from anechoic.mechanism import Mechanism, calibrate
 from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
-from anechoic.participation import Participation, Single
+from anechoic.participation import Single
+from anechoic.participation.base import Participation
 from anechoic.planning.result import mechanism_in
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity

@@ -8,7 +8,9 @@ from itertools import combinations
 import numpy as np
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, Participation, accounts_of
+from anechoic.participation import Cyclic
+from anechoic.participation.accounts import accounts_of
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy

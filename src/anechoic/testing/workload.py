@@ -10,7 +10,7 @@ from anechoic.losses import error
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ZERO, check_refused, check_same_text, close, read_back, require
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 def check_workload(workload: Workload, *, serialized: bool = True, seed: int = 0) -> None:

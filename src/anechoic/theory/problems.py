@@ -25,7 +25,7 @@ from anechoic._validate import Array, at_least, finite_array, moderate, positive
 from anechoic.algebra.circle import Circle, circle, gap_power
 from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 # More modes than this are merged where their gaps agree to MERGED, for the optimal noise only.
 MODES, MERGED = 256, 0.03

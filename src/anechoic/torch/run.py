@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anechoic.batches.base import Batches
 from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise import NoiseState
+from anechoic.noise.stream import NoiseState
 from anechoic.runs import digest_key_of, digest_of, identity_of
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable

@@ -22,7 +22,7 @@ from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 FAMILIES = ("banded_toeplitz", "banded_inverse", "blt")
 ACCOUNTINGS = ("deterministic", "verified")

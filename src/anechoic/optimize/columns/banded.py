@@ -19,11 +19,11 @@ from anechoic.optimize.columns.search import Progress, Search
 from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.strategies import Banded
 from anechoic.strategies.banded import columns_of
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 # Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
 NEGLIGIBLE = 1e-7

@@ -20,11 +20,10 @@ from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 OPTIONS = {"maxiter": 300, "maxfun": 600, "gtol": 1e-7, "ftol": 1e-12, "maxcor": 20}
 SHARPNESS = (

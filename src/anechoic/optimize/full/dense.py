@@ -27,10 +27,9 @@ from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies import Dense
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
 # What the rational approximation may be off by, relative to the gap asked for.

@@ -17,11 +17,12 @@ from anechoic.losses import loss as loss_of
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.strategies import BandedInverse
 from anechoic.strategies.toeplitz import power_coefficients
-from anechoic.workloads import Workload, prefix_sum
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload, checked_workload
 
 FAMILIES = ("free", "fractional")
 OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}

@@ -16,7 +16,7 @@ from scipy import fft
 from anechoic._validate import Array
 from anechoic.losses import LossKind, row_weights
 from anechoic.strategies.banded_inverse import leading_coefficients
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 OUTSIDE = 1e10  # value where C grows beyond bounds
 FFT_FROM = 128  # lags from which a correlation is faster through the FFT

@@ -16,9 +16,9 @@ from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_bound import form_bound, toeplitz_bound
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
 from anechoic.optimize.series.toeplitz_search import free_column, root_of, several_columns
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies import BandedToeplitz
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @on_one_thread

@@ -27,10 +27,9 @@ from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentErro
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.blt_restarts import RestartSums
 from anechoic.optimize.series.toeplitz_objective import quadratic_form
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies import BLT
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 # Gaps between neighbouring -log decays: the smallest keeps decays near 1 distinct as float64.
 SMALLEST, LARGEST = 4e-16, 40.0

@@ -12,9 +12,9 @@ from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import best_column
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.strategies import Toeplitz
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @on_one_thread

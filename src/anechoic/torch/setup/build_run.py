@@ -22,7 +22,7 @@ from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
 from anechoic.planning.families import StrategyName
 from anechoic.runs.ledger import Delivery, ReleaseLedger
@@ -48,7 +48,7 @@ from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.watching.modules import report_unregistered
 from anechoic.units.ownership import Units
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 logger = logging.getLogger("anechoic")
 

@@ -12,7 +12,7 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits
-from anechoic.noise.rounding import rounded_filter
+from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning import Plan
 from anechoic.planning.choice import noise_state
 from anechoic.torch.arithmetic import Arithmetic
