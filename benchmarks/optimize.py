@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from anechoic import losses, optimize, workloads
+import anechoic as an
+from anechoic import optimize, workloads
 from anechoic.optimize import Optimized
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.participation.base import Participation
@@ -183,7 +184,7 @@ def measure(row: Row, peer: Peer | None, repeat: int, folder: Path) -> dict[str,
         theirs, strategy = peer.run(row, folder)
         record |= {"peer_seconds": theirs, "ratio": theirs / seconds, "peer_stopped": strategy is None}
         if strategy is not None:
-            reached = losses.loss(workloads.prefix_sum(row.n), strategy, row.schema, row.kind)
+            reached = an.loss(workloads.prefix_sum(row.n), strategy, row.schema, row.kind)
             record["peer_loss"] = reached
         if row.target is not None:
             record["target"] = row.target

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anechoic import accounting, lower_bounds, optimize, theory
+from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.participation import Cyclic, Single
 from anechoic.strategies import Identity
 from anechoic.workloads import from_coefficients, prefix_sum
@@ -68,9 +69,9 @@ def test_what_the_fuzz_found():
     with pytest.raises(ValueError, match="participation=None"):
         optimize.conjecture_4_7(prefix_sum(3), None)
     assert not Cyclic(10**19).together(3).any()
-    assert accounting.random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
-    assert accounting.random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
-    assert accounting.random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
+    assert random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
+    assert random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
+    assert random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
     with pytest.raises(ValueError, match="orders=3 must be a sequence"):
         theory.lq_epsilon(Identity(2), theory.ExponentialPower(2.0, 1.0), **LQ, orders=3)
     with pytest.raises(ValueError, match=f"terms={10**19} must be at most 256"):

@@ -11,7 +11,8 @@ import anechoic as an
 from anechoic import _serialize
 from anechoic.audit import audit_mechanism, draw_test
 from anechoic.audit.hazards import draw_participation
-from anechoic.batches import batches_of, check_promise
+from anechoic.batches.base import batches_of
+from anechoic.batches.promise import check_promise
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.lower_bounds import lower_bound
 from anechoic.participation import FullBatch, MinSep

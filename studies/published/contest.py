@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import CheckpointError
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize import dense
-from anechoic.planning import plan
+from anechoic.planning.compare import plan
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity

@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic import optimize, workloads
 from anechoic._validate import Array
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.sampling import External
 from anechoic.strategies.base import Strategy

@@ -6,7 +6,7 @@ import pytest
 from anechoic.audit import Observation, canary_scores, score_weights, strongest_pattern
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity, Tree
 from tests.zoo import STRATEGIES, every
 

@@ -11,7 +11,7 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated import Cohorts, CoolDown, FedAdam
 from anechoic.flower import ClippedUpdate, Fate, Partitions, PublicKeys
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.statement import round_up
+from anechoic.statement.rounding import round_up
 from tests.flower import small
 
 

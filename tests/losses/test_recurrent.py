@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import optimize, workloads
-from anechoic.losses import error
 from anechoic.losses import recurrent as losses_recurrent
+from anechoic.losses.dispatch import error
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Restarted, Toeplitz
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.scaled import ColumnScaled

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from anechoic import workloads
 from anechoic.algebra.nuclear import circulant_value, dual_value, toeplitz_nuclear_norm
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds import dispatch, one_participation
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.prefix_sums import (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anechoic import strategies, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.cells import _Cells, cell_patterns, cells_bound
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import (

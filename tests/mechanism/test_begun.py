@@ -76,7 +76,7 @@ def test_where_nothing_readable_is_written_the_plan_stays(written):
 def test_an_edited_record_is_refused():
     record = json.loads(planned(moved(FOUND, 1e-5)).to_json())
     record["noise_std"] *= 0.995
-    with pytest.raises(an.MismatchError, match="edited"):
+    with pytest.raises(an.errors.MismatchError, match="edited"):
         as_begun(planned(), json.dumps(record))
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.accounting import Verified, gaussian_epsilon, poisson_epsilon, random_allocation_epsilon
+from anechoic.accounting import Verified, gaussian_epsilon, poisson_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.errors import MismatchError
 from anechoic.mechanism import composition
 from anechoic.mechanism.composition import Composition, compose

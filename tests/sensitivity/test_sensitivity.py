@@ -8,8 +8,10 @@ from anechoic import workloads
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.participation.base import Participation
-from anechoic.sensitivity import Sensitivity, bounds, chain, cyclic, full_batch, gram, sensitivity, wrapped
+from anechoic.sensitivity import bounds, chain, cyclic, full_batch, gram, wrapped
 from anechoic.sensitivity import epochs as epochs_file
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
 from anechoic.strategies.scaled import ColumnScaled
 from tests.sensitivity.brute import supremum

@@ -10,9 +10,9 @@ from anechoic import workloads
 from anechoic.algebra import toeplitz
 from anechoic.algebra.systems import chained, power_sums, realisation, sequence
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.participation import MinSep, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, ColumnNormalized
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.testing import check_strategy

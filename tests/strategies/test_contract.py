@@ -8,7 +8,7 @@ import pytest
 from anechoic import _serialize, testing
 from anechoic.noise.recurrence import Autoregressive
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.sensitivity import Sensitivity
+from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, FullTree, Identity, Tree
 from anechoic.strategies.base import Structure
 from anechoic.testing import ContractError, check_strategy

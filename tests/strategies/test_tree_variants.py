@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anechoic import error, loss, lower_bounds, sensitivity, workloads
+from anechoic import error, loss, sensitivity, workloads
 from anechoic.errors import GuaranteeError
+from anechoic.lower_bounds.prefix_sums import mathias_upper_bound
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
@@ -244,12 +245,12 @@ class TestCirculantRoot:
     def test_it_reaches_the_bound_of_mathias(self, n):
         b, c = circulant_factors(workloads.prefix_sum(n))
         np.testing.assert_allclose(b @ c, np.tril(np.ones((n, n))), atol=1e-12)
-        norm = math.sqrt(lower_bounds.mathias_upper_bound(n))
+        norm = math.sqrt(mathias_upper_bound(n))
         np.testing.assert_allclose(np.linalg.norm(c, axis=0), norm, rtol=1e-11)
         np.testing.assert_allclose(np.linalg.norm(b, axis=1), norm, rtol=1e-11)
         root = circulant_root(workloads.prefix_sum(n))
         found = loss(workloads.prefix_sum(n), root, Single(), "max")
-        assert found <= lower_bounds.mathias_upper_bound(n)
+        assert found <= mathias_upper_bound(n)
         np.testing.assert_allclose(error(workloads.prefix_sum(n), root).per_step, norm, rtol=1e-10)
 
     def test_other_toeplitz_workloads(self):

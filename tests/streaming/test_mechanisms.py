@@ -98,7 +98,7 @@ def test_memory_that_would_drift_is_kept_in_floats_and_rounded():
 
 
 def test_a_unit_that_takes_part_for_ever_is_refused():
-    with pytest.raises(an.UnsupportedError, match="infinitely much noise"):
+    with pytest.raises(an.errors.UnsupportedError, match="infinitely much noise"):
         planned(horizon=None, participation=FullBatch())
 
 

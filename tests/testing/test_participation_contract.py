@@ -10,7 +10,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.participation.accounts import NEVER, first_step
 from anechoic.participation.base import Participation
-from anechoic.sensitivity import sensitivity, under
+from anechoic.sensitivity.dispatch import sensitivity, under
 from anechoic.testing import ContractError, ParticipationContract, check_participation
 
 OURS = [

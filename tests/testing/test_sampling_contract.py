@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from anechoic import _serialize
-from anechoic.accounting import accountant_of
-from anechoic.batches import Batches, Sampled, batches_of
+from anechoic.accounting.accountant import accountant_of
+from anechoic.batches.base import Batches, batches_of
+from anechoic.batches.poisson import Sampled
 from anechoic.errors import UnsupportedError
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.sampling import (

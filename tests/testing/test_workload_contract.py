@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anechoic import _serialize, workloads
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.testing import ContractError, WorkloadContract, check_workload
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import LowerTriangular

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder

@@ -39,7 +39,7 @@ from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.roll import Roll
 from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.visibility import Seen
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.openings import Key
 from anechoic.sampling.base import counted
 

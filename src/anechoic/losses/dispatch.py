@@ -21,7 +21,7 @@ from anechoic.losses.recurrent import squares_with_gains, toeplitz_error
 from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
 from anechoic.participation.base import Participation
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy

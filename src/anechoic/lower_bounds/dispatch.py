@@ -14,7 +14,7 @@ import numpy as np
 from anechoic._validate import Array, one_of
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
+from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.lower_bounds.listed import listed_bound
 from anechoic.lower_bounds.one_participation import (
     ARRAYS_UP_TO,
@@ -44,7 +44,7 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
     Args:
         workload: A.
         participation: which steps one privacy unit may touch.
-        kind: as in `losses.loss`.
+        kind: as in `loss`.
 
     Raises:
         ValueError: for an unknown kind.

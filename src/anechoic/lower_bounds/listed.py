@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.dual import padded, start
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import ascended

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, finite_array
 from anechoic.errors import UnsupportedError
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.cells import cells_bound
 from anechoic.lower_bounds.dual import (
     EPS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from anechoic._validate import one_of
-from anechoic.accounting import Accounting, Verified, accountant_of
+from anechoic.accounting import Verified
+from anechoic.accounting.accountant import Accounting, accountant_of
 from anechoic.errors import UnsupportedError
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy

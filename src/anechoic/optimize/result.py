@@ -6,7 +6,8 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from anechoic.losses import LossKind, loss
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import LossKind
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation.base import Participation

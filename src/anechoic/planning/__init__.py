@@ -6,19 +6,3 @@ whatever the optimiser (monograph, Section 4.4), unless another workload is aske
 predicted error of those sums at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
 all that may be the best by them are calibrated.
 """
-
-from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
-from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO
-from anechoic.planning.records import OptimizerKind, PlanRow
-from anechoic.planning.result import Plan
-
-__all__ = [
-    "BANDED_UP_TO",
-    "NORMALIZE_UP_TO",
-    "STRATEGIES",
-    "UNAMPLIFIED",
-    "OptimizerKind",
-    "Plan",
-    "PlanRow",
-    "plan",
-]

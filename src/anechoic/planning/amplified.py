@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
-from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.mechanism import Mechanism
+from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.bands import grid
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room

@@ -9,7 +9,8 @@ from typing import get_args
 
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.mechanism import Adjacency, calibrate
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation.base import Participation
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.calibrated import calibrated, row_of

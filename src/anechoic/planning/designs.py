@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.optimize import banded, banded_toeplitz, blt
 from anechoic.optimize.comb import SINGLE
 from anechoic.participation.base import Participation

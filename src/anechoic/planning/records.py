@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anechoic.accounting import Verified
-from anechoic.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anechoic.mechanism import calibrate
+from anechoic.mechanism.calibrate import calibrate
 from anechoic.optimize import dense
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO

@@ -18,7 +18,7 @@ def circulant_root(workload: Workload) -> Dense:
     With M = F* diag(l) F, take C as the first n columns of F* diag(|l|^(1/2)) F, and B as the first n rows of
     F* diag(l / |l|^(1/2)) F. Then B C = A, and all columns of C and all rows of B have the norm (mean of
     |l|)^(1/2): every step has the same error, and the max loss is the mean of |l|, for prefix sums
-    `lower_bounds.mathias_upper_bound(n)`.
+    `lower_bounds.prefix_sums.mathias_upper_bound(n)`.
 
     The result is the lower-triangular strategy with this noise (`from_factorization`); its sensitivity is
     that of C or smaller. Its stream keeps all earlier rows.

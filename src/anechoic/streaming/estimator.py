@@ -11,8 +11,8 @@ import numpy as np
 
 from anechoic._validate import fraction, positive_int
 from anechoic.keys import derive
-from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation

@@ -13,9 +13,11 @@ import numpy as np
 from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.losses import LossKind, error
-from anechoic.losses import loss as loss_of
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses.dispatch import error
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Single

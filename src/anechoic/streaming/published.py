@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from scipy.special import ndtr
 
-from anechoic.mechanism import Mechanism
-from anechoic.statement import render, statement_of
-from anechoic.statement.statement import Assumption
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.formats import render
+from anechoic.statement.statement import Assumption, statement_of
 from anechoic.streaming.estimator import Estimator
 
 _OBSERVER = (

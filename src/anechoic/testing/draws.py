@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.sampling.base import Sampling
 from anechoic.testing._compare import require

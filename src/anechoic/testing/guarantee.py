@@ -9,10 +9,10 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic._validate import Array
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.participation.base import Participation
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ROUNDING, close, require
 from anechoic.workloads.base import Workload

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from anechoic.accounting import accountant_of
-from anechoic.batches import Batches, batches_of
+from anechoic.accounting.accountant import accountant_of
+from anechoic.batches.base import Batches, batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation

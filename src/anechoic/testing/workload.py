@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ZERO, check_refused, check_same_text, close, read_back, require

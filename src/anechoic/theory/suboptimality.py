@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, moderate, positive_int, steps_within
 from anechoic.errors import UnsupportedError
-from anechoic.mechanism import Mechanism
 from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.problems import LearningProblem

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState

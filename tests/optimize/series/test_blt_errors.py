@@ -6,7 +6,7 @@ import pytest
 
 from anechoic import workloads
 from anechoic.algebra.systems import realisation
-from anechoic.losses import tail_weights
+from anechoic.losses.kinds import tail_weights
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.toeplitz_objective import quadratic_form

@@ -24,7 +24,7 @@ from anechoic._validate import Array
 from anechoic.accounting.gaussian import hockey_stick
 from anechoic.accounting.search import smallest_epsilon
 from anechoic.participation import MinSep
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
 
 MOST = 12  # participations that are looked at

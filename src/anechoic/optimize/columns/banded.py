@@ -11,7 +11,7 @@ from anechoic.algebra import banded as algebra
 from anechoic.algebra import toeplitz
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of

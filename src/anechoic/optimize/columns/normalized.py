@@ -12,8 +12,8 @@ from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra import banded as algebra
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
 from anechoic.optimize.columns.search import Smooth, weighted
 from anechoic.optimize.comb import SINGLE, comb_of

@@ -9,7 +9,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.losses import row_weights
+from anechoic.losses.kinds import row_weights
 from anechoic.optimize.full.participation import dense_with_participation
 from anechoic.participation import Cyclic
 from anechoic.participation.base import Participation

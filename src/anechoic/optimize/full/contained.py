@@ -17,8 +17,8 @@ from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import LossKind, row_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.columns.banded import banded
 from anechoic.optimize.full.generated import SOLVED_UP_TO, generated_strategy

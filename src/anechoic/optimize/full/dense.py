@@ -17,7 +17,7 @@ from scipy.linalg import LinAlgError, cholesky
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.full.balance import Balanced, Progress, balance

@@ -11,7 +11,7 @@ import scipy
 from anechoic._validate import Array, positive_float
 from anechoic.algebra import banded
 from anechoic.errors import UnsupportedError
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.dual import EPS, cycles, start
 from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound

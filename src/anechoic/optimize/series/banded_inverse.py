@@ -12,8 +12,8 @@ from scipy.linalg import cholesky, solve_triangular
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective

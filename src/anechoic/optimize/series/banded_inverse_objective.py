@@ -14,7 +14,7 @@ import scipy
 from scipy import fft
 
 from anechoic._validate import Array
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.strategies.banded_inverse import leading_coefficients
 from anechoic.workloads.base import Workload
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from anechoic._validate import Array, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind, tail_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind, tail_weights
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish

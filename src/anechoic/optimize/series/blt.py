@@ -20,7 +20,7 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
+from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError

@@ -11,9 +11,9 @@ import scipy
 
 from anechoic._validate import positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind
-from anechoic.losses import error as error_of
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import error as error_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_objective import Progress, quadratic_form

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind
+from anechoic.losses.kinds import LossKind
 from anechoic.optimize.comb import SINGLE, comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import best_column

@@ -17,7 +17,7 @@ from scipy import fft
 from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, tail_weights
+from anechoic.losses.kinds import KINDS, LossKind, tail_weights
 from anechoic.workloads.base import Workload, checked_workload
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for

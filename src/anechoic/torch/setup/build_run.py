@@ -15,16 +15,16 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic._validate import byte_count
-from anechoic.batches import batches_of
-from anechoic.batches.base import Batches
+from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.participation.base import Participation
-from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
+from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.families import StrategyName
+from anechoic.planning.result import Plan
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.adam import kind_of, tell_noise, tell_rates
 from anechoic.torch.arithmetic import Arithmetic

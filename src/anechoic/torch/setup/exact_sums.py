@@ -13,8 +13,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits
 from anechoic.noise.rounding.make import rounded_filter
-from anechoic.planning import Plan
 from anechoic.planning.choice import noise_state
+from anechoic.planning.result import Plan
 from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.sources import source_class
 

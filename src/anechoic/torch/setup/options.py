@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
-from anechoic.planning import Plan
 from anechoic.planning.families import StrategyName
+from anechoic.planning.result import Plan
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources.base import AUTO
