@@ -30,7 +30,7 @@ import scipy
 
 import anechoic as an
 from anechoic import optimize, workloads
-from anechoic.optimize import Optimized
+from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.participation.base import Participation
 from anechoic.strategies import BLT, BandedToeplitz, Dense

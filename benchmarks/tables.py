@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from anechoic import optimize, workloads
-from anechoic.optimize import Optimized
+from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.participation.base import Participation
 from anechoic.strategies import (

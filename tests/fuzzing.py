@@ -29,6 +29,7 @@ from anechoic.lower_bounds.prefix_sums import (
     mathias_lower_bound,
     mathias_upper_bound,
 )
+from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from tests.fuzzing_theory import Theory
@@ -234,7 +235,7 @@ class Drawer(Theory):
             lambda: optimize.restarted(
                 workload, strategies.Identity, restarts=self.odd(self.of(1, "choose")), **how
             ),
-            lambda: optimize.conjecture_4_7(workload, how.get("participation")),
+            lambda: conjecture_4_7(workload, how.get("participation")),
         ]
         return self.of(*made)()
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from anechoic import accounting, lower_bounds, optimize, theory
+from anechoic import accounting, lower_bounds, theory
 from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
+from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.participation import Cyclic, Single
 from anechoic.strategies import Identity
 from anechoic.workloads import from_coefficients, prefix_sum
@@ -67,7 +68,7 @@ def test_what_the_fuzz_found():
     with pytest.raises(ValueError, match=r"epsilon=-1\.0 must be finite and at least 0"):
         accounting.gaussian_delta(-1, 1.0)
     with pytest.raises(ValueError, match="participation=None"):
-        optimize.conjecture_4_7(prefix_sum(3), None)
+        conjecture_4_7(prefix_sum(3), None)
     assert not Cyclic(10**19).together(3).any()
     assert random_allocation_epsilon(1e-5, 1.0, 10**19, 100) == pytest.approx(0.0)
     assert random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16

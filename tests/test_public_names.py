@@ -1,31 +1,129 @@
 """A snapshot of the public names: a change here is a change of the API, and belongs in the changelog."""
 
+import ast
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
 import anechoic as an
-import anechoic.torch
 
-CORE = """
-AnechoicError Composition EndlessMechanism Mechanism Units __version__ accounting audit calibrate calibrate_endless
-compose error errors extend loss lower_bounds noise optimize participation plan sampling sensitivity strategies
-units workloads
-"""
-STRATEGIES = """
-BLT Banded BandedInverse BandedToeplitz ColumnNormalized Dense FullTree Identity Output Restarted Toeplitz
-Tree endless from_factorization without_horizon
-"""
-TORCH = """
-BatchMemoryManager CorrectedAdam CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
-PrivateDataLoader PseudoGradients ReleaseLedger ReleaseRecorder audit_training pseudo_gradient read_mechanism
-"""
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "anechoic"
+#: A ratchet: it may go down. Whoever needs one more name takes another one out.
+MOST = 329
+
+# what users type, by room
+PUBLIC = {
+    "": """
+        AnechoicError Composition EndlessMechanism Mechanism Units __version__ accounting audit
+        calibrate calibrate_endless compose error errors extend loss lower_bounds noise optimize
+        participation plan sampling sensitivity strategies units workloads
+    """,
+    "accounting": """
+        Verified compose_sampled gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
+        poisson_noise_multiplier
+    """,
+    "audit": "Observation audit audit_mechanism canaries_needed",
+    "cli": "main",
+    "errors": """
+        AnechoicError CheckpointError DesynchronizedError GuaranteeError HorizonError MismatchError
+        PerformanceWarning ReplayError UnsupportedError
+    """,
+    "extend": """
+        Accountant Autoregressive Batches Buffered Counts GeneralWorkload Hazards MovingAverage
+        Participation Recurrence Sampling Sensitivity SquareStrategy StackStep Stacked StateSpace
+        Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon counts_of
+        draw_units first_step hazards integers least_noise log_mix log_ratio only_deterministic
+        refuse_replacing register_sensitivity sampled_gaussian_pld serializable
+    """,
+    "federated": """
+        Asked ClientId Clients Closed Cohorts Constant CoolDown Cosine Discipline FedAdagrad FedAdam
+        FedYogi Layout Linear Report SGD Schedule Server ServerOptimizer Starved Summary Warmup
+        plan_rounds to_grid
+    """,
+    "federated.secure_sum": """
+        Aborted Message Reason Refused SMALLEST_SUM SecureSum Stage SumClient SumServer least_threshold
+    """,
+    "flower": """
+        ClientIdentity ClippedUpdate CorrelatedFedOpt Fate InProcessGrid Labels Partitions PublicKeys
+        as_arrays at_most clipped_update clipped_update_mod
+    """,
+    "flower.client": "ClippedUpdate as_arrays at_most clipped_update clipped_update_mod",
+    "lower_bounds": "lower_bound prefix_sum_lower_bound",
+    "noise": "NoiseStream derive new_key",
+    "optimize": """
+        balls_in_bins banded banded_inverse banded_toeplitz blt column_normalized damped dense
+        dense_bound restarted toeplitz
+    """,
+    "participation": "Cyclic FullBatch MinSep OncePerEpoch Patterns Single",
+    "runs": "Journal Mark Record conflicts digest_key_of digest_of identity_of read_journal",
+    "sampling": "BallsInBins CyclicPoisson External FixedOrder MinSepSampling Poisson RandomAllocation",
+    "strategies": """
+        BLT Banded BandedInverse BandedToeplitz ColumnNormalized Dense FullTree Identity Output
+        Restarted Toeplitz Tree endless from_factorization without_horizon
+    """,
+    "streaming": """
+        Count CountOf Dashboard Decayed Distribution DistributionOf Estimate Estimator GroupedOf
+        Histogram HistogramOf KMeansOf LinearRegression LinearRegressionOf Mean MeanOf Moments
+        MomentsOf OnlineKMeans Over Partial Quantiles QuantilesOf Records Release Running SlidingWindow
+        Statistic Sum SumOf planned_mechanism read_releases statement write_page
+    """,
+    "testing": """
+        AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract
+    """,
+    "theory": """
+        AllSpace Ball Box Domain Entropy Euclidean ExponentialPower FTRLRun LearningProblem
+        LinearRegression LqMechanism MeanEstimation OptimizedBound OptimizedNoise PNorm PrivateFTRL
+        RegressionBounds RestartTerms Simplex Spectrum StronglyConvex StronglyConvexBound Suboptimality
+        TheoremD13 anti_pgd_bound anti_pgd_noise anytime_excess asymptotic_loss
+        asymptotic_suboptimality average_excess banded_inverse_noise banded_noise blt_noise
+        clipping_probability contraction_rho convex_bound convex_risk damped_noise damped_toeplitz_risk
+        effective_dimension finite_time_bound finite_time_rates gaussian_clip_norm gradient_norms
+        half_exponential_decay independent_noise independent_noise_risk l1_step last_iterate_excess
+        last_iterate_rho lq_epsilon mirror_step named_factorizations nonconvex_bound optimal_noise
+        optimality_gap optimized_strongly_convex_bound pgd_bound population_risk_orders
+        realizable_convex_risk regression_bounds restart_terms smallest_toeplitz_risk spectrum
+        strongly_convex_bound theorem_d13 trajectory
+    """,
+    "torch": """
+        BatchMemoryManager CorrectedAdam CorrelatedOptimizer Delivery LocalSteps PrivacyEngine
+        PrivateDataLoader PseudoGradients ReleaseLedger ReleaseRecorder audit_training pseudo_gradient
+        read_mechanism
+    """,
+    "torch.sources": "Clipping GradientSource SOURCES SourceSetup clipped_sums register source_class",
+    "torch.sources.ghost": "GhostSource",
+    "units": "Units check_schema find_duplicates",
+    "upper_bounds": "banded_toeplitz column_normalized_toeplitz toeplitz tree_aggregation",
+    "workloads": """
+        exponential_decay from_coefficients from_dense momentum nesterov prefix_sum restart_differences
+        scheduled sliding_window
+    """,
+}
+
+
+def names_of(path):
+    """The `__all__` of a module, read and not imported."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return []
 
 
 def test_public_names():
-    assert sorted(an.__all__) == sorted(CORE.split())
-    assert sorted(an.strategies.__all__) == sorted(STRATEGIES.split())
-    assert sorted(anechoic.torch.__all__) == sorted(TORCH.split())
-    for module in (an, an.strategies, anechoic.torch):
-        assert all(hasattr(module, name) for name in module.__all__)
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if names := names_of(path):
+            room = path.relative_to(SOURCE).with_suffix("").as_posix().removesuffix("__init__").strip("/")
+            found[room.replace("/", ".")] = sorted(names)
+    assert found == {room: sorted(names.split()) for room, names in PUBLIC.items()}
+    assert sum(map(len, found.values())) <= MOST
+
+
+@pytest.mark.parametrize("room", sorted(PUBLIC))
+def test_public_names_are_there(room):
+    module = import_module(f"anechoic.{room}".rstrip("."))
+    assert not [name for name in PUBLIC[room].split() if not hasattr(module, name)]
 
 
 def test_tab_completion_shows_what_is_public():
@@ -37,24 +135,3 @@ def test_rooms_are_found_where_they_are_used():
         assert getattr(an, room).__name__ == f"anechoic.{room}"
     with pytest.raises(AttributeError, match="no attribute 'training'"):
         an.training
-
-
-def test_rooms_of_the_promised_api():
-    """The names of the design that users type; they are promised."""
-    for room, names in {
-        "workloads": (
-            "prefix_sum momentum nesterov scheduled exponential_decay sliding_window from_coefficients"
-            " from_dense restart_differences"
-        ),
-        "lower_bounds": "lower_bound prefix_sum_lower_bound",
-        "participation": "Single Cyclic MinSep FullBatch OncePerEpoch",
-        "sampling": "FixedOrder Poisson CyclicPoisson External BallsInBins MinSepSampling RandomAllocation",
-        "optimize": (
-            "balls_in_bins banded banded_toeplitz blt column_normalized damped dense dense_bound restarted"
-            " toeplitz"
-        ),
-        "accounting": "gaussian_epsilon gaussian_mu poisson_epsilon poisson_noise_multiplier",
-        "noise": "NoiseStream derive",
-    }.items():
-        module = getattr(an, room)
-        assert all(hasattr(module, name) for name in names.split()), room

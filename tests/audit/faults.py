@@ -15,7 +15,7 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic.accounting import Verified
-from anechoic.audit import AuditReport
+from anechoic.audit.report import AuditReport
 from anechoic.batches.base import batches_of
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.calibrate import calibrate

@@ -11,6 +11,7 @@ from scipy.linalg import toeplitz as dense_toeplitz
 import anechoic as an
 from anechoic import optimize, participation, strategies, theory, upper_bounds, workloads
 from anechoic.algebra import toeplitz
+from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.tree_aggregation import TreeAggregation
 
@@ -297,12 +298,12 @@ def test_m26_conjecture_4_7_fails_under_min_sep():
     better = strategies.Dense(np.diag(falling))
     assert an.loss(a, better, schema) == pytest.approx(1 + math.sqrt(3))
     assert 1 + math.sqrt(3) < equal - 0.006
-    assert not optimize.conjecture_4_7(a, schema).held
+    assert not conjecture_4_7(a, schema).held
 
 
 @pytest.mark.parametrize("period", [2, 3, 5])
 def test_m26_but_holds_under_cyclic_participation(period):
-    assert optimize.conjecture_4_7(workloads.prefix_sum(10), participation.Cyclic(period)).held
+    assert conjecture_4_7(workloads.prefix_sum(10), participation.Cyclic(period)).held
 
 
 def test_m27_rms_loss_in_eq_4_4_is_divided_by_root_n():

@@ -19,7 +19,8 @@ from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.smooth_binary import SmoothBinary
 from anechoic.strategies.tree_aggregation import TreeAggregation
-from anechoic.testing import ContractError, check_recurrence
+from anechoic.testing._compare import ContractError
+from anechoic.testing.noise import check_recurrence
 from tests.marks import in_turn
 from tests.zoo import dense
 

@@ -26,7 +26,9 @@ from anechoic.sampling import (
 )
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
-from anechoic.testing import AccountantContract, ContractError, check_accountant, draws
+from anechoic.testing import AccountantContract, draws
+from anechoic.testing._compare import ContractError
+from anechoic.testing.accountant import check_accountant
 from tests.marks import mostly_slow
 
 N = 300

@@ -11,7 +11,9 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patt
 from anechoic.participation.accounts import NEVER, first_step
 from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity, under
-from anechoic.testing import ContractError, ParticipationContract, check_participation
+from anechoic.testing import ParticipationContract
+from anechoic.testing._compare import ContractError
+from anechoic.testing.participation import check_participation
 
 OURS = [
     Single(),

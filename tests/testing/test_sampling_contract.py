@@ -21,7 +21,10 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.sampling.base import Sampling
-from anechoic.testing import ContractError, SamplingContract, check_draws, check_sampling
+from anechoic.testing import SamplingContract
+from anechoic.testing._compare import ContractError
+from anechoic.testing.draws import check_draws
+from anechoic.testing.sampling import check_sampling
 
 SCHEMES = [
     FixedOrder(20, 6, steps=7),

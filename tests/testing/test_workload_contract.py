@@ -7,7 +7,9 @@ import pytest
 
 from anechoic import _serialize, workloads
 from anechoic.losses.dispatch import error
-from anechoic.testing import ContractError, WorkloadContract, check_workload
+from anechoic.testing import WorkloadContract
+from anechoic.testing._compare import ContractError
+from anechoic.testing.workload import check_workload
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import LowerTriangular
 from anechoic.workloads.sums import ToeplitzWorkload

@@ -8,7 +8,7 @@ import pytest
 
 from anechoic import _serialize, workloads
 from anechoic.strategies import Output
-from anechoic.testing import check_strategy
+from anechoic.testing.contract import check_strategy
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import LowerTriangular, RestartDifferences
 from anechoic.workloads.optimizers import Momentum, Scheduled
