@@ -30,6 +30,7 @@ from anechoic.demo.flights import flights_design
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
+from anechoic.theory.mirror import Entropy, Euclidean
 from studies.data.fashion_mnist import fashion_mnist
 from studies.published.exhibit import Curve, Exhibit, Panel
 
@@ -131,8 +132,8 @@ class Geometry:
 
 
 GEOMETRIES = (
-    (Geometry("ball", 5.0, theory.Ball(5.0), theory.Euclidean()), "R (1/√n + √d / (εn)), Table 1"),
-    (Geometry("ℓ1 ball", 20.0, theory.Simplex(), theory.Entropy()), "R m √(log 2d / n), without noise"),
+    (Geometry("ball", 5.0, theory.Ball(5.0), Euclidean()), "R (1/√n + √d / (εn)), Table 1"),
+    (Geometry("ℓ1 ball", 20.0, theory.Simplex(), Entropy()), "R m √(log 2d / n), without noise"),
 )
 
 

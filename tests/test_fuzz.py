@@ -13,6 +13,7 @@ from anechoic.accounting.random_allocation.epsilon import random_allocation_epsi
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.participation import Cyclic, Single
 from anechoic.strategies import Identity
+from anechoic.theory.lq_noise import ExponentialPower, lq_epsilon
 from anechoic.workloads import from_coefficients, prefix_sum
 from tests.fuzzing import CALLS, complaint, seeds
 from tests.fuzzing_theory import THEORY
@@ -74,7 +75,7 @@ def test_what_the_fuzz_found():
     assert random_allocation_epsilon(1e-5, 1.0, 100, 10**19) > 1e16
     assert random_allocation_epsilon(1e-3, 1e19, 8, 15) == pytest.approx(0.0)
     with pytest.raises(ValueError, match="orders=3 must be a sequence"):
-        theory.lq_epsilon(Identity(2), theory.ExponentialPower(2.0, 1.0), **LQ, orders=3)
+        lq_epsilon(Identity(2), ExponentialPower(2.0, 1.0), **LQ, orders=3)
     with pytest.raises(ValueError, match=f"terms={10**19} must be at most 256"):
         theory.optimized_strongly_convex_bound(theory.StronglyConvex(10.0, 0.1), rho=1.0, terms=10**19)
     large = from_coefficients([1e250, 1e250], 3)

@@ -9,11 +9,12 @@ from scipy import stats
 from scipy.linalg import toeplitz as dense_toeplitz
 
 import anechoic as an
-from anechoic import optimize, participation, strategies, theory, upper_bounds, workloads
+from anechoic import optimize, participation, strategies, upper_bounds, workloads
 from anechoic.algebra import toeplitz
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.tree_aggregation import TreeAggregation
+from anechoic.theory.learning import convex_risk
 
 
 def lower(column):
@@ -378,4 +379,4 @@ def test_m32_theorem_3_22_lacks_the_error_of_learning_without_privacy():
     assert least > 0.3 / math.sqrt(n)
     for epsilon in (1e6, 1e9):  # logarithms of n and delta do not help
         assert 1 / math.sqrt(epsilon * n) < least / 300
-        assert theory.convex_risk(n, 1, epsilon) >= least
+        assert convex_risk(n, 1, epsilon) >= least

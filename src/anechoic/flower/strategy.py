@@ -24,7 +24,7 @@ from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
-from anechoic.federated.secure_sum import SMALLEST_SUM
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
 from anechoic.flower.availability import Waiting

@@ -54,7 +54,7 @@ def asymptotic_suboptimality(
     """F_inf of `problem` under `noise`, exactly: one mean over the circle, O(d) for d modes.
 
     Nothing is clipped (Noisy-FTRL): `clip_norm` only scales the noise. For Lipschitz losses, or in the event
-    of `theory.clipping_probability`, that is the private algorithm.
+    of `theory.regression.clipping_probability`, that is the private algorithm.
 
     Args:
         problem: `LinearRegression`, `MeanEstimation`.
