@@ -11,8 +11,6 @@ import math
 from anechoic._validate import positive_int
 from anechoic.lower_bounds.prefix_sums import logarithmic_upper_bound
 
-__all__ = ["banded_toeplitz", "column_normalized_toeplitz", "toeplitz", "tree_aggregation"]
-
 EULER_GAMMA = 0.57721566490153286
 UP = 1 + 1e-14  # for rounding
 

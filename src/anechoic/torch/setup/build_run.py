@@ -42,8 +42,9 @@ from anechoic.torch.setup.again import check_plain, take_place
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.loader_selftest import try_batches
 from anechoic.torch.setup.units import check_units, report_units, units_of
-from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
-from anechoic.torch.sources.base import ALIASES
+from anechoic.torch.sources import GradientSource
+from anechoic.torch.sources.base import ALIASES, SourceSetup, source_class
+from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.watching.modules import report_unregistered

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.history import STAMP
-from anechoic.torch.sources import source_class
+from anechoic.torch.sources.base import source_class
 from anechoic.torch.watching.modules import MIXING, check_not_mixing
 
 logger = logging.getLogger("anechoic")
