@@ -11,7 +11,7 @@ import anechoic as an
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "anechoic"
 #: A ratchet: it may go down. Whoever needs one more name takes another one out.
-MOST = 237
+MOST = 220
 
 # what users type, by room
 PUBLIC = {
@@ -59,10 +59,8 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Count CountOf Dashboard Decayed Distribution DistributionOf Estimate Estimator GroupedOf
-        Histogram HistogramOf KMeansOf LinearRegression LinearRegressionOf Mean MeanOf Moments
-        MomentsOf OnlineKMeans Over Partial Quantiles QuantilesOf Records Release Running SlidingWindow
-        Statistic Sum SumOf planned_mechanism read_releases statement write_page
+        Count Decayed Distribution Grouped Histogram LinearRegression Mean Moments OnlineKMeans
+        Quantiles Running SlidingWindow Stream Sum read_releases statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract

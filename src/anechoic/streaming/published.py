@@ -25,7 +25,7 @@ KEPT = 2**14
 
 
 class Published:
-    """The part of an `Estimator` that reads: noisy rows of its state, and what follows from them.
+    """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
 
     Attributes:
         mechanism, over, shared, level: of the stream.
