@@ -1,12 +1,14 @@
 """A snapshot of the public names: a change here is a change of the API, and belongs in the changelog."""
 
 import ast
+import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import anechoic as an
+from anechoic import _moved
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "anechoic"
@@ -117,3 +119,34 @@ def test_rooms_are_found_where_they_are_used():
         assert getattr(an, room).__name__ == f"anechoic.{room}"
     with pytest.raises(AttributeError, match="no attribute 'training'"):
         an.training
+
+
+@pytest.mark.parametrize("room", sorted(_moved._MOVED))
+def test_old_names_say_where_they_are_now(room):
+    module = import_module(f"anechoic.{room}".rstrip("."))
+    for name, (home, new) in _moved.places(room).items():
+        assert name not in PUBLIC.get(room, "").split(), f"{name} never left {room}"
+        with pytest.warns(DeprecationWarning, match=f" is {home}.{new}".rstrip(".") + " now") as said:
+            found = getattr(module, name)
+        assert said[0].filename == __file__
+        assert found is (getattr(import_module(home), new) if new else import_module(home))
+
+
+def test_the_changelog_lists_every_old_name():
+    said = set(re.findall(r"`(\w+)`", (ROOT / "CHANGELOG.md").read_text("utf-8")))
+    assert not {name for room in _moved._MOVED for name in _moved.places(room)} - said
+
+
+def test_every_room_with_old_names_answers_for_them():
+    with pytest.warns(DeprecationWarning, match=r"anechoic.extend.Strategy now"):
+        from anechoic.strategies import Strategy  # noqa: F401
+    with pytest.raises(AttributeError, match="module 'anechoic.strategies' has no attribute 'nothing'"):
+        an.strategies.nothing
+
+
+def test_one_participation_is_the_default_of_every_question():
+    a, c, once = an.workloads.prefix_sum(6), an.strategies.Identity(6), an.participation.Single()
+    assert an.sensitivity(c).value == pytest.approx(an.sensitivity(c, once).value)
+    assert an.loss(a, c) == pytest.approx(an.loss(a, c, once, "rms"))
+    least = an.lower_bounds.lower_bound
+    assert least(a).value == pytest.approx(least(a, once, "rms").value)

@@ -14,6 +14,7 @@ it, `anechoic.theory` bounds what is learned. Each part is imported when it is f
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from anechoic._moved import moved
 from anechoic.errors import AnechoicError
 
 # at once: the function takes the place of the room of its name
@@ -81,7 +82,7 @@ __all__ = [
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
-    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units"),
+    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
     "workloads",
 }
 #: Where other names are defined.
@@ -109,4 +110,4 @@ if not TYPE_CHECKING:
         if name in _HOME:
             found = globals()[name] = getattr(import_module(f"anechoic.{_HOME[name]}"), name)
             return found
-        raise AttributeError(f"module 'anechoic' has no attribute {name!r}")
+        return moved("", name, level=3)

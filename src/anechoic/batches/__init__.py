@@ -9,4 +9,7 @@ Numbers are drawn as integers from AES-256 under the key, so that every law is e
 to all who cannot break it.
 """
 
+from anechoic._moved import keep_old_names
 from anechoic.batches import balls_in_bins, fixed_order, min_sep, poisson, random_allocation  # noqa: F401
+
+keep_old_names(__name__)

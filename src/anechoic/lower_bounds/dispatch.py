@@ -28,11 +28,14 @@ from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.workloads.base import Workload
 
 
-def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+def lower_bound(
+    workload: Workload, participation: Participation = SINGLE, kind: LossKind = "rms"
+) -> Bound | None:
     """The best bound that is cheap at this n, or None where none is known.
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
@@ -43,7 +46,7 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
 
     Args:
         workload: A.
-        participation: which steps one privacy unit may touch.
+        participation: which steps one privacy unit may touch; one of them by default.
         kind: as in `loss`.
 
     Raises:

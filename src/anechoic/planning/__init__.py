@@ -6,3 +6,7 @@ whatever the optimiser (monograph, Section 4.4), unless another workload is aske
 predicted error of those sums at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
 all that may be the best by them are calibrated.
 """
+
+from anechoic._moved import keep_old_names
+
+keep_old_names(__name__)

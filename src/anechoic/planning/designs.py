@@ -11,8 +11,8 @@ import numpy as np
 
 from anechoic.losses.dispatch import error
 from anechoic.optimize import banded, banded_toeplitz, blt
-from anechoic.optimize.comb import SINGLE
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy

@@ -6,11 +6,12 @@ from functools import singledispatch
 
 from anechoic.errors import UnsupportedError
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
 
-def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
+def sensitivity(strategy: Strategy, participation: Participation = SINGLE) -> Sensitivity:
     """sens(C, Pi) = max ||C U||_F over patterns pi of Pi and U with rows of norm <= 1 in pi and 0 elsewhere.
 
     Guarantee: the value is never below the supremum over patterns **and over every dimension m**
@@ -19,7 +20,7 @@ def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity
 
     Args:
         strategy: C, with n steps.
-        participation: Pi; its number of steps is the strategy's.
+        participation: Pi; its number of steps is the strategy's. `Single()` by default.
 
     Returns:
         Value in units of the clip norm, with `exact` and the `method` that gave it.

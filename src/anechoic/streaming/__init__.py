@@ -8,6 +8,7 @@ Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`, `M
 `OnlineKMeans`. A stream releases one of them, or several together: `Stream({"n": Count(), …}, …)`.
 """
 
+from anechoic._moved import keep_old_names
 from anechoic.streaming import short_forms  # noqa: F401
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
@@ -37,3 +38,5 @@ __all__ = [
     "read_releases",
     "statement",
 ]
+
+keep_old_names(__name__)

@@ -3,6 +3,7 @@
 Per-example gradients, clipping and ghost clipping are Opacus's, and so are the names of `PrivacyEngine`.
 """
 
+from anechoic._moved import keep_old_names
 from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
@@ -19,3 +20,5 @@ __all__ = [
     "pseudo_gradient",
     "read_mechanism",
 ]
+
+keep_old_names(__name__)

@@ -16,11 +16,11 @@ from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of
 from anechoic.optimize.columns.search import Progress, Search
-from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Banded
 from anechoic.strategies.banded import columns_of
 from anechoic.workloads.base import Workload, checked_workload

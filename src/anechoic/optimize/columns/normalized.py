@@ -16,11 +16,12 @@ from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
 from anechoic.optimize.columns.search import Smooth, weighted
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload, checked_workload

@@ -19,7 +19,6 @@ from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.full.balance import Balanced, Progress, balance
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize.full.contained import for_one_step, or_contained
@@ -28,6 +27,7 @@ from anechoic.optimize.full.participation import dense_with_participation, few_p
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Dense
 from anechoic.workloads.base import Workload, checked_workload
 

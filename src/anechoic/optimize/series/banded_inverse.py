@@ -14,11 +14,12 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import KINDS, LossKind
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedInverse
 from anechoic.strategies.toeplitz import power_coefficients
 from anechoic.workloads import prefix_sum

@@ -14,10 +14,11 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.dispatch import error as error_of
 from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import LossKind
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_objective import Progress, quadratic_form
 from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Restarted, Toeplitz
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload, checked_workload
