@@ -110,6 +110,31 @@ def test_public_names_are_there(room):
     assert not [name for name in PUBLIC[room].split() if not hasattr(module, name)]
 
 
+def scripts():
+    """(where, code) of what pages and examples show in Python."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL):
+            yield page.name, block
+    yield from ((path.name, path.read_text("utf-8")) for path in sorted((ROOT / "examples").rglob("*.py")))
+
+
+def test_pages_and_examples_import_public_names_alone():
+    taken = {
+        (where, node.module.removeprefix("anechoic").lstrip("."), alias.name)
+        for where, code in scripts()
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("anechoic.")
+        for alias in node.names
+    }
+    rooms = {room.partition(".")[0] for room in PUBLIC}
+    hidden = {
+        (where, room, name)
+        for where, room, name in taken
+        if name not in PUBLIC.get(room, "").split() and (room or name not in rooms)
+    }
+    assert taken and not hidden
+
+
 def test_tab_completion_shows_what_is_public():
     assert dir(an) == sorted(an.__all__)
 
