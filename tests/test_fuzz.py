@@ -53,9 +53,9 @@ def test_a_few_of_them(name):
 
 
 def test_every_function_of_theory_is_called():
-    """Of what is public there, the rest are classes: problems, domains, and what functions return."""
+    """Of what is public there, the rest are classes; more are called than are public."""
     functions = {name for name in theory.__all__ if inspect.isfunction(getattr(theory, name))}
-    assert functions == set(THEORY) - {"PrivateFTRL"}
+    assert functions and functions < set(THEORY)
 
 
 def test_every_call_has_its_share():
