@@ -7,6 +7,7 @@ import numpy as np
 import anechoic as an
 from anechoic import participation, sampling, theory
 from anechoic.strategies import BandedToeplitz, endless
+from anechoic.theory import ftrl, gradient_descent, learning, optimal
 from anechoic.theory.ftrl import contraction_rho, population_risk_orders
 from anechoic.theory.gradient_descent import (
     convex_bound,
@@ -27,6 +28,12 @@ from anechoic.theory.regression import (
     theorem_d13,
 )
 from anechoic.theory.spectra import spectrum
+
+
+def function(name):
+    """A function of the room, or of one of its modules."""
+    modules = (theory, ftrl, gradient_descent, learning, optimal)
+    return next(vars(module)[name] for module in modules if name in vars(module))
 
 
 class Theory:
@@ -126,10 +133,10 @@ class Theory:
     def best_noise(self, name):
         problem = self.problem()
         if name in ("banded_noise", "banded_inverse_noise"):
-            return getattr(theory, name)(problem, bands=self.odd(self.size(6)))
+            return function(name)(problem, bands=self.odd(self.size(6)))
         if name == "blt_noise":
             return theory.blt_noise(problem, buffers=self.odd(self.size(4)))
-        return getattr(theory, name)(problem)
+        return function(name)(problem)
 
     def curved_bounds(self, name):
         how = {"rho": self.positive(), "causal": self.of(True, False), "terms": self.odd(self.of(4, 8))}
@@ -152,7 +159,7 @@ class Theory:
             return nonconvex_bound(
                 self.strategy(n), period=self.odd(self.size(n)), start_gap=self.positive(), **how
             )
-        return getattr(theory, name)(
+        return function(name)(
             steps=self.whole(1, 1e6), rate=self.number(1e-3, 10.0), distance=self.positive(), **how
         )
 
@@ -162,7 +169,7 @@ class Theory:
                 self.whole(1, 1e6), self.whole(1, 1e4), self.positive(), lipschitz=self.positive()
             )
         if name in ("convex_risk", "realizable_convex_risk"):
-            return getattr(theory, name)(self.whole(1, 1e6), self.whole(1, 1e4), self.positive())
+            return function(name)(self.whole(1, 1e6), self.whole(1, 1e4), self.positive())
         values = self.eigenvalues()
         if name == "effective_dimension":
             return effective_dimension(values)
@@ -177,7 +184,7 @@ class Theory:
         rest = (self.number(1e-4, 2.0), self.positive())
         if name == "damped_toeplitz_risk":
             return damped_toeplitz_risk(values, *rest, self.number(1e-8, 1e-2))
-        return getattr(theory, name)(values, *rest)
+        return function(name)(values, *rest)
 
     def excess(self, name):
         steps = self.whole(1, 1e6)
@@ -192,7 +199,7 @@ class Theory:
         how = {"gradient_bound": self.positive(), "distance": self.positive()}
         if name != "anytime_excess":
             how["rate"] = self.of(None, self.positive())
-        return getattr(theory, name)(steps, **how)
+        return function(name)(steps, **how)
 
     def lq(self, name):
         q = self.of(2.0, 3.0, 4.0, self.number(1.0, 30.0))
