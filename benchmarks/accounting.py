@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic import calibrate
-from anechoic.accounting import accountant_of
+from anechoic.accounting.accountant import accountant_of
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.mechanism.mechanism import Mechanism

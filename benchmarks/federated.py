@@ -22,6 +22,7 @@ import numpy as np
 from anechoic import federated
 from anechoic.federated.client_selection import Attempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
+from anechoic.federated.round import Asked
 from anechoic.federated.server import Server
 from anechoic.mechanism.rows import NoiseRows
 
@@ -40,7 +41,7 @@ def parts_of(times: list[float], work: Callable[[], Any]) -> Any:
     return found
 
 
-def add_all(asked: federated.Asked, updates: Sequence[dict[str, Any]]) -> None:
+def add_all(asked: Asked, updates: Sequence[dict[str, Any]]) -> None:
     for i, client in enumerate(asked.clients):
         assert asked.add(client, updates[i % len(updates)]) is None
 

@@ -23,21 +23,17 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anechoic import losses, lower_bounds, optimize, workloads
+from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
 from anechoic.participation import Cyclic, MinSep, Single
-from anechoic.strategies import (
-    BandedToeplitz,
-    ColumnNormalized,
-    FullTree,
-    Identity,
-    Output,
-    Strategy,
-    Toeplitz,
-)
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, FullTree, Identity, Output, Toeplitz
+from anechoic.strategies.base import Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from monograph import amplification, batch_size
+
+from anechoic.losses.dispatch import error, loss
+from anechoic.lower_bounds.prefix_sums import logarithmic_lower_bound, logarithmic_upper_bound
 
 Array = NDArray[np.float64]
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9}
@@ -62,7 +58,7 @@ def figure_1_6(out: Callable[[str, Figure], None]) -> None:
         path.plot(*(-np.cumsum(gradients, axis=0)).T, color=colour, lw=1, label=label)
         expected = {
             "gradients": scale * _rms_rows(strategy.correlate(np.eye(n))) * np.sqrt(dimension),
-            "sums": scale * losses.error(a, strategy).rms * np.sqrt(dimension),
+            "sums": scale * error(a, strategy).rms * np.sqrt(dimension),
         }
         for axes, errors, key in (
             (single, noise, "gradients"),
@@ -165,12 +161,12 @@ def _losses_by_n(kind: str, sizes: list[int], dense_up_to: int) -> dict[str, dic
             "column-normalised Toeplitz": ColumnNormalized(Toeplitz.square_root(a)),
         }
         for name, strategy in fixed.items():
-            keep(name, n, losses.loss(a, strategy, Single(), kind))
+            keep(name, n, loss(a, strategy, Single(), kind))
         keep("BLT, 4 buffers", n, optimize.blt(a, buffers=4, loss=kind).loss)
         if n <= dense_up_to:
             keep("dense", n, optimize.dense(a, loss=kind).loss)
-        keep("lower bound (Theorem 2.4)", n, lower_bounds.logarithmic_lower_bound(n))
-        keep("upper bound (Theorem 2.4)", n, lower_bounds.logarithmic_upper_bound(n))
+        keep("lower bound (Theorem 2.4)", n, logarithmic_lower_bound(n))
+        keep("upper bound (Theorem 2.4)", n, logarithmic_upper_bound(n))
     return found
 
 

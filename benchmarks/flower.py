@@ -26,14 +26,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from anechoic.federated import CoolDown, Server
-from anechoic.flower import (
-    CorrelatedFedOpt,
-    Fate,
-    InProcessGrid,
-    Partitions,
-    clipped_update,
-    clipped_update_mod,
-)
+from anechoic.flower import CorrelatedFedOpt, Partitions, clipped_update, clipped_update_mod
+from anechoic.flower.grid import Fate, InProcessGrid
 from anechoic.flower.records import record_of, vector_record
 
 CLIP = 1.0

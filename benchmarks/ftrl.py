@@ -28,6 +28,9 @@ from anechoic import theory
 from anechoic.demo.flights import flights_design
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.rational import rational_blt
+from anechoic.theory.mirror import Entropy, Euclidean
 from studies.data.fashion_mnist import fashion_mnist
 from studies.published.exhibit import Curve, Exhibit, Panel
 
@@ -39,10 +42,10 @@ OF_IMAGES = (
     " holds less, its least risk rises with d, and there is less to exceed."
 )
 
-MECHANISMS: dict[str, Callable[[int], an.strategies.Strategy]] = {
+MECHANISMS: dict[str, Callable[[int], Strategy]] = {
     "independent gradients (DP-SGD)": an.strategies.Identity,
     "independent prefix sums (Algorithm 1)": lambda n: an.strategies.Output(an.workloads.prefix_sum(n)),
-    "BLT, 8 buffers": lambda n: an.strategies.rational_blt(n, 8),
+    "BLT, 8 buffers": lambda n: rational_blt(n, 8),
 }
 
 
@@ -129,8 +132,8 @@ class Geometry:
 
 
 GEOMETRIES = (
-    (Geometry("ball", 5.0, theory.Ball(5.0), theory.Euclidean()), "R (1/√n + √d / (εn)), Table 1"),
-    (Geometry("ℓ1 ball", 20.0, theory.Simplex(), theory.Entropy()), "R m √(log 2d / n), without noise"),
+    (Geometry("ball", 5.0, theory.Ball(5.0), Euclidean()), "R (1/√n + √d / (εn)), Table 1"),
+    (Geometry("ℓ1 ball", 20.0, theory.Simplex(), Entropy()), "R m √(log 2d / n), without noise"),
 )
 
 

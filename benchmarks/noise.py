@@ -31,7 +31,8 @@ import numpy as np
 import torch
 
 from anechoic.noise import NoiseStream
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Identity, Strategy, Toeplitz
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Identity, Toeplitz
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum
 
 STEPS = 10_000

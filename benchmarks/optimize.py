@@ -28,10 +28,13 @@ from typing import Any
 import numpy as np
 import scipy
 
-from anechoic import losses, optimize, workloads
-from anechoic.optimize import Optimized
-from anechoic.participation import Cyclic, MinSep, Participation, Single
-from anechoic.strategies import BLT, BandedToeplitz, Dense, Strategy
+import anechoic as an
+from anechoic import optimize, workloads
+from anechoic.optimize.result import Optimized
+from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation.base import Participation
+from anechoic.strategies import BLT, BandedToeplitz, Dense
+from anechoic.strategies.base import Strategy
 
 HERE = Path(__file__).parent
 WORKER = HERE / "peers" / "jax_privacy_worker.py"
@@ -181,7 +184,7 @@ def measure(row: Row, peer: Peer | None, repeat: int, folder: Path) -> dict[str,
         theirs, strategy = peer.run(row, folder)
         record |= {"peer_seconds": theirs, "ratio": theirs / seconds, "peer_stopped": strategy is None}
         if strategy is not None:
-            reached = losses.loss(workloads.prefix_sum(row.n), strategy, row.schema, row.kind)
+            reached = an.loss(workloads.prefix_sum(row.n), strategy, row.schema, row.kind)
             record["peer_loss"] = reached
         if row.target is not None:
             record["target"] = row.target

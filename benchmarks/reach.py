@@ -20,7 +20,7 @@ import numpy as np
 
 from anechoic import optimize, strategies, workloads
 from anechoic.noise import NoiseStream
-from anechoic.optimize import Optimized
+from anechoic.optimize.result import Optimized
 from anechoic.participation import MinSep
 
 SIZES: dict[str, list[int]] = {

@@ -19,6 +19,7 @@ import numpy as np
 
 import anechoic as an
 from anechoic import streaming
+from anechoic.streaming.mechanisms import planned_mechanism
 
 TIMES = (1, 10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9)
 EXACT = 2**20  # coefficients of the log-perturbed root that are computed; beyond, their asymptotics
@@ -114,7 +115,7 @@ def print_tree() -> None:
         FOUND[f"error of a binary tree over ours, n={n}"] = binary / ours
 
 
-def seconds_of(count: int, stream: streaming.Estimator, batch: object, group: int) -> float:
+def seconds_of(count: int, stream: streaming.Stream, batch: object, group: int) -> float:
     """Seconds of a release; the first group is not counted: it plans what all have in common."""
     stream.steps([batch] * group)
     began = time.perf_counter()
@@ -140,8 +141,8 @@ def print_speed(quick: bool) -> None:
     wide: dict[str, Any] = {"epsilon": 1.0, "horizon": 10**4}
     with tempfile.TemporaryDirectory() as folder:
 
-        def count(name: str = "") -> streaming.Count:
-            return streaming.Count(**promise, state=Path(folder) / name if name else None)
+        def count(name: str = "") -> streaming.Stream:
+            return streaming.Stream(streaming.Count(), **promise, state=Path(folder) / name if name else None)
 
         scalar = count().mechanism
         found["row of noise, one by one"] = seconds_of_noise(scalar, 1, 500 * scale, 1)
@@ -150,7 +151,7 @@ def print_speed(quick: bool) -> None:
         found["count, in memory, one by one"] = seconds_of(500 * scale, count(), 3, 1)
         found["count, state file, groups of 500"] = seconds_of(1000 * scale, count("a"), 3, 500)
         found["count, state file, one by one"] = seconds_of(100 * scale, count("b"), 3, 1)
-        histogram = streaming.Histogram(range(10**5), **wide)
+        histogram = streaming.Stream(streaming.Histogram(range(10**5)), **wide)
         found["row of noise of 1e5 entries"] = seconds_of_noise(histogram.mechanism, 10**5, 10 * scale, 1)
         found["histogram of 1e5 categories, in memory"] = seconds_of(
             10 * scale, histogram, np.arange(1000), 5
@@ -192,7 +193,7 @@ def print_peer(quick: bool) -> None:
     tree = dp.t.make_b_ary_tree(*space, leaf_count=n, branching_factor=2)
     stated = tree.map(1)  # that a leaf changes by 1
     measure = tree >> dp.m.then_gaussian(stated / math.sqrt(2 * rho))
-    best = streaming.planned_mechanism(
+    best = planned_mechanism(
         over=streaming.Running(),
         horizon=n,
         participation=an.participation.Single(),
@@ -210,7 +211,7 @@ def print_peer(quick: bool) -> None:
     )
     truth, errors, seconds = np.arange(1.0, n + 1), np.zeros(2), np.zeros(2)
     for _ in range(runs):
-        stream = streaming.Count(mechanism=mechanism)
+        stream = streaming.Stream(streaming.Count(), mechanism=mechanism)
         began = time.perf_counter()
         ours = np.array([release.estimate for release in stream.steps([1] * n)])
         seconds[0] += time.perf_counter() - began

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic import losses, optimize, workloads
-from anechoic.optimize import Optimized
-from anechoic.participation import Cyclic, MinSep, Participation, Single
+from anechoic import optimize, workloads
+from anechoic.optimize.result import Optimized
+from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation.base import Participation
 from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
@@ -30,13 +31,15 @@ from anechoic.strategies import (
     FullTree,
     Identity,
     Output,
-    Strategy,
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.base import Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from monograph import published
+
+from anechoic.losses.dispatch import loss
 
 SINGLE = Single()
 
@@ -81,7 +84,7 @@ class Cell:
 
 
 def loss_of(strategy: Strategy, kind: str, schema: Participation = SINGLE) -> float:
-    return losses.loss(workloads.prefix_sum(strategy.n), strategy, schema, kind)
+    return loss(workloads.prefix_sum(strategy.n), strategy, schema, kind)
 
 
 def streaming(kind: str, n: int) -> Iterable[tuple[str, Callable[[], float | Optimized]]]:

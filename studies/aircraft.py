@@ -24,7 +24,7 @@ from anechoic.demo.study import Arm, Study
 from anechoic.demo.task import Flights, load
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
-from anechoic.planning import plan
+from anechoic.planning.compare import plan
 from anechoic.planning.families import StrategyName
 from studies.bounding import (
     ContributionBound,

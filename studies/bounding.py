@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import Accounts, FullBatch, MinSep
+from anechoic.participation import FullBatch, MinSep
+from anechoic.participation.accounts import Accounts
 
 Owners = NDArray[np.int64]
 

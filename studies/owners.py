@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from anechoic.demo.words import article, unit_name, units
-from anechoic.statement import round_up
 from anechoic.statement.page import bullets, paragraph, section, table
+from anechoic.statement.rounding import round_up
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from anechoic.demo import late_flights as demo
 from anechoic.demo.runner import plain_arms, private_arms, run_study
 from anechoic.demo.study import Arm, Study
 from anechoic.demo.task import load
-from anechoic.mechanism import calibrate
+from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize import damped as damped_root
 from anechoic.planning.families import StrategyName

@@ -84,9 +84,9 @@ def calibration() -> list[str]:
 
 def release() -> list[str]:
     """A release of a count that is kept in memory."""
-    from anechoic.streaming import Count
+    from anechoic.streaming import Count, Stream
 
-    stream = Count(horizon=64, epsilon=1.0, delta=1e-6)
+    stream = Stream(Count(), horizon=64, epsilon=1.0, delta=1e-6)
     stream.update(100)
     stream.release()
 

@@ -17,10 +17,21 @@ import numpy as np
 
 import anechoic as an
 from anechoic import accounting, lower_bounds, optimize, sampling, strategies, workloads
+from anechoic.accounting.random_allocation.epsilon import (
+    random_allocation_epsilon,
+    random_allocation_noise_multiplier,
+)
 from anechoic.errors import AnechoicError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
+from anechoic.lower_bounds.prefix_sums import (
+    logarithmic_lower_bound,
+    logarithmic_upper_bound,
+    mathias_lower_bound,
+    mathias_upper_bound,
+)
+from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from tests.fuzzing_theory import Theory
 
 SECONDS, BYTES = 10, 2 << 30
@@ -168,12 +179,8 @@ class Drawer(Theory):
     def allocation(self):
         rest = (self.whole(1, 200), self.whole(1, 500))
         if self.rng.random() < 0.95:
-            return accounting.random_allocation_epsilon(
-                self.number(1e-12, 0.99), self.number(0.5, 1e3), *rest
-            )
-        return accounting.random_allocation_noise_multiplier(
-            self.number(0.3, 1e2), self.number(1e-12, 0.5), *rest
-        )
+            return random_allocation_epsilon(self.number(1e-12, 0.99), self.number(0.5, 1e3), *rest)
+        return random_allocation_noise_multiplier(self.number(0.3, 1e2), self.number(1e-12, 0.5), *rest)
 
     def calibration(self):
         n = self.size()
@@ -200,10 +207,10 @@ class Drawer(Theory):
         if self.rng.random() < 0.3:
             f = self.of(
                 lower_bounds.prefix_sum_lower_bound,
-                lower_bounds.mathias_lower_bound,
-                lower_bounds.mathias_upper_bound,
-                lower_bounds.logarithmic_lower_bound,
-                lower_bounds.logarithmic_upper_bound,
+                mathias_lower_bound,
+                mathias_upper_bound,
+                logarithmic_lower_bound,
+                logarithmic_upper_bound,
             )
             return f(self.whole(1, 1e7))
         return lower_bounds.lower_bound(self.workload(n), self.participation(n), self.kind(n))
@@ -228,7 +235,7 @@ class Drawer(Theory):
             lambda: optimize.restarted(
                 workload, strategies.Identity, restarts=self.odd(self.of(1, "choose")), **how
             ),
-            lambda: optimize.conjecture_4_7(workload, how.get("participation")),
+            lambda: conjecture_4_7(workload, how.get("participation")),
         ]
         return self.of(*made)()
 

@@ -7,6 +7,33 @@ import numpy as np
 import anechoic as an
 from anechoic import participation, sampling, theory
 from anechoic.strategies import BandedToeplitz, endless
+from anechoic.theory import ftrl, gradient_descent, learning, optimal
+from anechoic.theory.ftrl import contraction_rho, population_risk_orders
+from anechoic.theory.gradient_descent import (
+    convex_bound,
+    gradient_norms,
+    named_factorizations,
+    nonconvex_bound,
+    restart_terms,
+)
+from anechoic.theory.learning import damped_toeplitz_risk, effective_dimension
+from anechoic.theory.lq_noise import ExponentialPower, gaussian_clip_norm, lq_epsilon
+from anechoic.theory.mirror import AllSpace, Entropy, Euclidean, PNorm, optimality_gap
+from anechoic.theory.optimal import asymptotic_loss
+from anechoic.theory.problems import MeanEstimation
+from anechoic.theory.regression import (
+    clipping_probability,
+    finite_time_rates,
+    half_exponential_decay,
+    theorem_d13,
+)
+from anechoic.theory.spectra import spectrum
+
+
+def function(name):
+    """A function of the room, or of one of its modules."""
+    modules = (theory, ftrl, gradient_descent, learning, optimal)
+    return next(vars(module)[name] for module in modules if name in vars(module))
 
 
 class Theory:
@@ -32,7 +59,7 @@ class Theory:
     def problem(self):
         if self.rng.random() < 0.6:
             return self.regression()
-        return theory.MeanEstimation(
+        return MeanEstimation(
             self.number(1e-4, 2.0),
             residual_std=self.number(1e-3, 10.0),
             dimension=self.whole(1, 1e4),
@@ -72,7 +99,7 @@ class Theory:
     def exact(self, name):
         problem, (noise, how) = self.problem(), self.noise()
         if name == "asymptotic_loss":
-            return theory.asymptotic_loss(problem, self.endless())
+            return asymptotic_loss(problem, self.endless())
         if name == "asymptotic_suboptimality":
             return theory.asymptotic_suboptimality(problem, noise, **how, clip_norm=self.positive())
         start = {"displacement": self.of(None, None, self.vector(self.size(5)))}
@@ -80,10 +107,10 @@ class Theory:
             return theory.trajectory(problem, noise, steps=self.whole(1, 200), **start, **how)
         problem = self.regression()
         if name == "gradient_norms":
-            return theory.gradient_norms(problem, self.mechanism(), steps=self.whole(1, 200), **start)
+            return gradient_norms(problem, self.mechanism(), steps=self.whole(1, 200), **start)
         if name == "clipping_probability":
             steps = self.whole(1, 200)
-            return theory.clipping_probability(
+            return clipping_probability(
                 problem, noise, steps=steps, clip_norm=self.positive(), **start, **how
             )
         if name == "regression_bounds":
@@ -93,7 +120,7 @@ class Theory:
             return theory.finite_time_bound(
                 problem, noise, steps=self.whole(1, 1e4), displacement=displacement, **how
             )
-        return theory.theorem_d13(
+        return theorem_d13(
             problem,
             noise,
             steps=self.whole(1, 1e4),
@@ -106,10 +133,10 @@ class Theory:
     def best_noise(self, name):
         problem = self.problem()
         if name in ("banded_noise", "banded_inverse_noise"):
-            return getattr(theory, name)(problem, bands=self.odd(self.size(6)))
+            return function(name)(problem, bands=self.odd(self.size(6)))
         if name == "blt_noise":
             return theory.blt_noise(problem, buffers=self.odd(self.size(4)))
-        return getattr(theory, name)(problem)
+        return function(name)(problem)
 
     def curved_bounds(self, name):
         how = {"rho": self.positive(), "causal": self.of(True, False), "terms": self.odd(self.of(4, 8))}
@@ -120,34 +147,34 @@ class Theory:
     def descent(self, name):
         n = self.size(12)
         if name == "named_factorizations":
-            return theory.named_factorizations(self.odd(n))
+            return named_factorizations(self.odd(n))
         if name == "restart_terms":
-            return theory.restart_terms(self.strategy(n), self.odd(self.size(n)))
+            return restart_terms(self.strategy(n), self.odd(self.size(n)))
         how = {"smoothness": self.number(1e-2, 10.0), "sigma": self.positive()}
         if name == "convex_bound":
-            return theory.convex_bound(
+            return convex_bound(
                 self.strategy(n), period=self.odd(self.size(n)), distance=self.positive(), **how
             )
         if name == "nonconvex_bound":
-            return theory.nonconvex_bound(
+            return nonconvex_bound(
                 self.strategy(n), period=self.odd(self.size(n)), start_gap=self.positive(), **how
             )
-        return getattr(theory, name)(
+        return function(name)(
             steps=self.whole(1, 1e6), rate=self.number(1e-3, 10.0), distance=self.positive(), **how
         )
 
     def orders(self, name):
         if name == "population_risk_orders":
-            return theory.population_risk_orders(
+            return population_risk_orders(
                 self.whole(1, 1e6), self.whole(1, 1e4), self.positive(), lipschitz=self.positive()
             )
         if name in ("convex_risk", "realizable_convex_risk"):
-            return getattr(theory, name)(self.whole(1, 1e6), self.whole(1, 1e4), self.positive())
+            return function(name)(self.whole(1, 1e6), self.whole(1, 1e4), self.positive())
         values = self.eigenvalues()
         if name == "effective_dimension":
-            return theory.effective_dimension(values)
+            return effective_dimension(values)
         if name == "finite_time_rates":
-            return theory.finite_time_rates(
+            return finite_time_rates(
                 values,
                 steps=self.whole(1, 1e6),
                 rho=self.positive(),
@@ -156,14 +183,14 @@ class Theory:
             )
         rest = (self.number(1e-4, 2.0), self.positive())
         if name == "damped_toeplitz_risk":
-            return theory.damped_toeplitz_risk(values, *rest, self.number(1e-8, 1e-2))
-        return getattr(theory, name)(values, *rest)
+            return damped_toeplitz_risk(values, *rest, self.number(1e-8, 1e-2))
+        return function(name)(values, *rest)
 
     def excess(self, name):
         steps = self.whole(1, 1e6)
         if name == "contraction_rho":
             rest = {"sensitivity": self.positive(), "noise_std": self.positive()}
-            return theory.contraction_rho(steps=steps, fade=self.number(1e-3, 1.0), **rest)
+            return contraction_rho(steps=steps, fade=self.number(1e-3, 1.0), **rest)
         if name == "last_iterate_rho":
             rest = {"smoothness": self.number(0.01, 10.0), "rate": self.number(0.01, 1.0)}
             rest["lipschitz"] = self.positive()
@@ -172,16 +199,16 @@ class Theory:
         how = {"gradient_bound": self.positive(), "distance": self.positive()}
         if name != "anytime_excess":
             how["rate"] = self.of(None, self.positive())
-        return getattr(theory, name)(steps, **how)
+        return function(name)(steps, **how)
 
     def lq(self, name):
         q = self.of(2.0, 3.0, 4.0, self.number(1.0, 30.0))
         if name == "gaussian_clip_norm":
-            return theory.gaussian_clip_norm(self.positive(), q, self.whole(1, 1e6))
+            return gaussian_clip_norm(self.positive(), q, self.whole(1, 1e6))
         n = self.size(4)
-        return theory.lq_epsilon(
+        return lq_epsilon(
             self.strategy(n),
-            theory.ExponentialPower(q, self.number(1e-2, 1e2)),
+            ExponentialPower(q, self.number(1e-2, 1e2)),
             norm=self.positive(),
             dimension=self.whole(1, 1e3),
             delta=self.number(1e-12, 0.5),
@@ -190,7 +217,7 @@ class Theory:
 
     def domain(self):
         made = [
-            theory.AllSpace,
+            AllSpace,
             lambda: theory.Ball(self.positive(), p=self.odd(self.of(1.0, 1.5, 2.0, math.inf))),
             lambda: theory.Box(self.odd(-1.0), self.odd(1.0)),
             lambda: theory.Simplex(self.positive()),
@@ -198,7 +225,7 @@ class Theory:
         return self.of(*made)()
 
     def potential(self):
-        return self.of(theory.Euclidean, theory.Entropy, lambda: theory.PNorm(self.number(1.01, 3.0)))()
+        return self.of(Euclidean, Entropy, lambda: PNorm(self.number(1.01, 3.0)))()
 
     def mirror(self, name):
         y = self.odd(self.vector(self.size(6)), 0.03)
@@ -207,7 +234,7 @@ class Theory:
         potential, domain, rate = self.potential(), self.domain(), self.positive()
         w = theory.mirror_step(y, rate, potential, domain)
         if name == "optimality_gap":
-            return theory.optimality_gap(self.of(w, self.vector(len(w))), y, rate, potential, domain)
+            return optimality_gap(self.of(w, self.vector(len(w))), y, rate, potential, domain)
         if name == "mirror_step":
             return w
         n = self.size(6)
@@ -217,10 +244,10 @@ class Theory:
         return ftrl.run(lambda t, w: self.vector(3), dimension=self.odd(3), key=bytes(32))
 
     def spectra(self, name):
-        noise = theory.spectrum(self.of(self.endless, lambda: self.noise()[0])())
+        noise = spectrum(self.of(self.endless, lambda: self.noise()[0])())
         if name == "spectrum":
             return noise.gamma, noise.energy, noise.power(self.number(1e-6, 3.0))
-        return theory.half_exponential_decay(
+        return half_exponential_decay(
             self.endless(), steps=self.whole(1, 1e6), decay_rate=self.number(1e-4, 1.0)
         )
 

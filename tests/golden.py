@@ -96,20 +96,20 @@ def streams():
     rng = np.random.default_rng(11)
     vectors = rng.normal(0.2, 0.7, (300, 2))
     statistics = {
-        "count": (streaming.CountOf(), np.zeros(300)),
-        "sum": (streaming.SumOf(1.5, 2), vectors),
-        "mean": (streaming.MeanOf(-1, 2), vectors[:, 0]),
-        "distribution": (streaming.DistributionOf([0, 0.3, 0.6, 0.9], noise="domain"), vectors[:, 0]),
-        "moments": (streaming.MomentsOf(1.5, 2), vectors),
-        "regression": (streaming.LinearRegressionOf(1, 1.0, 1.0), vectors),
-        "k-means": (streaming.KMeansOf(2, 1.0, 2, initial=[[0.5, 0.1], [-0.5, -0.2]]), vectors),
+        "count": (streaming.Count(), np.zeros(300)),
+        "sum": (streaming.Sum(1.5, 2), vectors),
+        "mean": (streaming.Mean(-1, 2), vectors[:, 0]),
+        "distribution": (streaming.Distribution([0, 0.3, 0.6, 0.9], noise="domain"), vectors[:, 0]),
+        "moments": (streaming.Moments(1.5, 2), vectors),
+        "regression": (streaming.LinearRegression(1, 1.0, 1.0), vectors),
+        "k-means": (streaming.OnlineKMeans(2, 1.0, 2, initial=[[0.5, 0.1], [-0.5, -0.2]]), vectors),
     }
     for name, (statistic, batch) in statistics.items():
         made = mechanism(STRATEGIES["banded-mixed"])
-        stream = streaming.Estimator({"it": statistic}, mechanism=made, key=KEY)
+        stream = streaming.Stream({"it": statistic}, mechanism=made, key=KEY)
         released = stream.steps([batch[step::6] for step in range(6)])
         yield f"stream {name}", digest(*(release["it"].raw for release in released))
-    yield "decoder of 64 buckets", digest(streaming.DistributionOf(range(65), noise="domain").decoder)
+    yield "decoder of 64 buckets", digest(streaming.Distribution(range(65), noise="domain").decoder)
 
 
 def rounds():

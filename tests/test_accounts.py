@@ -9,18 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import (
-    Accounts,
-    Cyclic,
-    FullBatch,
-    MinSep,
-    OncePerEpoch,
-    Participation,
-    Patterns,
-    Single,
-    accounts_of,
-)
-from anechoic.participation.accounts import NEVER, packed, unpacked
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.participation.accounts import NEVER, Accounts, accounts_of, packed, unpacked
+from anechoic.participation.base import Participation
 
 N, UNITS = 9, 4
 

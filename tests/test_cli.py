@@ -12,7 +12,7 @@ from anechoic import cli
 from anechoic.cli import commands, parser, progress, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.statement_text import KEYS
-from anechoic.planning import STRATEGIES, plan
+from anechoic.planning.compare import STRATEGIES, plan
 from anechoic.workloads import momentum
 
 # without random sampling: calibrating amplified mechanisms takes seconds
@@ -177,7 +177,7 @@ def test_missing_extras_are_named(capsys, monkeypatch):
 
 
 def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("anechoic.planning.plan", lambda **options: pytest.fail("planned in vain"))
+    monkeypatch.setattr("anechoic.planning.compare.plan", lambda **options: pytest.fail("planned in vain"))
     for place, said in ((tmp_path / "none" / "m.json", "is no folder"), (tmp_path, "it is a folder")):
         code, _, err = run(capsys, *PLAN, "--json", place)
         assert code == 2 and f"{place} cannot be written" in err and said in err

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from anechoic import _serialize
-from anechoic.testing import ContractError, check_strategy
+from anechoic.testing._compare import ContractError
+from anechoic.testing.contract import check_strategy
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

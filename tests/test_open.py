@@ -9,13 +9,19 @@ import pytest
 
 import anechoic as an
 from anechoic import _serialize
-from anechoic.audit import audit_mechanism, draw_test
+from anechoic.audit import audit_mechanism
+from anechoic.audit.draws import draw_test
 from anechoic.audit.hazards import draw_participation
-from anechoic.batches import batches_of, check_promise
+from anechoic.audit.patterns import strongest_pattern
+from anechoic.audit.ratios import likelihood_ratios
+from anechoic.batches.base import batches_of
+from anechoic.batches.promise import check_promise
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.lower_bounds import lower_bound
-from anechoic.participation import FullBatch, MinSep, Participation
-from anechoic.sampling import External, FixedOrder, Poisson, Sampling
+from anechoic.participation import FullBatch, MinSep
+from anechoic.participation.base import Participation
+from anechoic.sampling import External, FixedOrder, Poisson
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import mostly_slow
 from tests.test_extending import SHOWN, definitions
@@ -186,7 +192,7 @@ def test_a_scheme_that_answers_nothing_is_refused_by_name():
     with pytest.raises(UnsupportedError, match="Unknown sampling draws no batches"):
         draw_test(secret, np.zeros((6, 20), bool))
     with pytest.raises(UnsupportedError, match="Unknown: no likelihood ratio"):
-        an.audit.likelihood_ratios(Identity(6), secret, np.zeros((6, 20)), 1.0)
+        likelihood_ratios(Identity(6), secret, np.zeros((6, 20)), 1.0)
     with pytest.raises(UnsupportedError, match="Unknown: no likelihood ratio"):
         draw_participation(secret, 20, np.random.default_rng(0))
 
@@ -226,7 +232,7 @@ def test_a_participation_is_promised_stated_and_watched(toys):
 
 
 def test_a_participation_is_audited(toys):
-    pattern = an.audit.strongest_pattern(BandedToeplitz(8, [1.0, 0.5]), toys.Session(3))
+    pattern = strongest_pattern(BandedToeplitz(8, [1.0, 0.5]), toys.Session(3))
     assert pattern.sum() == 3 and toys.Session(3).allows(np.flatnonzero(pattern).tolist(), 8)
     mechanism = an.Mechanism(Identity(8), External(toys.Session(3), 5, 8), 4.0, delta=1e-3)
     assert not audit_mechanism(mechanism, canaries=32, power_repeats=0, seed=0, key=bytes(32)).violated

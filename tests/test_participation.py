@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
-from anechoic.participation import (
-    Cyclic,
-    FullBatch,
-    MinSep,
-    OncePerEpoch,
-    Participation,
-    Patterns,
-    Single,
-)
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.participation.base import Participation
 from tests.marks import in_turn
 
 

@@ -9,20 +9,20 @@ from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
-    ColumnScaled,
-    ConstantRecurrent,
     Dense,
     FullTree,
     Identity,
     Output,
-    RecursiveTree,
     Restarted,
-    SmoothBinary,
     Toeplitz,
     Tree,
-    TreeAggregation,
-    rational_blt,
 )
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.smooth_binary import SmoothBinary
+from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import mostly_slow
 
 

@@ -16,8 +16,8 @@ from adaptive.tasks import Task
 from torch import Tensor
 
 import anechoic as an
-from anechoic.batches import batches_of
-from anechoic.planning import PlanRow
+from anechoic.batches.base import batches_of
+from anechoic.planning.records import PlanRow
 
 DELTA = 1e-5
 WIDEST = 12  # times that a grid may grow

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from monograph import batch_size
 from monograph.bands import best_bands
 
-from anechoic import losses, optimize, workloads
+from anechoic import optimize, workloads
 from anechoic.accounting import gaussian_mu, poisson_epsilon
+from anechoic.losses.dispatch import error
 from anechoic.strategies import Identity
 
 RATE, DELTA = 1e-3, 1e-5
@@ -52,7 +53,7 @@ def figure_3_1(out: Callable[[str, Figure], None]) -> None:
 def rms_error(bands: int) -> float:
     """RMS loss of the best banded Toeplitz strategy for one participation."""
     if bands == 1:
-        return losses.error(workloads.prefix_sum(STEPS), Identity(STEPS)).rms
+        return error(workloads.prefix_sum(STEPS), Identity(STEPS)).rms
     return optimize.banded_toeplitz(workloads.prefix_sum(STEPS), bands=bands, loss="rms").loss
 
 

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from monograph.bands import best_bands
 
-from anechoic import losses, optimize, workloads
+from anechoic import optimize, workloads
 from anechoic.accounting import gaussian_mu
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
+from anechoic.losses.dispatch import error
 from anechoic.strategies import Identity
 
 # The text has N = 4069 and, two lines on, N / n = 2 with full batches of 4096. It names no delta.
@@ -36,7 +37,7 @@ class Best:
 def max_error(bands: int) -> float:
     """Max loss of the best banded Toeplitz strategy for one participation."""
     if bands == 1:
-        return losses.error(workloads.prefix_sum(STEPS), Identity(STEPS)).max
+        return error(workloads.prefix_sum(STEPS), Identity(STEPS)).max
     return optimize.banded_toeplitz(workloads.prefix_sum(STEPS), bands=bands, loss="max").loss
 
 

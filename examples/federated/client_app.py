@@ -5,7 +5,7 @@ from fashion import Net, client_data
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from anechoic.flower.client import at_most, clipped_update_mod
+from anechoic.flower import at_most, clipped_update_mod
 
 app = ClientApp()
 

@@ -14,32 +14,25 @@ it, `anechoic.theory` bounds what is learned. Each part is imported when it is f
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anechoic.errors import (
-    AnechoicError,
-    CheckpointError,
-    DesynchronizedError,
-    GuaranteeError,
-    HorizonError,
-    MismatchError,
-    PerformanceWarning,
-    ReplayError,
-    UnsupportedError,
-)
+from anechoic._moved import moved
+from anechoic.errors import AnechoicError
 
 # at once: the function takes the place of the room of its name
-from anechoic.sensitivity import Sensitivity, sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 
 if TYPE_CHECKING:
     from anechoic import (
         accounting,
         audit,
+        errors,
+        extend,
         lower_bounds,
         noise,
         optimize,
         participation,
         sampling,
         strategies,
-        upper_bounds,
+        units,
         workloads,
     )
     from anechoic import federated as federated
@@ -47,48 +40,33 @@ if TYPE_CHECKING:
     from anechoic import streaming as streaming
     from anechoic import theory as theory
     from anechoic import torch as torch
-    from anechoic.losses import StepErrors, error, loss
-    from anechoic.losses import means as lp_losses
+    from anechoic.losses.dispatch import error, loss
     from anechoic.mechanism.calibrate import calibrate
     from anechoic.mechanism.composition import Composition, compose
     from anechoic.mechanism.endless import EndlessMechanism, calibrate_endless
     from anechoic.mechanism.mechanism import Mechanism
-    from anechoic.planning import Plan, PlanRow, plan
-    from anechoic.units.duplicates import check_schema, find_duplicates
+    from anechoic.planning.compare import plan
     from anechoic.units.ownership import Units
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AnechoicError",
-    "CheckpointError",
     "Composition",
-    "DesynchronizedError",
     "EndlessMechanism",
-    "StepErrors",
-    "GuaranteeError",
-    "HorizonError",
     "Mechanism",
-    "MismatchError",
-    "PerformanceWarning",
-    "Plan",
-    "PlanRow",
-    "ReplayError",
-    "Sensitivity",
     "Units",
-    "UnsupportedError",
     "__version__",
     "accounting",
     "audit",
     "calibrate",
     "calibrate_endless",
-    "check_schema",
     "compose",
     "error",
-    "find_duplicates",
+    "errors",
+    "extend",
     "loss",
     "lower_bounds",
-    "lp_losses",
     "noise",
     "optimize",
     "participation",
@@ -96,27 +74,25 @@ __all__ = [
     "sampling",
     "sensitivity",
     "strategies",
-    "upper_bounds",
+    "units",
     "workloads",
 ]
 
 
 #: Rooms, which are imported when they are asked for.
-_ROOMS = frozenset(
-    {
-        *("accounting", "audit", "federated", "flower", "lower_bounds", "noise", "optimize", "participation"),
-        *("sampling", "streaming", "strategies", "theory", "torch", "upper_bounds", "workloads"),
-    }
-)
+_ROOMS = {
+    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
+    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
+    "workloads",
+}
 #: Where other names are defined.
 _HOMES = {
-    "losses": ("StepErrors", "error", "loss"),
+    "losses.dispatch": ("error", "loss"),
     "mechanism.calibrate": ("calibrate",),
     "mechanism.composition": ("Composition", "compose"),
     "mechanism.endless": ("EndlessMechanism", "calibrate_endless"),
     "mechanism.mechanism": ("Mechanism",),
-    "planning": ("Plan", "PlanRow", "plan"),
-    "units.duplicates": ("check_schema", "find_duplicates"),
+    "planning.compare": ("plan",),
     "units.ownership": ("Units",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -131,9 +107,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         if name in _ROOMS:
             return import_module(f"anechoic.{name}")
-        if name == "lp_losses":
-            return import_module("anechoic.losses.means")
         if name in _HOME:
             found = globals()[name] = getattr(import_module(f"anechoic.{_HOME[name]}"), name)
             return found
-        raise AttributeError(f"module 'anechoic' has no attribute {name!r}")
+        return moved("", name, level=3)

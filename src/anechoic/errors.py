@@ -18,6 +18,18 @@ that a *guarantee* is at stake, or that a file cannot be trusted:
 
 from __future__ import annotations
 
+__all__ = [
+    "AnechoicError",
+    "CheckpointError",
+    "DesynchronizedError",
+    "GuaranteeError",
+    "HorizonError",
+    "MismatchError",
+    "PerformanceWarning",
+    "ReplayError",
+    "UnsupportedError",
+]
+
 
 class AnechoicError(Exception):
     """Root of the errors defined by this library."""

@@ -1,6 +1,6 @@
 """Upper bounds of the max loss that named mechanisms reach for prefix sums and one participation.
 
-Each is a closed form that needs no strategy; that of the mechanism itself is `losses.loss`, and is smaller.
+Each is a closed form that needs no strategy; that of the mechanism itself is `loss`, and is smaller.
 What no mechanism can beat is in `anechoic.lower_bounds`, with Theorem 2.4's bound on the best one.
 """
 
@@ -10,8 +10,6 @@ import math
 
 from anechoic._validate import positive_int
 from anechoic.lower_bounds.prefix_sums import logarithmic_upper_bound
-
-__all__ = ["banded_toeplitz", "column_normalized_toeplitz", "toeplitz", "tree_aggregation"]
 
 EULER_GAMMA = 0.57721566490153286
 UP = 1 + 1e-14  # for rounding
@@ -35,7 +33,7 @@ def toeplitz(n: int) -> float:
 def column_normalized_toeplitz(n: int) -> float:
     """1 + ln(n) / pi, above the max loss of `ColumnNormalized(Toeplitz.square_root(prefix_sum(n)))`.
 
-    It is the bound of Theorem 2.4 for the best mechanism, `lower_bounds.logarithmic_upper_bound`.
+    It is the bound of Theorem 2.4 for the best mechanism, `lower_bounds.prefix_sums.logarithmic_upper_bound`.
 
     Raises:
         ValueError: if n is not an integer >= 1.

@@ -9,7 +9,8 @@ from typing import Literal
 from anechoic.demo.study import KINDS, Kind
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.federated.planning import BYTES
-from anechoic.losses import LossKind, loss
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import LossKind
 from anechoic.workloads import prefix_sum
 from studies.federated.arms import NOISE
 

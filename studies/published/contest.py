@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import CheckpointError
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize import dense
-from anechoic.planning import plan
-from anechoic.sampling import FixedOrder, Poisson, Sampling
-from anechoic.strategies import Identity, Strategy
+from anechoic.planning.compare import plan
+from anechoic.sampling import FixedOrder, Poisson
+from anechoic.sampling.base import Sampling
+from anechoic.strategies import Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum, restart_differences
 from studies.published.together import Floats, Indices, accuracies, train_together
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import BandedInverse, HorizonFree, Toeplitz, endless, without_horizon
+from anechoic.strategies import BandedInverse, Toeplitz, endless, without_horizon
+from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.optimal import (
     anti_pgd_noise,
     asymptotic_loss,
@@ -287,7 +288,7 @@ def table_3() -> Exhibit:
         ("root (optimal CC)", "`Toeplitz.square_root`", "yes", "O(n)", "O(n) rows; `rational_blt`: 10"),
         ("ν-DP-FTRL", "`Toeplitz.damped`", "yes", "O(n)", "O(n) rows"),
         ("ν-DP-FTRL as a BLT", "`theory.blt_noise`", "yes", "0.1 s", "its buffers, 3 to 6 rows"),
-        ("FFT (circulant)", "`strategies.circulant_root`", "no", "O(n log n)", "O(n) rows"),
+        ("FFT (circulant)", "`strategies.circulant.circulant_root`", "no", "O(n log n)", "O(n) rows"),
         ("tree, full", "`strategies.FullTree`", "no", "O(log n)", "O(log n) rows (O(n²) in the paper)"),
         ("multi-epoch", "`optimize.dense`", "no", "O(n³) an iteration", "O(n) rows"),
         ("multi-epoch, banded", "`optimize.banded`", "no", "O(n b²)", "b rows"),

@@ -8,10 +8,10 @@ import numpy as np
 
 from anechoic import optimize, workloads
 from anechoic._validate import Array
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.sampling import External
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.theory.gradient_descent import gradient_norms, named_factorizations
 from anechoic.theory.problems import LinearRegression
 from studies.published.exhibit import Curve, Exhibit, Panel

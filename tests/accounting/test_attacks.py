@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, ndtr
 
-from anechoic.accounting import Verified, gaussian_epsilon, random_allocation_epsilon
+from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.min_sep.pair import MinSepPair
-from anechoic.batches import batches_of
+from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
+from anechoic.batches.base import batches_of
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.sampling import BallsInBins, MinSepSampling, RandomAllocation

@@ -4,7 +4,10 @@ import math
 
 import pytest
 
-from anechoic.accounting import random_allocation_epsilon, random_allocation_noise_multiplier
+from anechoic.accounting.random_allocation.epsilon import (
+    random_allocation_epsilon,
+    random_allocation_noise_multiplier,
+)
 from anechoic.accounting.search import least_noise
 from tests.marks import every_other
 

@@ -16,7 +16,7 @@ from anechoic.algebra.exponentials import (
     remaining,
     remaining_moment,
 )
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.strategies import BLT
 from anechoic.workloads import prefix_sum
 from tests.marks import each_once, in_turn

@@ -15,8 +15,8 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic.accounting import Verified
-from anechoic.audit import AuditReport
-from anechoic.batches import batches_of
+from anechoic.audit.report import AuditReport
+from anechoic.batches.base import batches_of
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
@@ -34,16 +34,9 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.sensitivity import Sensitivity
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    Identity,
-    Output,
-    SquareStrategy,
-    Toeplitz,
-)
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Output, Toeplitz
+from anechoic.strategies.base import SquareStrategy
 from anechoic.torch import audit_training
 
 STEPS = 24

@@ -8,8 +8,15 @@ from scipy import stats
 from scipy.special import ndtri
 
 from anechoic.accounting import gaussian_epsilon
-from anechoic.audit import epsilon_by_threshold, mu_by_fit, mu_by_threshold
-from anechoic.audit.bounds import lower_proportion, noncentral_tail, noncentrality_bound, upper_proportion
+from anechoic.audit.bounds import (
+    epsilon_by_threshold,
+    lower_proportion,
+    mu_by_fit,
+    mu_by_threshold,
+    noncentral_tail,
+    noncentrality_bound,
+    upper_proportion,
+)
 from tests.marks import each_once, every_other
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from anechoic.audit import covariance_test
-from anechoic.audit.covariance import _bartlett, _lags, _pairs
+from anechoic.audit.covariance import _bartlett, _lags, _pairs, covariance_test
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Toeplitz
 from anechoic.workloads import prefix_sum
 from tests.marks import slow

@@ -10,7 +10,7 @@ from scipy import stats
 from anechoic.audit.draws import _bets_on_pairs, draw_test, two_sided_binomial
 from anechoic.audit.hazards import draw_participation, hazards
 from anechoic.audit.sampler_power import by_pairs, sampler_faults, sampling_power
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.noise import derive
 from anechoic.sampling import (

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from anechoic.audit import Observation, canary_scores, score_weights, strongest_pattern
+from anechoic.audit import Observation
+from anechoic.audit.observation import canary_scores, score_weights
+from anechoic.audit.patterns import strongest_pattern
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity, Tree
 from tests.zoo import STRATEGIES, every
 

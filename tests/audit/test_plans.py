@@ -6,7 +6,7 @@ import pytest
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, OncePerEpoch, Single
-from anechoic.planning import plan
+from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.sampling import BallsInBins
 from anechoic.torch import audit_training

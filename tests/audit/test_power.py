@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from anechoic.accounting import gaussian_epsilon
-from anechoic.audit import (
-    canaries_needed,
+from anechoic.audit import canaries_needed
+from anechoic.audit.bounds import mu_by_fit, mu_by_threshold
+from anechoic.audit.power import (
     draw_gaussian,
     draw_ratios,
     entries_needed,
     epsilon_power,
     fit_power,
-    mu_by_fit,
-    mu_by_threshold,
     scale_power,
     threshold_power,
 )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from anechoic.audit import draw_participation, likelihood_ratios
+from anechoic.audit.hazards import draw_participation
+from anechoic.audit.ratios import likelihood_ratios
 from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import (

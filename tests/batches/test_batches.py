@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Single
 from anechoic.sampling import (

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from anechoic.demo.report import experiment_page, utility_chart, words
-from anechoic.statement import statement_of
+from anechoic.statement.statement import statement_of
 from tests.demo.examples import example
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

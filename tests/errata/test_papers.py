@@ -7,7 +7,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from anechoic import losses, participation, strategies, theory, workloads
+from anechoic import participation, strategies, theory, workloads
+from anechoic.losses.dispatch import loss
+from anechoic.theory.optimal import asymptotic_loss, independent_noise
+from anechoic.theory.problems import MeanEstimation
 
 
 def test_p1_last_iterate_of_private_ftrl_is_less_private_than_claimed():
@@ -117,8 +120,8 @@ def test_p12_the_ratio_of_table_4_is_that_of_its_cells():
     shares = []
     for d in (64, 512):
         problem = theory.LinearRegression(1.0 / np.arange(1, d + 1) ** 2, 1e-3)
-        rule = theory.asymptotic_loss(problem, strategies.endless.damped(1e-3 / d**2)) ** 2
-        ratio = rule / theory.independent_noise(problem).loss ** 2 * d / 1e-3
+        rule = asymptotic_loss(problem, strategies.endless.damped(1e-3 / d**2)) ** 2
+        ratio = rule / independent_noise(problem).loss ** 2 * d / 1e-3
         shares.append([ratio / math.log(d / 1e-3) ** power for power in (2, 3)])
     squared, cubed = np.transpose(shares)
     assert squared[1] == pytest.approx(squared[0], rel=0.12)  # a constant
@@ -127,7 +130,7 @@ def test_p12_the_ratio_of_table_4_is_that_of_its_cells():
 
 def test_p13_the_least_noise_has_the_scale_of_the_sensitivity():
     """Theorem 2.1 and Eq. (19): sigma_dp^2 = gamma^2 G^2 / (2 rho) holds gamma: it would count twice."""
-    problem, rho = theory.MeanEstimation(0.1), 0.7
+    problem, rho = MeanEstimation(0.1), 0.7
     best = theory.optimal_noise(problem)
     exact = theory.asymptotic_suboptimality(problem, best.strategy, rho=rho).privacy
     assert exact == pytest.approx(problem.smallest_loss**2 / (2 * rho))
@@ -187,10 +190,10 @@ def test_p10_the_gradient_is_that_of_half_the_square():
 def test_p11_learning_rates_near_one_gain_nothing():
     """Theorem 2.1: at eta = 1 the iterate is z + w, of variance r_0 gamma^2 >= 1; the order printed is 0."""
     for eta in (0.99, 0.999999):
-        problem = theory.MeanEstimation(eta)
+        problem = MeanEstimation(eta)
         best = problem.smallest_loss**2
         printed = eta**2 * math.log(1 / eta) ** 2
-        assert best == pytest.approx(theory.independent_noise(problem).loss ** 2, rel=1e-3)
+        assert best == pytest.approx(independent_noise(problem).loss ** 2, rel=1e-3)
         assert printed < 1e-3 * best
 
 
@@ -219,5 +222,5 @@ def test_p7_headers_of_the_federated_table_are_exchanged():
     """arXiv 2408.08868, n = 2052, b = 342, k = 6: DP-SGD's 78.48 stands under Max, and is the RMS loss."""
     a, schema = workloads.prefix_sum(2052), participation.MinSep(342, 6)
     identity = strategies.Identity(2052)
-    assert losses.loss(a, identity, schema, "rms") == pytest.approx(78.48, abs=0.01)
-    assert losses.loss(a, identity, schema, "max") == pytest.approx(110.96, abs=0.01)
+    assert loss(a, identity, schema, "rms") == pytest.approx(78.48, abs=0.01)
+    assert loss(a, identity, schema, "max") == pytest.approx(110.96, abs=0.01)

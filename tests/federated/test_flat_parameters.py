@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anechoic.federated.flat_parameters
-from anechoic.federated import Layout
+from anechoic.federated.flat_parameters import Layout
 
 MODEL = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

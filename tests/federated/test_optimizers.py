@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from anechoic.federated import SGD, Constant, Cosine, FedAdagrad, FedAdam, FedYogi, Linear, Warmup
+from anechoic.federated import SGD, Cosine, FedAdagrad, FedAdam, FedYogi, Linear, Warmup
+from anechoic.federated.schedules import Constant
 
 UPDATES = np.random.default_rng(0).normal(size=(7, 3))
 

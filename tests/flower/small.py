@@ -8,13 +8,8 @@ from flwr.serverapp.strategy import FedAvg
 import anechoic as an
 from anechoic.federated import CoolDown, Server
 from anechoic.federated.grid import to_grid
-from anechoic.flower import (
-    ClippedUpdate,
-    CorrelatedFedOpt,
-    Fate,
-    InProcessGrid,
-    Partitions,
-)
+from anechoic.flower import ClippedUpdate, CorrelatedFedOpt, Partitions
+from anechoic.flower.grid import Fate, InProcessGrid
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz

@@ -6,7 +6,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from anechoic.federated import to_grid
-from anechoic.flower import ClippedUpdate, InProcessGrid, Labels, as_arrays, at_most, clipped_update
+from anechoic.flower import ClippedUpdate, Labels, at_most, clipped_update
+from anechoic.flower.client import as_arrays
+from anechoic.flower.grid import InProcessGrid
 from anechoic.flower.records import record_of, vector_of
 from tests.flower import small
 

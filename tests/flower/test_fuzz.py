@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from google.protobuf.message import DecodeError
 
 from anechoic.federated.server import Server
-from anechoic.flower import InProcessGrid
+from anechoic.flower.grid import InProcessGrid
 from anechoic.flower.records import UnreadableError, read, record_of, vector_of
 from tests.flower import small
 from tests.flower.app import evil

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from anechoic.flower import InProcessGrid, clipped_update_mod
+from anechoic.flower import clipped_update_mod
+from anechoic.flower.grid import InProcessGrid
 from anechoic.flower.records import arrays_of, record_of
 from tests.flower import small
 

@@ -4,8 +4,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from anechoic.flower import Fate, InProcessGrid, Labels, Partitions, PublicKeys
+from anechoic.flower import Labels, Partitions, PublicKeys
 from anechoic.flower.exchange import Exchange
+from anechoic.flower.grid import Fate, InProcessGrid
 from tests.flower import small
 
 EXCHANGE = Exchange(timeout=1.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context, RecordDict
 
-from anechoic.flower import InProcessGrid
+from anechoic.flower.grid import InProcessGrid
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
 

@@ -6,7 +6,8 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from anechoic.errors import MismatchError
-from anechoic.flower import Fate, Partitions, PublicKeys
+from anechoic.flower import Partitions, PublicKeys
+from anechoic.flower.grid import Fate
 from anechoic.flower.records import arrays_of, record_of
 from tests.flower import small
 

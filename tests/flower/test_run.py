@@ -9,9 +9,10 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated import Cohorts, CoolDown, FedAdam
-from anechoic.flower import ClippedUpdate, Fate, Partitions, PublicKeys
+from anechoic.flower import ClippedUpdate, Partitions, PublicKeys
+from anechoic.flower.grid import Fate
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.statement import round_up
+from anechoic.statement.rounding import round_up
 from tests.flower import small
 
 

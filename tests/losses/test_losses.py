@@ -6,22 +6,25 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from anechoic import losses, workloads
+from anechoic import workloads
 from anechoic.algebra import toeplitz
 from anechoic.errors import PerformanceWarning
-from anechoic.losses import dispatch, error, loss, rows
+from anechoic.losses import dispatch, rows
+from anechoic.losses.dispatch import error, loss
+from anechoic.losses.kinds import row_weights, tail_weights
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BLT,
     BandedToeplitz,
     ColumnNormalized,
-    ColumnScaled,
     Dense,
     Identity,
     Output,
     Restarted,
     Toeplitz,
 )
+from anechoic.strategies.scaled import ColumnScaled
+from anechoic.workloads.base import Workload
 from tests.marks import in_turn
 from tests.zoo import STRATEGIES, every
 
@@ -89,7 +92,7 @@ def test_blocks_of_columns_add_up(name, monkeypatch):
     np.testing.assert_allclose(np.sqrt(squares), written_out(workload, strategy), rtol=1e-10)
 
 
-class Doubled(workloads.Workload):
+class Doubled(Workload):
     """Twice the prefix sums, with rates: a workload whose diagonal is not 1."""
 
     coefficients = property(lambda self: np.full(self.n, 2.0))
@@ -218,13 +221,13 @@ def test_what_takes_long_is_announced(monkeypatch):
             lambda: loss(workloads.prefix_sum(2), Identity(2), Single(), [1.0]),
             "weights of the steps have 1 entries; 2 are needed",
         ),
-        (lambda: losses.row_weights("max", 2), "no weighted mean"),
-        (lambda: losses.row_weights(None, 2), '"rms", "max", "last" or weights'),
-        (lambda: losses.row_weights([1.0, np.nan], 2), "is not finite"),
-        (lambda: losses.row_weights([0.0, 0.0], 2), "with one above 0"),
-        (lambda: losses.row_weights([1.0, -1.0], 2), "the smallest is -1.0"),
-        (lambda: losses.row_weights("mean", 2), "'mean' is unknown"),
-        (lambda: losses.tail_weights("mean", 2), "'mean' is unknown"),
+        (lambda: row_weights("max", 2), "no weighted mean"),
+        (lambda: row_weights(None, 2), '"rms", "max", "last" or weights'),
+        (lambda: row_weights([1.0, np.nan], 2), "is not finite"),
+        (lambda: row_weights([0.0, 0.0], 2), "with one above 0"),
+        (lambda: row_weights([1.0, -1.0], 2), "the smallest is -1.0"),
+        (lambda: row_weights("mean", 2), "'mean' is unknown"),
+        (lambda: tail_weights("mean", 2), "'mean' is unknown"),
     ],
 )
 def test_refusals(call, message):
@@ -234,7 +237,7 @@ def test_refusals(call, message):
 
 @pytest.mark.parametrize("scale", [1e308, 1.0, 5e-324])
 def test_only_the_proportions_of_weights_count(scale):
-    weights = losses.row_weights([scale] * 4, 4)
+    weights = row_weights([scale] * 4, 4)
     np.testing.assert_array_equal(weights, np.full(4, 0.25))
     workload = workloads.prefix_sum(4)
     assert loss(workload, Identity(4), Single(), [scale] * 4) == pytest.approx(math.sqrt(2.5))
@@ -246,10 +249,8 @@ def test_tail_weights_are_those_of_toeplitz_decoders(kind):
     b = np.random.default_rng(2).standard_normal(n)
     kind = np.random.default_rng(3).uniform(0, 1, n) if kind == "weights" else kind
     squares = np.cumsum(np.square(b))
-    expected = (
-        squares.max() if isinstance(kind, str) and kind == "max" else losses.row_weights(kind, n) @ squares
-    )
-    assert losses.tail_weights(kind, n) @ np.square(b) == pytest.approx(expected, rel=1e-12)
+    expected = squares.max() if isinstance(kind, str) and kind == "max" else row_weights(kind, n) @ squares
+    assert tail_weights(kind, n) @ np.square(b) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_last_step_of_a_billion():

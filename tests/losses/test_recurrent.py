@@ -9,18 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import optimize, workloads
-from anechoic.losses import error
 from anechoic.losses import recurrent as losses_recurrent
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    ConstantRecurrent,
-    Identity,
-    Restarted,
-    Toeplitz,
-)
+from anechoic.losses.dispatch import error
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Restarted, Toeplitz
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import in_turn, slow
 from tests.zoo import turning
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from anechoic import workloads
 from anechoic.algebra.nuclear import circulant_value, dual_value, toeplitz_nuclear_norm
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds import dispatch, one_participation
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.prefix_sums import (
@@ -21,16 +21,8 @@ from anechoic.lower_bounds.prefix_sums import (
     prefix_sum_lower_bound,
 )
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.strategies import (
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    Dense,
-    Identity,
-    Output,
-    Restarted,
-    Toeplitz,
-)
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Output, Restarted, Toeplitz
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import each_once, in_turn, slow
 from tests.zoo import STRATEGIES, every
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anechoic import strategies, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.cells import _Cells, cell_patterns, cells_bound
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import (
@@ -26,7 +26,8 @@ from anechoic.lower_bounds.several import (
     participation_bound,
 )
 from anechoic.lower_bounds.strings import nuclear_norm, slopes
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
 from tests.marks import in_turn
 
 SCHEMAS = st.one_of(

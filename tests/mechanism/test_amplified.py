@@ -8,10 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anechoic.accounting import PoissonAccountant, Verified, gaussian_epsilon, random_allocation_epsilon
+from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram, epsilon_bound
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.min_sep.pair import MinSepPair
+from anechoic.accounting.poisson.accountant import PoissonAccountant
+from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism

@@ -76,7 +76,7 @@ def test_where_nothing_readable_is_written_the_plan_stays(written):
 def test_an_edited_record_is_refused():
     record = json.loads(planned(moved(FOUND, 1e-5)).to_json())
     record["noise_std"] *= 0.995
-    with pytest.raises(an.MismatchError, match="edited"):
+    with pytest.raises(an.errors.MismatchError, match="edited"):
         as_begun(planned(), json.dumps(record))
 
 
@@ -89,7 +89,7 @@ found = optimize.blt(workloads.prefix_sum(128), buffers=4, loss="max").strategy
 planned = an.calibrate(
     found, sampling=sampling.External(participation.Single(), 1, steps=128), epsilon=2.0, delta=1e-6
 )
-with streaming.Count(mechanism=planned, state=sys.argv[1]) as stream:
+with streaming.Stream(streaming.Count(), mechanism=planned, state=sys.argv[1]) as stream:
     stream.update([1.0])
     stream.release()
     print(planned.fingerprint, stream.mechanism.fingerprint, stream.step)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.accounting import Verified, gaussian_epsilon, poisson_epsilon, random_allocation_epsilon
+from anechoic.accounting import Verified, gaussian_epsilon, poisson_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.errors import MismatchError
 from anechoic.mechanism import composition
 from anechoic.mechanism.composition import Composition, compose
@@ -82,7 +83,7 @@ def test_restarts_within_one_run_are_one_mechanism_and_no_better_than_separate_r
 
 
 def test_an_endless_mechanism_is_a_gaussian():
-    from anechoic.strategies import HorizonFree
+    from anechoic.strategies.endless import HorizonFree
 
     endless = EndlessMechanism(without_end.damped(0.1), 4.0, 100.0)
     assert isinstance(endless.strategy, HorizonFree)

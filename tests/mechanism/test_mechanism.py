@@ -9,7 +9,8 @@ import pytest
 from scipy.special import logsumexp
 
 from anechoic import optimize
-from anechoic.accounting import PoissonAccountant, gaussian_epsilon, poisson_epsilon
+from anechoic.accounting import gaussian_epsilon, poisson_epsilon
+from anechoic.accounting.poisson.accountant import PoissonAccountant
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.composition import compose
@@ -17,7 +18,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
-from anechoic.statement import round_up
+from anechoic.statement.rounding import round_up
 from anechoic.strategies import (
     BLT,
     BandedToeplitz,

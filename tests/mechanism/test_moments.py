@@ -5,10 +5,11 @@ import pytest
 
 from anechoic.accounting import gaussian_epsilon
 from anechoic.errors import MismatchError
-from anechoic.mechanism import MomentPairs, PairedMoments, calibrate, calibrate_moments
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.moments import MomentPairs, PairedMoments, calibrate_moments
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.workloads import exponential_decay, prefix_sum
 

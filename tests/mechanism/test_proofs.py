@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anechoic.accounting import Accountant
+from anechoic.accounting.accountant import Accountant
 from anechoic.mechanism import theorems as mechanism_theorems
-from anechoic.sensitivity import Sensitivity
 from anechoic.sensitivity import theorems as sensitivity_theorems
-from anechoic.statement import Theorem
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.statement.theorem import Theorem
 from anechoic.strategies import Tree
 from tests.marks import in_turn
 

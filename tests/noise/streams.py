@@ -3,7 +3,7 @@
 import numpy as np
 
 from anechoic.noise import NoiseStream
-from anechoic.testing import replay
+from anechoic.testing.noise import replay
 
 KEY = bytes(range(32))
 BACKENDS = ("numpy", "torch")

@@ -13,12 +13,12 @@ from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
-    ConstantRecurrent,
     Dense,
     Restarted,
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.workloads import prefix_sum
 from tests.marks import each_once, each_pair, every_other
 from tests.noise.streams import BACKENDS, KEY, dtype_of, emit, fresh_rows, make_stream

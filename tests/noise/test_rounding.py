@@ -10,8 +10,12 @@ import pytest
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
 from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
-from anechoic.noise.rounding import PAD, advance, rounded_filter
+from anechoic.noise.rounding.base import PAD, advance
 from anechoic.noise.rounding.exact import nearest, nearest_of
+from anechoic.noise.rounding.make import rounded_filter
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.smooth_binary import SmoothBinary
 from tests.marks import every_other
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
@@ -147,11 +151,11 @@ KINDS = {
     "inverse": s.BandedInverse(40, [1.3, -0.6, 0.2, -0.1]),
     "long-inverse": s.BandedInverse(40, [1.3, *(-0.2 / np.arange(1, 9))]),
     "blt": s.BLT(40, [0.2, 0.15, 0.1], [0.99, 0.7, 0.3]),
-    "recurrent": s.ConstantRecurrent(40, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
+    "recurrent": ConstantRecurrent(40, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
     "tree": s.Tree(40),
     "scaled-tree": s.ColumnNormalized(s.Tree(40)),
-    "smooth": s.SmoothBinary(40),
-    "recursive": s.RecursiveTree(40, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
+    "smooth": SmoothBinary(40),
+    "recursive": RecursiveTree(40, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
     "identity": s.Identity(40),
 }
 
@@ -204,7 +208,7 @@ def test_memory_that_grows_is_refused():
     growing = s.BandedToeplitz(200, [1.0, 2.5]).recurrence()
     with pytest.raises(GuaranteeError, match="does not grow"):
         rows_of(growing, 2.0**20, Given(), m=2)
-    fading = s.ConstantRecurrent(200, [1.0], [[0.5]], [2.0]).recurrence()
+    fading = ConstantRecurrent(200, [1.0], [[0.5]], [2.0]).recurrence()
     with pytest.raises(GuaranteeError, match="does not grow"):
         rows_of(fading, 2.0**20, Given(), m=2)
 
@@ -216,7 +220,7 @@ def test_drift_is_bounded_before_the_run():
     assert rounded_filter(KINDS["tree"].recurrence(), 1.0).drift(10**6) == 0
     assert rounded_filter(KINDS["smooth"].recurrence(), 1.0).drift(10**6) == 0
     assert 0 < rounded_filter(KINDS["recursive"].recurrence(), 1.0).drift(10**6) < 2.0**-40
-    wide = s.RecursiveTree(2**17 + 1, s.BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
+    wide = RecursiveTree(2**17 + 1, s.BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
     with pytest.raises(GuaranteeError, match="too many to bound"):
         rounded_filter(wide, 1.0).drift(1)
     endless = s.BLT(2**62, [0.2], [1 - 2.0**-40]).recurrence()

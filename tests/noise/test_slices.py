@@ -11,6 +11,7 @@ from anechoic import strategies as s
 from anechoic.noise import gaussian, numpy_arrays
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.numpy_arrays import einsum_is_plain, plain_sum
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.workloads import prefix_sum
 from tests.marks import each_once
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
@@ -184,7 +185,7 @@ def formatted():
         s.Dense(lower + diagonal),
         s.BandedInverse(11, [1.3, -0.6, 0.2, -0.1]),
         blt,
-        s.ConstantRecurrent(11, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
+        ConstantRecurrent(11, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
         s.Tree(11),
         s.FullTree(11, 3, 27),
         s.ColumnNormalized(s.Restarted(blt, 2, 15)),

@@ -5,14 +5,9 @@ import pytest
 
 from anechoic.errors import MismatchError
 from anechoic.noise import numpy_arrays
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    ConstantRecurrent,
-    Restarted,
-)
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Restarted
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import slow
 from tests.noise.streams import BACKENDS, emit, fresh_rows, make_stream
 

@@ -5,7 +5,8 @@ import pytest
 
 from anechoic.noise import NoiseStream
 from anechoic.noise.stream import FreshRows
-from anechoic.strategies import ColumnNormalized, ColumnScaled, FullTree, Restarted, Tree
+from anechoic.strategies import ColumnNormalized, FullTree, Restarted, Tree
+from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import slow
 from tests.noise.streams import BACKENDS, emit, make_stream
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic import optimize, planning, workloads
+from anechoic import optimize, workloads
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import cycles
 from anechoic.lower_bounds.listed import maximal
@@ -22,6 +22,7 @@ from anechoic.lower_bounds.several import contained_patterns
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.planning.compare import plan
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
 from tests.marks import in_turn
 
@@ -190,7 +191,7 @@ def test_reported_cases():
 
 @pytest.mark.slow
 def test_plan_with_such_a_workload():
-    plan = planning.plan(
+    chosen = plan(
         workload=workloads.from_coefficients([1.0, 2.0], 64),
         examples=512,
         batch_size=64,
@@ -198,7 +199,7 @@ def test_plan_with_such_a_workload():
         epsilon=4.0,
         delta=1e-5,
     )
-    assert math.isfinite(plan.mechanism.noise_std)
+    assert math.isfinite(chosen.mechanism.noise_std)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)

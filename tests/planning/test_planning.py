@@ -8,11 +8,12 @@ import pytest
 from anechoic import workloads
 from anechoic.accounting import poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.losses import error
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses.dispatch import error
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
-from anechoic.planning import plan
 from anechoic.planning.bands import ends
+from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import CHOICES, family, label
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
-from anechoic.runs import Journal, conflicts, digest_key_of, digest_of, identity_of, journal, read_journal
-from anechoic.runs.journal_format import SECOND, Record, Seal, parse
+from anechoic.runs import Journal, conflicts, digest_key_of, identity_of, journal
+from anechoic.runs.journal_format import SECOND, Record, Seal, digest_of, parse, read_journal
 
 RUN = identity_of(bytes(range(32)))
 OTHER = identity_of(bytes(range(1, 33)))

@@ -9,18 +9,32 @@ import pytest
 import anechoic as an
 from anechoic import _serialize
 from anechoic.accounting import compose_sampled
-from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
-from anechoic.accounting.search import least_noise
-from anechoic.audit.counts import Counts, counts_of, in_batches
+from anechoic.audit.counts import in_batches
 from anechoic.audit.draws import draw_test
-from anechoic.audit.hazards import Hazards, draw_units, hazards
-from anechoic.batches.base import STEP, Batches, batches_of, integers
+from anechoic.batches.base import STEP
 from anechoic.errors import UnsupportedError
+from anechoic.extend import (
+    Accountant,
+    Batches,
+    Counts,
+    Hazards,
+    Sampling,
+    Theorem,
+    accountant_of,
+    batches_of,
+    counts_of,
+    draw_units,
+    hazards,
+    integers,
+    least_noise,
+    only_deterministic,
+    refuse_replacing,
+    serializable,
+)
 from anechoic.participation import FullBatch
-from anechoic.sampling import Sampling
-from anechoic.statement import Theorem
 from anechoic.strategies import Identity
-from anechoic.testing import ContractError, check_sampling
+from anechoic.testing._compare import ContractError
+from anechoic.testing.sampling import check_sampling
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ class WeekendAccountant(Accountant):
 @pytest.fixture(scope="module", autouse=True)
 def registered():
     before = dict(_serialize._REGISTRY)
-    an.strategies.serializable(WeekendPoisson)
+    serializable(WeekendPoisson)
     batches_of.register(WeekendPoisson, lambda sampling, key, **_: TwoRates(sampling, key))
     accountant_of.register(
         WeekendPoisson, lambda sampling, strategy, *how: WeekendAccountant(strategy, sampling, *how)

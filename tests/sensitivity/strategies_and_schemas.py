@@ -13,7 +13,6 @@ from anechoic.strategies import (
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
-    ColumnScaled,
     Dense,
     FullTree,
     Identity,
@@ -22,6 +21,7 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.scaled import ColumnScaled
 
 SIGNS = ("nonnegative", "falling", "mixed", "nearly")
 

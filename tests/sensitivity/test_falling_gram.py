@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from anechoic.participation import MinSep
-from anechoic.sensitivity import falling_gram, sensitivity
+from anechoic.sensitivity import falling_gram
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedInverse, BandedToeplitz, Toeplitz
 from tests.marks import in_turn
 from tests.sensitivity.brute import supremum

@@ -6,7 +6,8 @@ import pytest
 from anechoic.errors import PerformanceWarning
 from anechoic.sensitivity import gram
 from anechoic.sensitivity.gram import gram_of
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Restarted, Strategy
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Restarted
+from anechoic.strategies.base import Strategy
 from tests.zoo import STRATEGIES, dense, every, falling
 
 WIDE = {

@@ -7,7 +7,8 @@ import pytest
 
 from anechoic import _serialize
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import listed, sensitivity
+from anechoic.sensitivity import listed
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.sensitivity.brute import supremum
 from tests.zoo import STRATEGIES, dense, every

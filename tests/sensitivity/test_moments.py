@@ -7,8 +7,8 @@ import pytest
 
 from anechoic.errors import MismatchError
 from anechoic.participation import FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import joint_sensitivity, sensitivity
-from anechoic.sensitivity.moments import replaced_pair
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.sensitivity.moments import joint_sensitivity, replaced_pair
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 
 FALLING = BandedToeplitz(7, [1.0, 0.5, 0.25])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity, Toeplitz
 from tests.sensitivity.strategies_and_schemas import strategy
 

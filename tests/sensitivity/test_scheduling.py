@@ -77,7 +77,7 @@ def test_steps_that_are_one_separation_apart_are_both_allowed():
 @pytest.mark.parametrize("n", [12, 13, 14])
 def test_bands_equal_to_the_separation(n):
     # Lemma 3.16(d): k times the norm where separation divides n, at most one short column elsewhere
-    from anechoic.sensitivity import sensitivity
+    from anechoic.sensitivity.dispatch import sensitivity
 
     strategy = BandedToeplitz(n, [1.0, -2.0, 0.5])
     norm = 5.25

@@ -6,19 +6,14 @@ from hypothesis import example, given, settings
 
 from anechoic import workloads
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
-from anechoic.sensitivity import Sensitivity, bounds, chain, cyclic, full_batch, gram, sensitivity, wrapped
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
+from anechoic.sensitivity import bounds, chain, cyclic, full_batch, gram, wrapped
 from anechoic.sensitivity import epochs as epochs_file
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    ColumnScaled,
-    Dense,
-    Identity,
-    Restarted,
-    Toeplitz,
-)
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
+from anechoic.strategies.scaled import ColumnScaled
 from tests.sensitivity.brute import supremum
 from tests.sensitivity.strategies_and_schemas import cases
 from tests.zoo import STRATEGIES, dense, every
@@ -221,7 +216,7 @@ class TestLargeHorizons:
 
             @property
             def structure(self):
-                from anechoic.strategies import Structure
+                from anechoic.strategies.base import Structure
 
                 return Structure(self.n, self.n, nonnegative=True)
 

@@ -25,7 +25,9 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.statement import FORMATS, round_up, statement_of
+from anechoic.statement.formats import FORMATS
+from anechoic.statement.rounding import round_up
+from anechoic.statement.statement import statement_of
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Tree
 from tests.floats import same_bits
 

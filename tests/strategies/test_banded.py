@@ -7,9 +7,9 @@ import pytest
 
 from anechoic import workloads
 from anechoic.algebra import banded
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.gram import gram_of
 from anechoic.strategies import Banded, BandedToeplitz, ColumnNormalized, Dense, Restarted
 from anechoic.strategies.banded import columns_of

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from anechoic import workloads
 from anechoic.algebra import toeplitz
-from anechoic.losses import error, loss
+from anechoic.losses.dispatch import error, loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedInverse, BandedToeplitz, ColumnNormalized, Output, Toeplitz
 from tests.marks import every_other, in_turn, slow
 from tests.sensitivity.brute import supremum

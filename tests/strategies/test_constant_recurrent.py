@@ -10,11 +10,12 @@ from anechoic import workloads
 from anechoic.algebra import toeplitz
 from anechoic.algebra.systems import chained, power_sums, realisation, sequence
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.participation import MinSep, Single
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BLT, ColumnNormalized, ConstantRecurrent
-from anechoic.testing import check_strategy
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BLT, ColumnNormalized
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.testing.contract import check_strategy
 from anechoic.workloads.systems import workload_system
 from tests.marks import in_turn
 

@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from anechoic import _serialize, testing
+from anechoic.noise.recurrence import Autoregressive
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.sensitivity import Sensitivity
-from anechoic.strategies import Autoregressive, BandedToeplitz, Dense, FullTree, Identity, Structure, Tree
-from anechoic.testing import ContractError, check_strategy
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies import BandedToeplitz, Dense, FullTree, Identity, Tree
+from anechoic.strategies.base import Structure
+from anechoic.testing._compare import ContractError
+from anechoic.testing.contract import check_strategy
+from anechoic.testing.guarantee import check_decoder, check_error, check_sensitivity, supremum
+from anechoic.testing.matrix import check_serialized
+from anechoic.testing.noise import check_stream
 from tests.zoo import STRATEGIES, dense, every
 
 
@@ -20,7 +26,7 @@ def test_every_strategy_keeps_the_contract(name):
 
 
 def test_the_zoo_holds_every_registered_strategy():
-    from anechoic.strategies import Strategy
+    from anechoic.strategies.base import Strategy
 
     registered = {cls for cls in _serialize._REGISTRY.values() if issubclass(cls, Strategy)}
     assert {cls for cls in registered if cls.__module__.startswith("anechoic.")} <= {
@@ -152,25 +158,25 @@ def test_the_contract_notices_a_sensitivity_that_is_too_low():
     with pytest.raises(
         ContractError, match=r"sensitivity = .* under FullBatch.* is below .*, which is attained"
     ):
-        testing.check_sensitivity(lying(dense(6).to_dense()))
+        check_sensitivity(lying(dense(6).to_dense()))
 
 
 def test_the_contract_notices_a_sensitivity_that_is_not_exact(monkeypatch):
     guess = Sensitivity(9.0, True, "a guess")
     monkeypatch.setattr("anechoic.testing.guarantee.sensitivity", lambda strategy, schema: guess)
     with pytest.raises(ContractError, match="is called exact, but the supremum is"):
-        testing.check_sensitivity(Identity(4))
+        check_sensitivity(Identity(4))
 
 
 def test_the_contract_notices_a_wrong_error():
     lying = type("Lying", (Dense,), {"structure": flags(toeplitz=True)})
     with pytest.raises(ContractError, match=r"error for PrefixSum, per step: off by"):
-        testing.check_error(lying(dense(6, bands=3).to_dense()))
+        check_error(lying(dense(6, bands=3).to_dense()))
 
 
 def test_the_contract_notices_a_wrong_decoder():
     with pytest.raises(ContractError, match=r"B C = A for PrefixSum"):
-        testing.check_decoder(broken(solve=halved("solve")))
+        check_decoder(broken(solve=halved("solve")))
 
 
 def test_the_contract_notices_a_wrong_stream(monkeypatch):
@@ -179,7 +185,7 @@ def test_the_contract_notices_a_wrong_stream(monkeypatch):
     monkeypatch.setattr(NestedFilter, "used", lambda self, t: 0)  # a restored stream forgets its past
     for tree in (Tree(6), FullTree(6)):
         with pytest.raises(ContractError, match="rows of a stream"):
-            testing.check_stream(tree)
+            check_stream(tree)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +199,7 @@ def test_the_contract_notices_a_wrong_stream(monkeypatch):
     ids=str,
 )
 def test_supremum(strategy, participation, truth):
-    assert testing.supremum(strategy, participation)[0] == pytest.approx(truth, abs=5e-5)
+    assert supremum(strategy, participation)[0] == pytest.approx(truth, abs=5e-5)
 
 
 class TestTheContractAsAClass(testing.StrategyContract):
@@ -231,6 +237,6 @@ def test_the_contract_notices_a_lossy_file():
         check_strategy(strategy)
         object.__setattr__(strategy, "band", np.array([1.0, 0.123456]))
         with pytest.raises(ContractError, match="JSON changed a number"):
-            testing.check_serialized(strategy)
+            check_serialized(strategy)
     finally:
         del _serialize._REGISTRY["Lossy"]

@@ -11,13 +11,13 @@ from anechoic.strategies import (
     BLT,
     BandedToeplitz,
     ColumnNormalized,
-    ColumnScaled,
     Dense,
     Identity,
     Output,
     Restarted,
     Toeplitz,
 )
+from anechoic.strategies.scaled import ColumnScaled
 
 NAN, INF = float("nan"), float("inf")
 BLOCK = BandedToeplitz(4, [1.0, 0.5])

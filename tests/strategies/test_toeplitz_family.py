@@ -9,19 +9,12 @@ from scipy.optimize import minimize_scalar
 
 from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
-from anechoic.losses import error, loss
+from anechoic.algebra.generating import approximation_error, excess_bound
+from anechoic.losses.dispatch import error, loss
 from anechoic.participation import MinSep, Single
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import (
-    BLT,
-    Identity,
-    Output,
-    Toeplitz,
-    approximation_error,
-    endless,
-    excess_bound,
-    rational_blt,
-)
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BLT, Identity, Output, Toeplitz, endless
+from anechoic.strategies.rational import rational_blt
 from tests.marks import in_turn
 
 WORKLOADS = {

@@ -7,27 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anechoic import error, loss, lower_bounds, sensitivity, workloads
+from anechoic import error, loss, sensitivity, workloads
 from anechoic.errors import GuaranteeError
+from anechoic.lower_bounds.prefix_sums import mathias_upper_bound
 from anechoic.noise import NoiseStream
-from anechoic.noise.rounding import rounded_filter
+from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
-from anechoic.strategies import (
-    BLT,
-    Banded,
-    BandedToeplitz,
-    ColumnNormalized,
-    Identity,
-    RecursiveTree,
-    SmoothBinary,
-    Toeplitz,
-    Tree,
-    TreeAggregation,
-    circulant_root,
-    rational_blt,
-)
-from anechoic.strategies.circulant import circulant_factors
-from anechoic.testing import ContractError, check_recurrence
+from anechoic.strategies import BLT, Banded, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
+from anechoic.strategies.circulant import circulant_factors, circulant_root
+from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.smooth_binary import SmoothBinary
+from anechoic.strategies.tree_aggregation import TreeAggregation
+from anechoic.testing._compare import ContractError
+from anechoic.testing.noise import check_recurrence
 from tests.marks import in_turn
 from tests.zoo import dense
 
@@ -253,12 +246,12 @@ class TestCirculantRoot:
     def test_it_reaches_the_bound_of_mathias(self, n):
         b, c = circulant_factors(workloads.prefix_sum(n))
         np.testing.assert_allclose(b @ c, np.tril(np.ones((n, n))), atol=1e-12)
-        norm = math.sqrt(lower_bounds.mathias_upper_bound(n))
+        norm = math.sqrt(mathias_upper_bound(n))
         np.testing.assert_allclose(np.linalg.norm(c, axis=0), norm, rtol=1e-11)
         np.testing.assert_allclose(np.linalg.norm(b, axis=1), norm, rtol=1e-11)
         root = circulant_root(workloads.prefix_sum(n))
         found = loss(workloads.prefix_sum(n), root, Single(), "max")
-        assert found <= lower_bounds.mathias_upper_bound(n)
+        assert found <= mathias_upper_bound(n)
         np.testing.assert_allclose(error(workloads.prefix_sum(n), root).per_step, norm, rtol=1e-10)
 
     def test_other_toeplitz_workloads(self):

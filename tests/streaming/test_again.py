@@ -6,14 +6,14 @@ import pytest
 from anechoic import streaming
 from anechoic.errors import MismatchError
 from tests.streaming.test_confidence_bands import KINDS, RUNS, N
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 BATCHES = [[0.25] * n for n in (4, 0, 7, 2, 9, 1)]
 
 
 @pytest.mark.slow
 def test_differences_and_other_overs_without_noise_are_the_sums_of_those_steps():
-    stream = NoNoise({"s": streaming.SumOf(1.0)}, epsilon=1.0, horizon=9)
+    stream = NoNoise({"s": streaming.Sum(1.0)}, epsilon=1.0, horizon=9)
     stream.steps(BATCHES)
     sums = np.array([sum(batch) for batch in BATCHES])
     for begin, last in [(0, 0), (0, 5), (2, 4), (5, 5)]:
@@ -21,7 +21,7 @@ def test_differences_and_other_overs_without_noise_are_the_sums_of_those_steps()
         assert np.isclose(found.estimate, sums[begin : last + 1].sum(), atol=1e-6) and found.step == last
     assert np.isclose(stream.between(3).estimate, sums[3:].sum(), atol=1e-6)
     for over in (streaming.Running(), streaming.SlidingWindow(2), streaming.Decayed(0.5)):
-        own = NoNoise({"s": streaming.SumOf(1.0)}, epsilon=1.0, horizon=9, over=over)
+        own = NoNoise({"s": streaming.Sum(1.0)}, epsilon=1.0, horizon=9, over=over)
         own.steps(BATCHES)
         again = [release.estimate for release in stream.releases_over(over)]
         assert np.allclose(again, [release.estimate for release in own.releases()], atol=1e-6)
@@ -29,7 +29,7 @@ def test_differences_and_other_overs_without_noise_are_the_sums_of_those_steps()
 
 @pytest.mark.parametrize("kind", ["planned", "endless", "tree"])
 def test_errors_of_differences_and_other_overs_are_as_stated(kind):
-    stream = streaming.Sum(bound=3.0, dimension=RUNS, key=bytes(32), **KINDS[kind])
+    stream = streaming.Stream(streaming.Sum(bound=3.0, dimension=RUNS), key=bytes(32), **KINDS[kind])
     stream.steps([np.zeros((0, RUNS))] * N)
     found = [stream.between(begin, last) for begin, last in [(0, 3), (5, 9), (7, 7), (12, N - 1)]]
     found += list(stream.releases_over(streaming.SlidingWindow(4)))[::6]
@@ -43,7 +43,7 @@ def test_errors_of_differences_and_other_overs_are_as_stated(kind):
 
 
 def test_what_has_no_difference_is_refused():
-    stream = streaming.Count(epsilon=1.0, horizon=4)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match="0 of Running"):
         stream.between(0)
     stream.steps([1, 2])
@@ -51,8 +51,10 @@ def test_what_has_no_difference_is_refused():
         with pytest.raises(ValueError, match=r"must lie between|are released"):
             stream.between(begin, last)
     with pytest.raises(ValueError, match="needs running totals"):
-        streaming.Count(epsilon=1.0, horizon=4, over=streaming.SlidingWindow(2)).between(0)
-    means = streaming.OnlineKMeans(2, bound=1.0, dimension=1, epsilon=1.0, horizon=4)
+        streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4, over=streaming.SlidingWindow(2)).between(
+            0
+        )
+    means = streaming.Stream(streaming.OnlineKMeans(2, bound=1.0, dimension=1), epsilon=1.0, horizon=4)
     means.release()
     with pytest.raises(ValueError, match="by earlier releases"):
         means.between(0)
@@ -62,7 +64,7 @@ def test_what_has_no_difference_is_refused():
 
 def test_partial_sums_are_batches():
     stream = NoNoise(
-        {"n": streaming.CountOf("x"), "h": streaming.HistogramOf(["a"], "x")}, epsilon=1.0, horizon=4
+        {"n": streaming.Count("x"), "h": streaming.Histogram(["a"], "x")}, epsilon=1.0, horizon=4
     )
     parts = [stream.partial({"x": letters}) for letters in (["aa", ""], ["a"], ["c", None])]
     stream.update(parts[0] + parts[1])
@@ -70,7 +72,7 @@ def test_partial_sums_are_batches():
     release = stream.release()
     assert release["n"].value == 5 and release["h"].value == 1
     assert stream.diagnostics() == {"h: unknown category": 4}
-    other = streaming.Count(epsilon=1.0, horizon=4)
+    other = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match="stream that made them"):
         other.update(parts[0])
     with pytest.raises(ValueError, match="of two streams"):
@@ -90,31 +92,31 @@ def read_again(stream):
 @pytest.mark.slow
 def test_groups_differences_and_partial_sums_go_on_from_a_file(tmp_path):
     statistics = {
-        "n": streaming.CountOf(),
-        "mean": streaming.MeanOf(-1, 1, "x"),
-        "quantiles": streaming.QuantilesOf([-1, 0, 1], column="x"),
-        "histogram": streaming.HistogramOf([0, "a"], "c"),
+        "n": streaming.Count(),
+        "mean": streaming.Mean(-1, 1, "x"),
+        "quantiles": streaming.Quantiles([-1, 0, 1], column="x"),
+        "histogram": streaming.Histogram([0, "a"], "c"),
     }
     options = {"by": ("g", ["a", 7]), "epsilon": 9.0, "horizon": 9, "key": bytes(32)}
     batches = [{"g": ["a", 7, "b"] * n, "x": [0.1 * n] * 3 * n, "c": [0, "a", 2] * n} for n in range(6)]
-    whole = streaming.Dashboard(statistics, **options)
+    whole = streaming.Stream(statistics, **options)
     whole.steps(batches)
     for some in (batches[:4], batches[4:]):
-        with streaming.Dashboard(statistics, **options, state=tmp_path / "s") as stream:
+        with streaming.Stream(statistics, **options, state=tmp_path / "s") as stream:
             stream.steps([stream.partial(batch) for batch in some])
             made = read_again(stream)
     assert made == read_again(whole)
-    with streaming.Dashboard(statistics, **options, state=tmp_path / "s") as stream:
+    with streaming.Stream(statistics, **options, state=tmp_path / "s") as stream:
         assert read_again(stream) == made
         labels = stream.get().labels
     found = streaming.read_releases(tmp_path / "s")
     assert [one.to_bytes() for one in found] == made[:6] and found[0].labels == labels
     with pytest.raises(MismatchError, match="groups"):
-        streaming.Dashboard(statistics, **{**options, "by": ("g", [7, "a"])}, state=tmp_path / "s")
+        streaming.Stream(statistics, **{**options, "by": ("g", [7, "a"])}, state=tmp_path / "s")
 
 
 def test_what_memory_forgot_is_in_no_difference():
-    stream = streaming.Count(epsilon=1.0, horizon=9, keep=3)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, keep=3)
     stream.steps([1] * 6)
     assert stream.between(3).step == 5
     with pytest.raises(ValueError, match="not kept any more"):

@@ -52,17 +52,17 @@ SUMS |= {
 #: (file, function) where such an operation sees no person's record, and what it sees.
 ELSEWHERE = {
     ("federated/clients.py", "Clients.only"): "a mask",
-    ("streaming/distribution.py", "DistributionOf._row_norms"): "a public matrix",
-    ("streaming/distribution.py", "DistributionOf._cumulative"): "released sums",
-    ("streaming/distribution.py", "QuantilesOf._contrast_norms"): "a public matrix",
+    ("streaming/distribution.py", "Distribution._row_norms"): "a public matrix",
+    ("streaming/distribution.py", "Distribution._cumulative"): "released sums",
+    ("streaming/distribution.py", "Quantiles._contrast_norms"): "a public matrix",
     ("streaming/distribution.py", "range_error"): "a public matrix",
     ("streaming/distribution.py", "range_encoder"): "a public matrix",
     ("streaming/kmeans.py", "excess_cost"): "released counts",
     ("streaming/mechanisms.py", "_"): "a public strategy",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
-    ("streaming/moments.py", "MomentsOf.decode"): "released sums",
+    ("streaming/moments.py", "Moments.decode"): "released sums",
     ("streaming/page.py", "_chart"): "places of a picture",
-    ("streaming/moments.py", "LinearRegressionOf.decode"): "released sums",
+    ("streaming/moments.py", "LinearRegression.decode"): "released sums",
 }
 
 
@@ -138,21 +138,21 @@ def cases(rng):
         edge = rng.normal(size=(40, d))
         edge /= np.linalg.norm(edge, axis=1)[:, None]  # on the bound, to rounding
         here = np.concatenate([on_a_bisector(cells[0], cells[1], 60, rng), edge, 3 * edge])
-        yield f"k-means {d}", streaming.KMeansOf(k, 1.0, d, initial=cells), here
-        yield f"sum {d}", streaming.SumOf(1.0, d), np.concatenate([edge, 2 * edge])
-        yield f"moments {d}", streaming.MomentsOf(1.0, d), np.concatenate([edge, edge / 3])
+        yield f"k-means {d}", streaming.OnlineKMeans(k, 1.0, d, initial=cells), here
+        yield f"sum {d}", streaming.Sum(1.0, d), np.concatenate([edge, 2 * edge])
+        yield f"moments {d}", streaming.Moments(1.0, d), np.concatenate([edge, edge / 3])
         yield (
             f"regression {d}",
-            streaming.LinearRegressionOf(d - 1, 1.0, 0.5),
+            streaming.LinearRegression(d - 1, 1.0, 0.5),
             np.concatenate([edge, 2 * edge]),
         )
     halves = around(np.arange(-9, 9) / 2**20)  # of the grid
     ends = around([-60.0, 0.0, 0.3, 360.0])
-    yield "sum", streaming.SumOf(1.0), np.concatenate([halves, around([1.0, -1.0])])
-    yield "mean", streaming.MeanOf(-60, 360), np.concatenate([ends, halves])
-    yield "distribution", streaming.DistributionOf([-60, 0, 0.3, 360], noise="domain"), ends
-    yield "quantiles", streaming.QuantilesOf([-60, 0, 0.3, 360]), ends
-    yield "histogram", streaming.HistogramOf([0, 1, 2]), rng.integers(-1, 4, 60)
+    yield "sum", streaming.Sum(1.0), np.concatenate([halves, around([1.0, -1.0])])
+    yield "mean", streaming.Mean(-60, 360), np.concatenate([ends, halves])
+    yield "distribution", streaming.Distribution([-60, 0, 0.3, 360], noise="domain"), ends
+    yield "quantiles", streaming.Quantiles([-60, 0, 0.3, 360]), ends
+    yield "histogram", streaming.Histogram([0, 1, 2]), rng.integers(-1, 4, 60)
 
 
 def differences():

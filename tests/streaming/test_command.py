@@ -20,8 +20,8 @@ from anechoic.streaming.page import _chart, short
 from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.tables import HEAD, write_releases
-from tests.streaming.test_estimator import NoNoise
 from tests.streaming.test_sources import read_columns
+from tests.streaming.test_stream import NoNoise
 
 CSV = """when,carrier,delay,tail
 2013-01-01T05:15,AA,11,N1
@@ -112,7 +112,7 @@ def columns_of(steps, units=None):
 
 
 def counting(**promise):
-    return NoNoise({"n": streaming.CountOf("x")}, epsilon=1.0, horizon=9, **promise)
+    return NoNoise({"n": streaming.Count("x")}, epsilon=1.0, horizon=9, **promise)
 
 
 def test_records_count_in_the_step_of_their_own_time_whatever_their_order():
@@ -164,7 +164,7 @@ def test_no_step_ends_after_now():
 
 
 def test_one_record_does_not_end_thousands_of_steps():
-    stream = NoNoise({"n": streaming.CountOf("x")}, epsilon=1.0)
+    stream = NoNoise({"n": streaming.Count("x")}, epsilon=1.0)
     feed(stream, columns_of([0.5, 2.5, 40.5, 9e6]), Clock(0.0, 1.0))
     assert stream.step == 40
     feed(stream, columns_of([41.5, 9e6]), Clock(0.0, 1.0), until=43.0)
@@ -270,7 +270,7 @@ def test_standard_input(capsys, monkeypatch):
 def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
     state = ["--state", tmp_path / "s"] if kept else []
     arguments = ["--input", table, *WHEN, "--count", "--epsilon", "1", *state]
-    several, groups = streaming.Estimator.steps, []
+    several, groups = streaming.Stream.steps, []
 
     def interrupted(*given, **more):
         groups.append(None)
@@ -280,7 +280,7 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
 
     with monkeypatch.context() as patch:
         patch.setattr("anechoic.streaming.pending.GROUP", 2)
-        patch.setattr(streaming.Estimator, "steps", interrupted)
+        patch.setattr(streaming.Stream, "steps", interrupted)
         code, _, error = run(capsys, *arguments)
     assert code == 130 and "stopped" in error
     if kept:
@@ -328,7 +328,7 @@ def test_parquet_goes_through_polars_there_and_back(tmp_path):
     polars = pytest.importorskip("polars")
     polars.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "x.parquet")
     assert read_columns(tmp_path / "x.parquet", ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
-    stream = streaming.Count(epsilon=1.0, horizon=3)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=3)
     stream.steps([1, 2])
     write_releases(tmp_path / "out.parquet", stream.releases())
     assert polars.read_parquet(tmp_path / "out.parquet").columns == list(HEAD)
@@ -337,7 +337,7 @@ def test_parquet_goes_through_polars_there_and_back(tmp_path):
 @pytest.mark.slow
 def test_parquet_holds_what_was_released(tmp_path):
     polars = pytest.importorskip("polars")
-    stream = streaming.Histogram(["AA", "UA"], epsilon=1.0, horizon=120)
+    stream = streaming.Stream(streaming.Histogram(["AA", "UA"]), epsilon=1.0, horizon=120)
     stream.steps([["AA"]] * 119)  # times begin late: a column's kind is not that of its first rows
     stream.release("2013-01-01T00:00:00+00:00")
     write_releases(tmp_path / "out.parquet", stream.releases())
@@ -375,8 +375,8 @@ def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
-    board = streaming.Dashboard(
-        {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-5, 9, "x")},
+    board = streaming.Stream(
+        {"n": streaming.Count("x"), "m": streaming.Mean(-5, 9, "x")},
         epsilon=1.0,
         horizon=4,
         participation=MinSep(2, 2),
@@ -395,11 +395,13 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
         assert words in before, words
     board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
     assert streaming.statement(board) == before
-    assert "is a promise of whoever" in streaming.statement(streaming.Count(epsilon=1.0, horizon=4))
+    assert "is a promise of whoever" in streaming.statement(
+        streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
+    )
 
 
 def test_the_statement_of_a_stream_speaks_of_streams():
-    board = streaming.Dashboard({"n": streaming.CountOf("x")}, epsilon=1.0, horizon=4, unit="person")
+    board = streaming.Stream({"n": streaming.Count("x")}, epsilon=1.0, horizon=4, unit="person")
     text = streaming.statement(board)
     for word in ("model", "example", "loss", "learning rate", "epochs", "torch", "checkpoint", "divided"):
         assert word not in text.replace("docs/proofs", "").partition("Proofs:")[0], word
@@ -407,7 +409,7 @@ def test_the_statement_of_a_stream_speaks_of_streams():
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_the_best_guess_is_that_of_the_exact_trade_off(adjacency):
-    mechanism = streaming.Count(epsilon=2.0, horizon=4, adjacency=adjacency).mechanism
+    mechanism = streaming.Stream(streaming.Count(), epsilon=2.0, horizon=4, adjacency=adjacency).mechanism
     share = float(re.search(r"at most (\d+\.\d)%", best_guess(mechanism))[1]) / 100
     # right with (1 + d) / 2, where the releases are (0, d)-DP and for no smaller d
     assert mechanism.epsilon(2 * share - 1) < 1e-9 < mechanism.epsilon(2 * (share - 0.001) - 1)
@@ -426,7 +428,7 @@ def test_short_forms_of_one_column_are_released_side_by_side():
     forms = {"histograms": ["c:AA", "c:DL", "count:AA"], "means": ["d:0:1", "d:-60:360"]}
     found = statistics_of(count="t", **forms)
     assert list(found) == ["count", "mean d", "mean d (d:-60:360)", "c", "c (c:DL)", "count (count:AA)"]
-    assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.CountOf)
+    assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.Count)
     with pytest.raises(ValueError, match="'d:0:1' is given twice"):
         statistics_of(means=["d:0:1"] * 3)
 

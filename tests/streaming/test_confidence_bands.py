@@ -55,7 +55,7 @@ KINDS = {
 def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
     promise = dict(KINDS[kind])
     units = promise.get("participation")
-    stream = streaming.Sum(bound=3.0, dimension=RUNS, key=KEY, **promise)
+    stream = streaming.Stream(streaming.Sum(bound=3.0, dimension=RUNS), key=KEY, **promise)
     empty = np.zeros((0, RUNS))
     releases = stream.steps([empty] * N, unit_ids=None if units is None else [[]] * N)
     errors = np.array([r.estimate for r in releases])
@@ -73,7 +73,7 @@ def test_standard_errors_and_pointwise_coverage_are_as_stated(kind):
 @pytest.mark.parametrize("kind", ["planned", "window", "independent, floats", "tree"])
 def test_simultaneous_bands_hold_at_all_steps_together(kind):
     promise = dict(KINDS[kind])
-    stream = streaming.Sum(bound=1.0, dimension=RUNS, key=KEY, **promise)
+    stream = streaming.Stream(streaming.Sum(bound=1.0, dimension=RUNS), key=KEY, **promise)
     errors = noise_of(stream, N)
     one = Factors(stream.mechanism, stream.over, 0.95, 1)  # each number by itself, over all steps
     stated = np.array([stream.standard_deviations(t)["sum"] for t in range(N)])
@@ -84,7 +84,7 @@ def test_simultaneous_bands_hold_at_all_steps_together(kind):
 
 
 def test_bands_of_a_stream_widen_its_intervals_and_nothing_else():
-    stream = streaming.Count(epsilon=1.0, horizon=12)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=12)
     stream.steps(range(5))
     band = stream.band()
     for release, wide in zip(stream.releases(), band, strict=True):
@@ -96,7 +96,7 @@ def test_bands_of_a_stream_widen_its_intervals_and_nothing_else():
 
 
 def test_bands_of_quantiles_keep_their_standard_errors():
-    stream = streaming.Quantiles(range(9), [0.3, 0.6], epsilon=1.0, horizon=3)
+    stream = streaming.Stream(streaming.Quantiles(range(9), [0.3, 0.6]), epsilon=1.0, horizon=3)
     stream.steps([np.linspace(0.0, 8.0, 60)] * 2)
     wider = 0.0
     for release, wide in zip(stream.releases(), stream.band(0.999), strict=True):
@@ -106,7 +106,7 @@ def test_bands_of_quantiles_keep_their_standard_errors():
 
 
 def test_bands_for_ever_hold_at_every_step_together():
-    stream = streaming.Count(epsilon=1.0)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0)
     factors = Factors(stream.mechanism, stream.over, 0.9, 2)
     # union bound over the first 2**40 steps: shares add up to at most 1
     missed = sum(2**k * 2 * math.erfc(factors.at(2**k - 1) / math.sqrt(2)) for k in range(40))
@@ -135,7 +135,7 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
 )
 @pytest.mark.few(2)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
-    stream = streaming.Count(epsilon=1.0, horizon=horizon, over=over)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=horizon, over=over)
     n = horizon or 70
     inverse = stream.mechanism.strategy.truncate(n).solve(np.eye(n))
     rows = over.workload(n).multiply(inverse)
@@ -146,7 +146,7 @@ def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
 
 @pytest.mark.parametrize("kind", ["planned", "endless", "tree"])
 def test_deviations_since_a_step_are_those_of_the_matrix_written_out(kind):
-    stream = streaming.Count(**KINDS[kind])
+    stream = streaming.Stream(streaming.Count(), **KINDS[kind])
     strategy = stream.mechanism.strategy.truncate(N)
     rows = stream.over.workload(N).multiply(strategy.correlate(np.eye(strategy.rows)))
     deviations = Deviations(stream.mechanism, stream.over)
@@ -161,7 +161,7 @@ def test_deviations_since_a_step_are_those_of_the_matrix_written_out(kind):
 def test_intervals_of_a_mean_cover_it(true_mean):
     """Fieller's intervals: exact for the noise, whatever the number of records."""
     covered, errors = [], []
-    statistic = streaming.MeanOf(-1.0, 1.0)
+    statistic = streaming.Mean(-1.0, 1.0)
     rng = np.random.default_rng(1)
     for count in (40.0, 400.0):
         for _ in range(RUNS):
@@ -191,11 +191,11 @@ def test_intervals_of_means_hold_together():
     truth = np.linspace(-0.9, 0.9, 12)  # another combination of sum and count in every step
     counts = 300.0 * np.arange(1, 13)
     totals = np.stack([truth * counts, counts], axis=1)
-    assert covered_together(streaming.MeanOf(-1.0, 1.0), truth, totals) > 0.945
+    assert covered_together(streaming.Mean(-1.0, 1.0), truth, totals) > 0.945
 
 
 def test_intervals_of_distributions_hold_together():
-    statistic = streaming.DistributionOf(range(9), noise="domain")
+    statistic = streaming.Distribution(range(9), noise="domain")
     counts = np.arange(1.0, 9.0) * 40
     encoded = statistic._fine @ counts / 2**14
     totals = np.outer(np.arange(1, 13), encoded)
@@ -205,7 +205,7 @@ def test_intervals_of_distributions_hold_together():
 
 @pytest.mark.slow
 def test_intervals_of_quantiles_hold_together():
-    statistic = streaming.QuantilesOf(range(9), [0.3, 0.6])
+    statistic = streaming.Quantiles(range(9), [0.3, 0.6])
     assert statistic.contrasts == 16
     counts = np.full(8, 100.0)
     totals = np.outer(np.arange(1, 13), statistic._fine @ counts / 2**14)

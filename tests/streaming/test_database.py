@@ -9,7 +9,7 @@ from anechoic.errors import CheckpointError, GuaranteeError
 
 
 def count_at(path, **options):
-    return streaming.Count(epsilon=1.0, horizon=40, state=path, **options)
+    return streaming.Stream(streaming.Count(), epsilon=1.0, horizon=40, state=path, **options)
 
 
 @pytest.mark.slow

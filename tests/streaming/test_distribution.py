@@ -9,8 +9,8 @@ import pytest
 from anechoic import streaming
 from anechoic.participation import MinSep
 from anechoic.streaming.distribution import FINE, monotone, range_encoder, range_error
-from tests.streaming.test_estimator import NoNoise
 from tests.streaming.test_sensitivity import change, maker
+from tests.streaming.test_stream import NoNoise
 
 KEY = bytes(range(32))
 EDGES = [0.0, 1.0, 2.5, 3.0, 7.0, 8.0]
@@ -22,7 +22,7 @@ def quiet(statistic, **promise):
 
 @pytest.mark.parametrize("noise", ["buckets", "domain"])
 def test_cumulative_counts_without_noise_are_exact(noise):
-    stream = quiet(streaming.DistributionOf(EDGES, noise=noise))
+    stream = quiet(streaming.Distribution(EDGES, noise=noise))
     stream.update([0.5, 0.0, 1.0, 2.9, 7.5, 99.0, -math.inf, math.nan, 2.5])
     assert np.allclose(stream.release().estimate, [3, 4, 6, 6, 8], atol=1e-9)
     stream.update([3.0, 8.0])
@@ -32,7 +32,7 @@ def test_cumulative_counts_without_noise_are_exact(noise):
 
 @pytest.mark.parametrize("noise", ["buckets", "domain"])
 def test_quantiles_without_noise(noise):
-    statistic = streaming.QuantilesOf(range(101), [0.1, 0.5, 0.9], noise=noise)
+    statistic = streaming.Quantiles(range(101), [0.1, 0.5, 0.9], noise=noise)
     stream = quiet(statistic)
     stream.update(np.arange(0, 100, 0.01))
     found = stream.release().only
@@ -52,7 +52,7 @@ def test_the_error_of_ranges_is_that_of_every_range_written_out(buckets):
 def test_columns_of_the_encoder_are_no_longer_than_one(buckets):
     matrix = range_encoder(buckets)
     assert np.square(matrix).sum(axis=0).max() <= 1
-    statistic = streaming.DistributionOf(range(buckets + 1), noise="domain")
+    statistic = streaming.Distribution(range(buckets + 1), noise="domain")
     fine = statistic._fine
     assert max(sum(int(v) ** 2 for v in column) for column in fine.T) <= FINE**2
     root = np.cumprod(np.concatenate([[1.0], (np.arange(1.0, buckets) - 0.5) / np.arange(1.0, buckets)]))
@@ -62,18 +62,18 @@ def test_columns_of_the_encoder_are_no_longer_than_one(buckets):
 
 
 def test_correlated_over_the_domain_from_two_buckets_on():
-    assert streaming.DistributionOf([0, 1]).noise == "buckets"
-    assert streaming.DistributionOf(range(25)).noise == "domain"
-    assert streaming.DistributionOf(range(1026)).noise == "buckets"
-    errors = streaming.DistributionOf(range(85)).range_errors()
+    assert streaming.Distribution([0, 1]).noise == "buckets"
+    assert streaming.Distribution(range(25)).noise == "domain"
+    assert streaming.Distribution(range(1026)).noise == "buckets"
+    errors = streaming.Distribution(range(85)).range_errors()
     assert 5.3 < errors["buckets"] < 5.4 and 2.41 < errors["domain"] < 2.42
     with pytest.raises(ValueError, match="at most 1024"):
-        streaming.DistributionOf(range(1026), noise="domain")
+        streaming.Distribution(range(1026), noise="domain")
 
 
 def test_the_kronecker_product_has_the_sensitivity_of_its_time_factor():
     """Column norms multiply: brute force over the columns of C (x) D, and over pairs of them."""
-    stream = streaming.Distribution(EDGES, epsilon=1.0, horizon=6)
+    stream = streaming.Stream(streaming.Distribution(EDGES), epsilon=1.0, horizon=6)
     time = stream.mechanism.strategy.to_dense()
     domain = range_encoder(5)
     both = np.kron(time, domain)
@@ -93,7 +93,7 @@ def test_the_kronecker_product_has_the_sensitivity_of_its_time_factor():
 @pytest.mark.slow
 def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
     make = maker(
-        lambda: {"d": streaming.DistributionOf(EDGES, noise=noise)},
+        lambda: {"d": streaming.Distribution(EDGES, noise=noise)},
         [],
         participation=MinSep(2, 2),
         per_step=2,
@@ -113,8 +113,8 @@ def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(noise):
 @pytest.mark.slow
 def test_standard_errors_and_quantile_intervals_are_as_stated(noise):
     truth = np.concatenate([np.full(50, 0.5), np.full(70, 1.5), np.full(200, 2.7), np.full(80, 7.2)])
-    statistic = streaming.DistributionOf(EDGES, noise=noise)
-    quantiles = streaming.QuantilesOf(EDGES, [0.2, 0.5, 0.75], noise=noise)
+    statistic = streaming.Distribution(EDGES, noise=noise)
+    quantiles = streaming.Quantiles(EDGES, [0.2, 0.5, 0.75], noise=noise)
     encoded = statistic.total(statistic.read(truth), None, statistic.quantum) / statistic.quantum
     cumulative = np.array([50, 120, 320, 320, 400.0])
     rng = np.random.default_rng(4)
@@ -150,13 +150,13 @@ def test_monotone_is_the_nearest_of_all_monotone_sequences():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: streaming.DistributionOf([0.0]),
-        lambda: streaming.DistributionOf([0.0, 0.0]),
-        lambda: streaming.DistributionOf([0.0, math.inf]),
-        lambda: streaming.DistributionOf([1, 0]),
-        lambda: streaming.DistributionOf([0, 1], noise="both"),
-        lambda: streaming.QuantilesOf([0, 1], [0.0]),
-        lambda: streaming.QuantilesOf([0, 1], [1.0]),
+        lambda: streaming.Distribution([0.0]),
+        lambda: streaming.Distribution([0.0, 0.0]),
+        lambda: streaming.Distribution([0.0, math.inf]),
+        lambda: streaming.Distribution([1, 0]),
+        lambda: streaming.Distribution([0, 1], noise="both"),
+        lambda: streaming.Quantiles([0, 1], [0.0]),
+        lambda: streaming.Quantiles([0, 1], [1.0]),
     ],
 )
 def test_bad_edges_and_probabilities_are_refused(make):
@@ -165,5 +165,5 @@ def test_bad_edges_and_probabilities_are_refused(make):
 
 
 def test_quantiles_of_nothing_are_anywhere():
-    found = quiet(streaming.QuantilesOf(range(11), [0.5])).release().only
+    found = quiet(streaming.Quantiles(range(11), [0.5])).release().only
     assert found.low[0] == 0 and found.high[0] == 10 and found.value[0] == 5

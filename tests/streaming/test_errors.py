@@ -12,7 +12,7 @@ from anechoic.participation import MinSep, Single
 from anechoic.sampling import External
 from anechoic.streaming.joint_release import SharedRelease
 from tests.marks import mostly_slow
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 KEY = bytes(range(32))
 STEPS, RECORDS = 4, 600
@@ -39,15 +39,15 @@ FEATURES = RNG.normal(0, 0.6, (RECORDS, 2))
 LINES = np.concatenate([FEATURES, FEATURES @ [[0.8], [-0.5]]], axis=1)
 CLUSTERS = np.repeat([[0.5, 0.1], [-0.5, -0.2]], RECORDS // 2, axis=0)
 STATISTICS = {
-    "count": (streaming.CountOf, np.zeros(RECORDS)),
-    "sum": (lambda: streaming.SumOf(1.5, 2), VECTORS),
-    "mean": (lambda: streaming.MeanOf(-1, 2), VECTORS[:, 0]),
-    "histogram": (lambda: streaming.HistogramOf(range(3)), RNG.integers(3, size=RECORDS)),
-    "distribution": (lambda: streaming.DistributionOf([0, 0.3, 0.6, 0.9], noise="domain"), VECTORS[:, 0]),
-    "per bucket": (lambda: streaming.DistributionOf([0, 0.3, 0.6, 0.9], noise="buckets"), VECTORS[:, 0]),
-    "moments": (lambda: streaming.MomentsOf(1.5, 2), VECTORS),
-    "regression": (lambda: streaming.LinearRegressionOf(2, 1.0, 1.0), LINES),
-    "k-means": (lambda: streaming.KMeansOf(2, 1.0, 2, initial=CLUSTERS[[0, -1]]), CLUSTERS),
+    "count": (streaming.Count, np.zeros(RECORDS)),
+    "sum": (lambda: streaming.Sum(1.5, 2), VECTORS),
+    "mean": (lambda: streaming.Mean(-1, 2), VECTORS[:, 0]),
+    "histogram": (lambda: streaming.Histogram(range(3)), RNG.integers(3, size=RECORDS)),
+    "distribution": (lambda: streaming.Distribution([0, 0.3, 0.6, 0.9], noise="domain"), VECTORS[:, 0]),
+    "per bucket": (lambda: streaming.Distribution([0, 0.3, 0.6, 0.9], noise="buckets"), VECTORS[:, 0]),
+    "moments": (lambda: streaming.Moments(1.5, 2), VECTORS),
+    "regression": (lambda: streaming.LinearRegression(2, 1.0, 1.0), LINES),
+    "k-means": (lambda: streaming.OnlineKMeans(2, 1.0, 2, initial=CLUSTERS[[0, -1]]), CLUSTERS),
 }
 CASES = {
     f"{name}, {kind}": (name, kind)
@@ -83,7 +83,7 @@ def test_errors_are_the_standard_errors(case):
     copies = {str(run): make() for run in range(-(-4000 // entries))}  # 500 runs at least
     seen, silent = (
         kind_of(copies, key=KEY, **KINDS[kind]).steps([batch] * STEPS, unit_ids=ids)
-        for kind_of in (streaming.Estimator, NoNoise)
+        for kind_of in (streaming.Stream, NoNoise)
     )
     part = "raw" if name in ("distribution", "per bucket") else "value"  # before it is made monotone
     scores = []

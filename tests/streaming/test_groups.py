@@ -7,7 +7,7 @@ import pytest
 
 from anechoic import cli, streaming
 from anechoic.participation import MinSep
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 GROUPS = ["AA", "UA", "DL"]
 RNG = np.random.default_rng(4)
@@ -18,23 +18,23 @@ BATCH = {
     "c": RNG.integers(0, 3, 400),
 }
 STATISTICS = {
-    "count": streaming.CountOf(),
-    "count of a column": streaming.CountOf("x"),
-    "sum": streaming.SumOf(1.0, column="x"),
-    "vectors": streaming.SumOf(1.0, 2, "v"),
-    "mean": streaming.MeanOf(-1, 1, "x"),
-    "histogram": streaming.HistogramOf([0, 1], "c"),
-    "distribution": streaming.DistributionOf([-1, 0, 0.5, 1], "x", noise="domain"),
-    "quantiles": streaming.QuantilesOf([-1, 0, 0.5, 1], column="x"),
-    "moments": streaming.MomentsOf(1.0, 2, column="v"),
-    "regression": streaming.LinearRegressionOf(1, 1.0, 1.0, "v"),
+    "count": streaming.Count(),
+    "count of a column": streaming.Count("x"),
+    "sum": streaming.Sum(1.0, column="x"),
+    "vectors": streaming.Sum(1.0, 2, "v"),
+    "mean": streaming.Mean(-1, 1, "x"),
+    "histogram": streaming.Histogram([0, 1], "c"),
+    "distribution": streaming.Distribution([-1, 0, 0.5, 1], "x", noise="domain"),
+    "quantiles": streaming.Quantiles([-1, 0, 0.5, 1], column="x"),
+    "moments": streaming.Moments(1.0, 2, column="v"),
+    "regression": streaming.LinearRegression(1, 1.0, 1.0, "v"),
 }
 
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_each_group_is_released_as_if_it_were_alone(name):
     promise = {"epsilon": 40.0, "horizon": 2}
-    together = NoNoise({"s": streaming.GroupedOf(STATISTICS[name], "g", GROUPS)}, **promise)
+    together = NoNoise({"s": streaming.Grouped(STATISTICS[name], "g", GROUPS)}, **promise)
     together.update(BATCH)
     found = together.release()
     assert found.labels_of("s")[0].startswith("AA") and len(found.labels_of("s")) == found["s"].value.size
@@ -55,7 +55,7 @@ def test_each_group_is_released_as_if_it_were_alone(name):
 @pytest.mark.parametrize("name", STATISTICS)
 def test_one_record_changes_one_group_by_its_bound(name):
     one = STATISTICS[name]
-    grouped, unit = streaming.GroupedOf(one, "g", GROUPS), 2**20 * one.quantum
+    grouped, unit = streaming.Grouped(one, "g", GROUPS), 2**20 * one.quantum
     for place in range(40):
         record = {key: column[place : place + 1] for key, column in BATCH.items()}
         added = grouped.total(grouped.read(record), None, unit).reshape(len(GROUPS), -1)
@@ -64,20 +64,20 @@ def test_one_record_changes_one_group_by_its_bound(name):
 
 
 def test_units_are_held_to_their_participation_across_groups():
-    board = streaming.Dashboard(
-        {"n": streaming.CountOf()}, by=("g", ["a", "b"]), epsilon=900.0, horizon=2, participation=MinSep(1, 2)
+    board = streaming.Stream(
+        {"n": streaming.Count()}, by=("g", ["a", "b"]), epsilon=900.0, horizon=2, participation=MinSep(1, 2)
     )
     board.update({"g": ["a", "b", "a"]}, unit_ids=["ann", "ann", "bob"])
     assert np.rint(board.release()["n"].value).tolist() == [2, 0]
 
 
 def test_what_cannot_be_grouped_is_refused():
-    for wrong in (streaming.KMeansOf(2, 1.0, 2), streaming.GroupedOf(streaming.CountOf(), "g", ["a"]), 5):
+    for wrong in (streaming.OnlineKMeans(2, 1.0, 2), streaming.Grouped(streaming.Count(), "g", ["a"]), 5):
         with pytest.raises(ValueError, match="cannot be taken by groups"):
-            streaming.GroupedOf(wrong, "h", ["a"])
+            streaming.Grouped(wrong, "h", ["a"])
     with pytest.raises(ValueError, match="2 groups for 3 records"):
-        grouped = streaming.GroupedOf(streaming.CountOf("x"), "g", ["a"])
-        streaming.Estimator({"n": grouped}, epsilon=1.0, horizon=1).update({"g": ["", "b"], "x": [1, 2, 3]})
+        grouped = streaming.Grouped(streaming.Count("x"), "g", ["a"])
+        streaming.Stream({"n": grouped}, epsilon=1.0, horizon=1).update({"g": ["", "b"], "x": [1, 2, 3]})
 
 
 def test_groups_by_the_command(tmp_path, capsys):

@@ -9,8 +9,8 @@ import pytest
 from anechoic import cli, streaming
 from anechoic.streaming import command
 from anechoic.streaming.clock import iso
-from tests.streaming.test_estimator import NoNoise
 from tests.streaming.test_sensitivity import ODD
+from tests.streaming.test_stream import NoNoise
 
 MANY = [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
 DAY = "2013-01-01T"
@@ -36,7 +36,7 @@ def hostile_line(rng):
     return made[int(rng.choice(len(made), p=[0.2] * 3 + [0.05] * 3 + [0.002] + [0.062] * 4))]
 
 
-class QuietDashboard(NoNoise, streaming.Dashboard):
+class QuietStream(NoNoise, streaming.Stream):
     """Its releases are the integer sums."""
 
 
@@ -44,7 +44,7 @@ class QuietDashboard(NoNoise, streaming.Dashboard):
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.slow
 def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypatch, many, installed):
-    monkeypatch.setattr(command, "Dashboard", QuietDashboard)
+    monkeypatch.setattr(command, "Stream", QuietStream)
     if not installed:
         monkeypatch.setattr("anechoic.streaming.columns.find_spec", lambda name: None)
     rng = np.random.default_rng(1)
@@ -71,10 +71,10 @@ def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypa
 def test_hostile_objects_in_lists_change_nothing(many):
     rng = np.random.default_rng(2)
     statistics = {
-        "n": streaming.SumOf(2.0, column="x"),
-        "m": streaming.MeanOf(-1, 1, "x"),
-        "q": streaming.QuantilesOf([-1, 0, 1], column="x"),
-        "h": streaming.HistogramOf([0, 1, "a"], "c"),
+        "n": streaming.Sum(2.0, column="x"),
+        "m": streaming.Mean(-1, 1, "x"),
+        "q": streaming.Quantiles([-1, 0, 1], column="x"),
+        "h": streaming.Histogram([0, 1, "a"], "c"),
     }
     numbers, categories = rng.normal(size=many // 2).tolist(), rng.integers(0, 3, many // 2).tolist()
     alone, together = (NoNoise(statistics, epsilon=1.0, horizon=2) for _ in range(2))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.streaming.kmeans import KMeansOf, excess_cost
+from anechoic.streaming.kmeans import OnlineKMeans, excess_cost
 from tests.marks import slow
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 KEY = bytes(range(32))
 TRUE = np.array([[3.0, 0.0], [-1.5, 2.0], [-1.5, -2.0]])
@@ -39,7 +39,7 @@ def lloyd(batches, centres):
 @pytest.mark.slow
 def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
     batches = [points(t, 4000) for t in range(9)]
-    stream = NoNoise({"c": streaming.KMeansOf(**SETTING)}, epsilon=5.0, horizon=9)
+    stream = NoNoise({"c": streaming.OnlineKMeans(**SETTING)}, epsilon=5.0, horizon=9)
     found = [release.estimate for release in stream.steps(batches)]
     for one, other in zip(found, lloyd(batches, np.array(SETTING["initial"])), strict=True):
         assert np.allclose(one, other, atol=1e-5)
@@ -47,14 +47,16 @@ def test_without_noise_it_is_lloyds_step_in_epochs_that_double():
 
 @pytest.mark.slow
 def test_centres_are_found_under_noise():
-    stream = streaming.OnlineKMeans(**SETTING, epsilon=1.0, horizon=40)
+    stream = streaming.Stream(streaming.OnlineKMeans(**SETTING), epsilon=1.0, horizon=40)
     last = stream.steps([points(t, 1000) for t in range(40)])[-1].only
     assert np.abs(last.value - TRUE).max() < 0.1
     assert np.abs((last.value - TRUE) / last.standard_error).max() < 6
 
 
 def test_empty_cells_keep_their_centres():
-    stream = streaming.OnlineKMeans(**SETTING, epsilon=1.0, horizon=9, key=bytes(32))  # other noise may not
+    stream = streaming.Stream(
+        streaming.OnlineKMeans(**SETTING), epsilon=1.0, horizon=9, key=bytes(32)
+    )  # other noise may not
     for _ in range(4):
         assert np.allclose(stream.release().estimate, SETTING["initial"])
 
@@ -62,7 +64,7 @@ def test_empty_cells_keep_their_centres():
 def test_one_record_has_at_most_its_bound_whatever_the_centres():
     rng = np.random.default_rng(1)
     for _ in range(50):
-        statistic = streaming.KMeansOf(4, 2.0, 3, initial=rng.normal(0, 3, (4, 3)))
+        statistic = streaming.OnlineKMeans(4, 2.0, 3, initial=rng.normal(0, 3, (4, 3)))
         record = statistic.read(rng.normal(0, 5, (1, 3)))
         found = statistic.total(record, None, 2**20)
         assert sum(int(v) ** 2 for v in found) <= 2 * 4**20
@@ -73,14 +75,17 @@ def test_one_record_has_at_most_its_bound_whatever_the_centres():
 def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
     monkeypatch.setattr("anechoic.runs.openings.new_salt", bytes)
     batches = [points(t, 400) for t in range(9)]
-    promise = {**SETTING, "epsilon": 3.0, "horizon": 9, "key": KEY}
-    expected = [release.to_bytes() for release in streaming.OnlineKMeans(**promise).steps(batches)]
+    promise = {"epsilon": 3.0, "horizon": 9, "key": KEY}
+    expected = [
+        release.to_bytes()
+        for release in streaming.Stream(streaming.OnlineKMeans(**SETTING), **promise).steps(batches)
+    ]
     found = []
     for batch in batches:
-        with streaming.OnlineKMeans(**promise, state=tmp_path / "s") as stream:
+        with streaming.Stream(streaming.OnlineKMeans(**SETTING), **promise, state=tmp_path / "s") as stream:
             found += [release.to_bytes() for release in stream.steps([batch])]
     assert found == expected
-    with streaming.OnlineKMeans(**promise, state=tmp_path / "s") as stream:
+    with streaming.Stream(streaming.OnlineKMeans(**SETTING), **promise, state=tmp_path / "s") as stream:
         again = stream.band(simultaneous=False)
     assert [release.to_bytes() for release in again] == expected
 
@@ -89,10 +94,10 @@ def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizon):
     """One centre of 400 coordinates, each of which is a run of its own."""
-    setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400)), "horizon": horizon}
+    setting = {"bound": 1.0, "dimension": 400, "initial": np.zeros((1, 400))}
     found = []
     for key in (KEY, KEY[::-1], bytes(32)):
-        stream = streaming.OnlineKMeans(1, **setting, epsilon=1.0, key=key)
+        stream = streaming.Stream(streaming.OnlineKMeans(1, **setting), epsilon=1.0, horizon=horizon, key=key)
         found.append([release.only for release in stream.steps([np.zeros((5000, 400))] * 5)])
     for step in range(5):
         measured = np.std([run[step].value for run in found])
@@ -102,7 +107,7 @@ def test_standard_errors_are_those_measured_also_where_an_epoch_has_begun(horizo
 
 @pytest.mark.slow
 def test_one_statistic_in_two_streams_learns_in_each_by_itself():
-    statistic = streaming.KMeansOf(**SETTING)
+    statistic = streaming.OnlineKMeans(**SETTING)
     one, other = (NoNoise({"c": statistic}, epsilon=5.0, horizon=9) for _ in range(2))
     one.steps([points(0, 2000)] * 3)
     assert np.allclose(other.release().estimate, SETTING["initial"])
@@ -120,7 +125,7 @@ def test_the_cost_rises_by_at_most_its_bound(k, d, deviation):
     before = records[:k].copy()
     for _ in range(50):  # to where Lloyd's algorithm ends: then nothing but the noise moves a centre
         before = lloyd([records], before)[0]
-    statistic = KMeansOf(k, 1.0, d, initial=before)
+    statistic = OnlineKMeans(k, 1.0, d, initial=before)
     sums = statistic.total(statistic.read(records), None, 2**20) / 2.0**20
     held, excesses, bounds = 0, [], []
     for _ in range(400):
@@ -136,7 +141,7 @@ def test_a_bad_start_is_kept_and_costs_more_than_the_best():
     a, b = 0.9, 0.3
     records = np.array([[x, y] for x in (-a, a) for y in (-b, b)])
     initial = [[0.0, -b], [0.0, b]]
-    stream = NoNoise({"c": KMeansOf(2, 1.0, 2, initial=initial)}, epsilon=5.0, horizon=7)
+    stream = NoNoise({"c": OnlineKMeans(2, 1.0, 2, initial=initial)}, epsilon=5.0, horizon=7)
     last = stream.steps([np.repeat(records, 500, axis=0)] * 7)[-1].only.value
     assert np.allclose(last, initial, atol=1e-6)
     best = min(
@@ -149,13 +154,15 @@ def test_a_bad_start_is_kept_and_costs_more_than_the_best():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: streaming.KMeansOf(0, 1.0, 2), "k=0"),
+        (lambda: streaming.OnlineKMeans(0, 1.0, 2), "k=0"),
         (lambda: excess_cost([5.0], 0.0, 1), "deviation=0"),
         (lambda: excess_cost([5.0], 1.0, 1, failure=1.0), "failure=1.0"),
-        (lambda: streaming.KMeansOf(2, 1.0, 2, initial=[[0.0, 0.0]]), "initial has 1 entries"),
-        (lambda: streaming.KMeansOf(1, 1.0, 2, initial=[[0.0]]), "is needed"),
+        (lambda: streaming.OnlineKMeans(2, 1.0, 2, initial=[[0.0, 0.0]]), "initial has 1 entries"),
+        (lambda: streaming.OnlineKMeans(1, 1.0, 2, initial=[[0.0]]), "is needed"),
         (
-            lambda: streaming.OnlineKMeans(**SETTING, epsilon=1.0, over=streaming.SlidingWindow(4)),
+            lambda: streaming.Stream(
+                streaming.OnlineKMeans(**SETTING), epsilon=1.0, over=streaming.SlidingWindow(4)
+            ),
             "needs sums over all steps",
         ),
     ],

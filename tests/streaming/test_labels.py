@@ -10,31 +10,31 @@ from anechoic import streaming
 from anechoic.errors import CheckpointError
 from anechoic.streaming.page import write_page
 from anechoic.streaming.tables import HEAD, write_releases
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 VECTORS = np.zeros((3, 2))
 NAMED = {
-    "count": (streaming.CountOf(), [1, 2], [""]),
-    "sum": (streaming.SumOf(1.0, 2), VECTORS, ["0", "1"]),
-    "mean": (streaming.MeanOf(0, 1), [0.5], [""]),
-    "histogram": (streaming.HistogramOf(["AA", "<b>"]), ["AA"], ["AA", "<b>"]),
-    "one and the same": (streaming.HistogramOf([7, "7"]), [7], ["7", "'7'"]),
+    "count": (streaming.Count(), [1, 2], [""]),
+    "sum": (streaming.Sum(1.0, 2), VECTORS, ["0", "1"]),
+    "mean": (streaming.Mean(0, 1), [0.5], [""]),
+    "histogram": (streaming.Histogram(["AA", "<b>"]), ["AA"], ["AA", "<b>"]),
+    "one and the same": (streaming.Histogram([7, "7"]), [7], ["7", "'7'"]),
     "distribution": (
-        streaming.DistributionOf([0, 0.1, 5, 5 + 1e-12, 6]),
+        streaming.Distribution([0, 0.1, 5, 5 + 1e-12, 6]),
         [1.0],
         ["below 0.1", "below 5", "below 5.000000000001", "all"],
     ),
-    "one bucket": (streaming.DistributionOf([0, 1]), [0.5], ["all"]),
-    "quantiles": (streaming.QuantilesOf([0, 1, 2], [0.07, 0.5, 0.999]), [1.0], ["7%", "50%", "99.9%"]),
-    "moments": (streaming.MomentsOf(1.0), np.zeros(3), ["mean", "variance"]),
+    "one bucket": (streaming.Distribution([0, 1]), [0.5], ["all"]),
+    "quantiles": (streaming.Quantiles([0, 1, 2], [0.07, 0.5, 0.999]), [1.0], ["7%", "50%", "99.9%"]),
+    "moments": (streaming.Moments(1.0), np.zeros(3), ["mean", "variance"]),
     "moments of vectors": (
-        streaming.MomentsOf(1.0, 2),
+        streaming.Moments(1.0, 2),
         VECTORS,
         ["mean[0]", "mean[1]", *(f"covariance[{i},{j}]" for i in (0, 1) for j in (0, 1))],
     ),
-    "regression": (streaming.LinearRegressionOf(1, 1.0, 1.0), VECTORS, ["coefficient[0]"]),
+    "regression": (streaming.LinearRegression(1, 1.0, 1.0), VECTORS, ["coefficient[0]"]),
     "k-means": (
-        streaming.KMeansOf(2, 1.0, 2),
+        streaming.OnlineKMeans(2, 1.0, 2),
         VECTORS,
         ["centre[0,0]", "centre[0,1]", "centre[1,0]", "centre[1,1]"],
     ),
@@ -45,7 +45,7 @@ NAMED = {
 def test_each_entry_has_its_label(name, tmp_path):
     statistic, batch, labels = NAMED[name]
     promise = {"epsilon": 1.0, "horizon": 1, "state": tmp_path / "s"}
-    with streaming.Estimator({"it": statistic}, **promise) as stream:
+    with streaming.Stream({"it": statistic}, **promise) as stream:
         [made] = stream.steps([batch])
         stored = next(stream.releases())
     [read] = streaming.read_releases(tmp_path / "s")
@@ -56,7 +56,7 @@ def test_each_entry_has_its_label(name, tmp_path):
 
 
 def test_categories_stand_in_tables_and_on_pages(tmp_path):
-    stream = NoNoise({"carrier": streaming.HistogramOf(["AA", "<b>"])}, epsilon=1.0, horizon=1)
+    stream = NoNoise({"carrier": streaming.Histogram(["AA", "<b>"])}, epsilon=1.0, horizon=1)
     stream.steps([["AA", "AA", "<b>"]])
     write_releases(tmp_path / "r.csv", stream.releases())
     with (tmp_path / "r.csv").open(newline="") as file:
@@ -72,7 +72,9 @@ def test_categories_stand_in_tables_and_on_pages(tmp_path):
 
 
 def test_labels_that_were_exchanged_are_seen_by_who_reads_them(tmp_path):
-    with streaming.Histogram(["a", "b"], epsilon=1.0, horizon=2, state=tmp_path / "s") as stream:
+    with streaming.Stream(
+        streaming.Histogram(["a", "b"]), epsilon=1.0, horizon=2, state=tmp_path / "s"
+    ) as stream:
         stream.steps([["a"]])
     database = sqlite3.connect(tmp_path / "s", isolation_level=None)
     database.execute("""UPDATE meta SET value = '{"histogram": ["b", "a"]}' WHERE name = 'labels'""")
@@ -82,8 +84,8 @@ def test_labels_that_were_exchanged_are_seen_by_who_reads_them(tmp_path):
 
 
 def test_the_only_statistic_needs_no_name():
-    one = streaming.Histogram(["AA", "UA"], epsilon=1.0, horizon=2).release()
+    one = streaming.Stream(streaming.Histogram(["AA", "UA"]), epsilon=1.0, horizon=2).release()
     assert one.named() == one.named("histogram") and list(one.named()) == ["AA", "UA"]
-    pair = {"a": streaming.CountOf(), "b": streaming.CountOf()}
+    pair = {"a": streaming.Count(), "b": streaming.Count()}
     with pytest.raises(ValueError, match="name one"):
-        streaming.Dashboard(pair, epsilon=1.0, horizon=2).release().named()
+        streaming.Stream(pair, epsilon=1.0, horizon=2).release().named()

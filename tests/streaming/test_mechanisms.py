@@ -8,7 +8,7 @@ import pytest
 import anechoic as an
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, NoiseRows, Spent
+from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, NoiseRows, Spent, planned_mechanism
 from tests.marks import each_once
 
 RUNNING = streaming.Running()
@@ -23,7 +23,7 @@ def planned(**changes):
         "delta": 1e-6,
         "dimension": 1,
     }
-    return streaming.planned_mechanism(**{**setting, **changes})
+    return planned_mechanism(**{**setting, **changes})
 
 
 def max_error(mechanism, over, steps):
@@ -98,7 +98,7 @@ def test_memory_that_would_drift_is_kept_in_floats_and_rounded():
 
 
 def test_a_unit_that_takes_part_for_ever_is_refused():
-    with pytest.raises(an.UnsupportedError, match="infinitely much noise"):
+    with pytest.raises(an.errors.UnsupportedError, match="infinitely much noise"):
         planned(horizon=None, participation=FullBatch())
 
 

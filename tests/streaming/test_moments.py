@@ -8,7 +8,7 @@ import pytest
 from anechoic import streaming
 from anechoic.streaming.moments import HalfMatrix
 from anechoic.streaming.statistic import in_ball
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 SLOW = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def test_rows_are_clipped_at_every_size():
 def test_moments_without_noise():
     rng = np.random.default_rng(0)
     x = rng.normal([5.0, -1.0], [1.0, 0.3], (4000, 2))
-    stream = quiet(streaming.MomentsOf(20.0, 2, centre=[4.0, 0.0]))
+    stream = quiet(streaming.Moments(20.0, 2, centre=[4.0, 0.0]))
     stream.update(x)
     value = stream.release().only.value
     assert np.allclose(value[0], x.mean(axis=0), atol=0.01)
@@ -39,7 +39,7 @@ def test_moments_without_noise():
 
 
 def test_moments_of_vectors_beyond_the_bound_are_those_of_clipped_ones():
-    statistic = streaming.MomentsOf(5.0, 2, centre=[1.0, 0.0])
+    statistic = streaming.Moments(5.0, 2, centre=[1.0, 0.0])
     read = statistic.read([[1.0 + 30.0, 40.0], [1.0 - 3.0, 4.0], [1.0, 0.0], [np.nan, 0.0]])
     assert dict(read.remarks) == {"not finite": 1, "clipped to the bound": 1}
     value = statistic.decode(statistic.total(read, None, 2**28) / 2**28, 1e-6, 1.96).value
@@ -52,12 +52,12 @@ def test_regression_raises_the_directions_that_the_noise_hides_and_no_others():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (3000, 2))
     y = x @ [2.0, -0.5]
-    stream = quiet(streaming.LinearRegressionOf(2, 1.5, 3.0))
+    stream = quiet(streaming.LinearRegression(2, 1.5, 3.0))
     stream.update(np.column_stack([x, y]))
     found = stream.release().only
     assert np.allclose(found.value, [2.0, -0.5], rtol=1e-5)
     noise = 2.0 * stream.standard_deviations(0)["s"]
-    half = streaming.LinearRegressionOf(2, 1.0, 1.0)
+    half = streaming.LinearRegression(2, 1.0, 1.0)
     for weak in (0.0, noise / 2, 4 * noise):
         theta = half.decode(np.array([9 * noise, 0.0, weak, 9 * noise, weak]), noise / 2.0, 1.0).value
         assert np.allclose(theta, [1.0, min(1.0, weak / noise)])
@@ -66,9 +66,9 @@ def test_regression_raises_the_directions_that_the_noise_hides_and_no_others():
 @pytest.mark.parametrize(
     ("statistic", "records"),
     [
-        (streaming.MomentsOf(3.0, 2), [[1.0, 1.5], [-0.5, 0.2], [2.0, -1.0], [1.0, 1.0]]),
+        (streaming.Moments(3.0, 2), [[1.0, 1.5], [-0.5, 0.2], [2.0, -1.0], [1.0, 1.0]]),
         (
-            streaming.LinearRegressionOf(2, 2.0, 3.0),
+            streaming.LinearRegression(2, 2.0, 3.0),
             [[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [1.0, 1.0, 1.2], [1.5, -1.0, 2.9]],
         ),
     ],
@@ -89,7 +89,7 @@ def test_standard_errors_are_those_measured(statistic, records):
 )
 @pytest.mark.slow
 def test_intervals_of_a_regression_cover_its_coefficients_however_many_records_there_are(features, records):
-    statistic = streaming.LinearRegressionOf(features, 1.0, 1.0)
+    statistic = streaming.LinearRegression(features, 1.0, 1.0)
     rng = np.random.default_rng(7)
     x = rng.normal(0, 0.4 / math.sqrt(features), (records, features))
     y = x @ rng.uniform(-0.6, 0.6, features) + rng.normal(0, 0.1, records)
@@ -105,7 +105,7 @@ def test_intervals_of_a_regression_cover_its_coefficients_however_many_records_t
 
 @pytest.mark.slow
 def test_nothing_gives_something_finite():
-    for statistic in (streaming.MomentsOf(1.0, 2), streaming.LinearRegressionOf(2, 1.0, 1.0)):
+    for statistic in (streaming.Moments(1.0, 2), streaming.LinearRegression(2, 1.0, 1.0)):
         estimate = quiet(statistic).release().only
         assert np.isfinite(estimate.value).all() and np.isfinite(estimate.standard_error).all()
 
@@ -113,12 +113,12 @@ def test_nothing_gives_something_finite():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: streaming.MomentsOf(-1.0), "bound=-1.0"),
-        (lambda: streaming.MomentsOf(1.0, 2, [0.0]), "centre has 1 entries"),
-        (lambda: streaming.LinearRegressionOf(0, 1.0, 1.0), "features=0"),
-        (lambda: streaming.LinearRegressionOf(1, 1.0, 0.0), "target_bound=0.0"),
-        (lambda: quiet(streaming.LinearRegressionOf(1, 1.0, 1.0)).update(np.ones((1, 1))), "is needed"),
-        (lambda: quiet(streaming.MomentsOf(1.0, 2)).update(np.ones(1)), "is needed"),
+        (lambda: streaming.Moments(-1.0), "bound=-1.0"),
+        (lambda: streaming.Moments(1.0, 2, [0.0]), "centre has 1 entries"),
+        (lambda: streaming.LinearRegression(0, 1.0, 1.0), "features=0"),
+        (lambda: streaming.LinearRegression(1, 1.0, 0.0), "target_bound=0.0"),
+        (lambda: quiet(streaming.LinearRegression(1, 1.0, 1.0)).update(np.ones((1, 1))), "is needed"),
+        (lambda: quiet(streaming.Moments(1.0, 2)).update(np.ones(1)), "is needed"),
     ],
 )
 def test_bad_arguments_are_refused(make, words):

@@ -8,14 +8,14 @@ from anechoic.errors import CheckpointError
 
 EDGES = np.linspace(-2, 2, 9)
 STATISTICS = {
-    "z count": streaming.CountOf(),
-    "sum": streaming.SumOf(2.0),
-    "mean": streaming.MeanOf(-1, 1),
-    "histogram": streaming.HistogramOf([0.5, 7, "AA"]),
-    "distribution": streaming.DistributionOf(EDGES, noise="buckets"),
-    "quantiles": streaming.QuantilesOf(EDGES, [0.1, 0.5]),
-    "moments": streaming.MomentsOf(2.0, 1, [0.3]),
-    "a k-means": streaming.KMeansOf(2, 1.7, 1, [0.1], [[0.7], [-0.9]]),
+    "z count": streaming.Count(),
+    "sum": streaming.Sum(2.0),
+    "mean": streaming.Mean(-1, 1),
+    "histogram": streaming.Histogram([0.5, 7, "AA"]),
+    "distribution": streaming.Distribution(EDGES, noise="buckets"),
+    "quantiles": streaming.Quantiles(EDGES, [0.1, 0.5]),
+    "moments": streaming.Moments(2.0, 1, [0.3]),
+    "a k-means": streaming.OnlineKMeans(2, 1.7, 1, [0.1], [[0.7], [-0.9]]),
 }
 OVERS = [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.7)]
 
@@ -29,7 +29,7 @@ def bytes_of(releases):
 def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, over):
     some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}
     options = {"epsilon": 20.0, "horizon": 9, "over": over, "state": tmp_path / "s"}
-    with streaming.Dashboard(some, **options) as stream:
+    with streaming.Stream(some, **options) as stream:
         for step in range(7):
             stream.update(np.linspace(-1, 1, 50) + 0.1 * step)
             stream.release(None if step == 3 else step)
@@ -37,7 +37,7 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
         made = bytes_of(stream.releases())
         assert bytes_of(streaming.read_releases(tmp_path / "s")) == made
         assert bytes_of(streaming.read_releases(tmp_path / "s", since=4)) == made[4:]
-    with streaming.Dashboard(some, **options) as stream:
+    with streaming.Stream(some, **options) as stream:
         assert bytes_of(stream.releases()) == made and stream.get().to_bytes() == made[-1]
         band = stream.band(simultaneous=False)
         assert [one.step for one in band] == list(range(7))
@@ -45,19 +45,19 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
     assert list(found[0]) == list(some) and found[0].labels == stream.shared.labels
 
 
-class Doubled(streaming.CountOf):
+class Doubled(streaming.Count):
     def describe(self):
         return {"kind": "doubled"}
 
 
 def test_a_statistic_of_your_own_is_to_be_given(tmp_path):
-    with streaming.Estimator({"n": Doubled()}, epsilon=1.0, horizon=3, state=tmp_path / "s") as stream:
+    with streaming.Stream({"n": Doubled()}, epsilon=1.0, horizon=3, state=tmp_path / "s") as stream:
         made = stream.steps([[1]])
     with pytest.raises(CheckpointError, match="give statistics="):
         streaming.read_releases(tmp_path / "s")
     assert bytes_of(streaming.read_releases(tmp_path / "s", statistics={"n": Doubled()})) == bytes_of(made)
     with pytest.raises(CheckpointError, match="other statistics"):
-        streaming.read_releases(tmp_path / "s", statistics={"n": streaming.CountOf()})
+        streaming.read_releases(tmp_path / "s", statistics={"n": streaming.Count()})
 
 
 @pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
@@ -66,7 +66,7 @@ def test_memory_keeps_the_last_ones(over):
     key, found = bytes(range(32)), []
     some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}
     for keep in (None, 4):
-        stream = streaming.Dashboard(some, epsilon=1.0, horizon=20, over=over, keep=keep, key=key)
+        stream = streaming.Stream(some, epsilon=1.0, horizon=20, over=over, keep=keep, key=key)
         for step in range(12):
             stream.update(np.linspace(-1, 1, 20), batch_id=f"{step}")
             stream.release()
@@ -87,13 +87,13 @@ def test_memory_keeps_the_last_ones(over):
 @pytest.mark.slow
 def test_an_endless_stream_in_memory_forgets(monkeypatch, tmp_path):
     monkeypatch.setattr("anechoic.streaming.published.KEPT", 3)
-    stream = streaming.Count(epsilon=1.0)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0)
     stream.steps([1] * 8)
     assert [made.step for made in stream.releases()] == [5, 6, 7] and stream.get().step == 7
-    planned = streaming.Count(epsilon=1.0, horizon=20)
+    planned = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=20)
     planned.steps([1] * 8)
     assert len(list(planned.releases())) == 8
     with pytest.raises(ValueError, match="a state file keeps all"):
-        streaming.Count(epsilon=1.0, state=tmp_path / "s", keep=3)
+        streaming.Stream(streaming.Count(), epsilon=1.0, state=tmp_path / "s", keep=3)
     with pytest.raises(ValueError, match="keep=0"):
-        streaming.Count(epsilon=1.0, keep=0)
+        streaming.Stream(streaming.Count(), epsilon=1.0, keep=0)

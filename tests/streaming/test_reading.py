@@ -15,7 +15,7 @@ from anechoic.errors import GuaranteeError
 @pytest.fixture(params=["memory", "file"])
 def total(request, tmp_path):
     state = tmp_path / "s.db" if request.param == "file" else None
-    return streaming.Sum(bound=1.0, epsilon=1.0, horizon=20, state=state)
+    return streaming.Stream(streaming.Sum(bound=1.0), epsilon=1.0, horizon=20, state=state)
 
 
 def in_the_third_step(stream, monkeypatch, act):
@@ -89,7 +89,7 @@ def test_an_interrupted_group_is_not_seen(total, monkeypatch):
 def test_a_failed_counter_keeps_releases_unseen(tmp_path, monkeypatch):
     """Without it an older file put back would not be told, and would use their rows again."""
     path = tmp_path / "s.db"
-    stream = streaming.Count(epsilon=1.0, horizon=9, state=path, counter=tmp_path / "n")
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path, counter=tmp_path / "n")
 
     def full(*_):
         raise OSError("disk full")
@@ -100,7 +100,7 @@ def test_a_failed_counter_keeps_releases_unseen(tmp_path, monkeypatch):
             stream.release()
     assert list(stream.releases()) == [] and stream.step == 0
     stream.close()
-    again = streaming.Count(epsilon=1.0, horizon=9, state=path, counter=tmp_path / "n")
+    again = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path, counter=tmp_path / "n")
     assert again.step == 1 and len(list(again.releases())) == 1
 
 

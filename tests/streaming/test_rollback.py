@@ -29,7 +29,7 @@ def stream_at(path, strategy="banded", **options):
         delta=1e-6,
         grid_bits=28,
     )
-    return streaming.Histogram(range(SIZE), mechanism=mechanism, state=path, **options)
+    return streaming.Stream(streaming.Histogram(range(SIZE)), mechanism=mechanism, state=path, **options)
 
 
 def noise_of(stream, step, fed):
@@ -58,7 +58,10 @@ def test_an_older_file_put_back_does_not_repeat_noise(tmp_path, key, strategy):
 
 @pytest.mark.parametrize("options", [{}, {"over": streaming.SlidingWindow(3)}])
 def test_streams_in_memory_with_one_key_share_no_noise(options):
-    made = [streaming.Histogram(range(SIZE), key=KEY, epsilon=1.0, horizon=9, **options) for _ in range(2)]
+    made = [
+        streaming.Stream(streaming.Histogram(range(SIZE)), key=KEY, epsilon=1.0, horizon=9, **options)
+        for _ in range(2)
+    ]
     one, other = (stream.steps([[3]] * 2)[-1].only.raw for stream in made)
     assert np.mean(one == other) < 0.1 and np.std(one - other) > 1
 

@@ -16,9 +16,9 @@ KEY = bytes(range(32))
 
 
 def stream_at(path, key=KEY):
-    statistics = {"n": streaming.CountOf("x"), "h": streaming.HistogramOf(range(8), "x")}
+    statistics = {"n": streaming.Count("x"), "h": streaming.Histogram(range(8), "x")}
     promise = {"epsilon": 1.0, "horizon": 40, "participation": Single(), "unit": "visitor"}
-    return streaming.Dashboard(statistics, state=path, key=key, **promise)
+    return streaming.Stream(statistics, state=path, key=key, **promise)
 
 
 def fed(stream, steps=6):
@@ -86,7 +86,7 @@ def test_the_file_is_as_long_whatever_its_counts_are(tmp_path):
     sizes = []
     for records in (1, 1000):
         path = tmp_path / str(records)
-        with streaming.Count(epsilon=1.0, horizon=9, state=path, key=KEY) as stream:
+        with streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path, key=KEY) as stream:
             stream.update([1.0] * records)
             stream.release()
             stream.update([1.0] * records)

@@ -10,9 +10,10 @@ import pytest
 from anechoic import streaming
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.joint_release import SharedRelease
+from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.statistic import integer_rows
 from tests.marks import each_once, in_turn
-from tests.streaming.test_estimator import NoNoise
+from tests.streaming.test_stream import NoNoise
 
 STEPS = 6
 
@@ -40,7 +41,7 @@ def change(make, feed, unit):
 
 @lru_cache
 def plan(participation):
-    return streaming.planned_mechanism(
+    return planned_mechanism(
         over=streaming.Running(),
         horizon=STEPS,
         participation=participation,
@@ -62,25 +63,25 @@ def maker(statistics, nothing, **promise):
 
 
 SETTINGS = [
-    ("count", lambda: {"n": streaming.CountOf()}, [], lambda rng: 1.0),
-    ("sum", lambda: {"s": streaming.SumOf(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
-    ("mean", lambda: {"m": streaming.MeanOf(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
-    ("histogram", lambda: {"h": streaming.HistogramOf([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
+    ("count", lambda: {"n": streaming.Count()}, [], lambda rng: 1.0),
+    ("sum", lambda: {"s": streaming.Sum(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
+    ("mean", lambda: {"m": streaming.Mean(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
+    ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
     (
         "moments",
-        lambda: {"m": streaming.MomentsOf(2.0, 2, [1.0, 0.0])},
+        lambda: {"m": streaming.Moments(2.0, 2, [1.0, 0.0])},
         np.zeros((0, 2)),
         lambda rng: rng.normal(0, 3, 2),
     ),
     (
         "regression",
-        lambda: {"r": streaming.LinearRegressionOf(2, 1.5, 2.0)},
+        lambda: {"r": streaming.LinearRegression(2, 1.5, 2.0)},
         np.zeros((0, 3)),
         lambda rng: rng.normal(0, 3, 3),
     ),
     (
         "several",
-        lambda: {"n": streaming.CountOf(), "m": streaming.MeanOf(0, 1), "s": streaming.SumOf(9.0)},
+        lambda: {"n": streaming.Count(), "m": streaming.Mean(0, 1), "s": streaming.Sum(9.0)},
         [],
         lambda rng: rng.normal(0, 20),
     ),
@@ -116,7 +117,7 @@ def test_no_feed_of_a_unit_changes_more_than_the_sensitivity(
 @pytest.mark.slow
 def test_the_worst_pattern_is_reached_exactly_by_brute_force():
     """Over all sets of steps that a greedy unit may try, the largest change is the sensitivity."""
-    make = maker(lambda: {"n": streaming.CountOf()}, [], participation=MinSep(2, 2))
+    make = maker(lambda: {"n": streaming.Count()}, [], participation=MinSep(2, 2))
     found = [
         change(make, [(t, "greedy", 1.0) for t in steps], "greedy")
         for size in range(1, STEPS + 1)
@@ -130,7 +131,7 @@ def test_the_worst_pattern_is_reached_exactly_by_brute_force():
     "records", [[np.inf, -np.inf], [1.7e308, -1e300], [np.nan, 1.0], [5.0000001, -5.0], [1e-320, 0.0]]
 )
 def test_hostile_numbers_stay_within_the_bound(records):
-    make = maker(lambda: {"s": streaming.SumOf(5.0), "m": streaming.MeanOf(-5, 5)}, [])
+    make = maker(lambda: {"s": streaming.Sum(5.0), "m": streaming.Mean(-5, 5)}, [])
     feed = [(t, "u" if t == 2 else "v", records[t % 2]) for t in range(STEPS)]
     moved, allowed = change(make, feed, "u")
     assert moved <= allowed
@@ -154,14 +155,14 @@ def test_rows_of_integers_are_never_longer_than_their_bound():
 
 TOP, TINY = np.finfo(float).max, 5e-324
 WHOLE = {
-    "sum": lambda b, c: streaming.SumOf(b, 2),
-    "moments": lambda b, c: streaming.MomentsOf(b, 2, c),
-    "regression": lambda b, c: streaming.LinearRegressionOf(1, b, b),
-    "k-means": lambda b, c: streaming.KMeansOf(3, b, 2, c),
-    "mean": lambda b, c: streaming.MeanOf(c[0] / 2, c[0] / 2 + b),
-    "histogram": lambda b, c: streaming.HistogramOf([0, 1]),
-    "distribution": lambda b, c: streaming.DistributionOf([-b, 0.0, b, TOP], noise="buckets"),
-    "quantiles": lambda b, c: streaming.QuantilesOf([-b, 0.0, b, TOP], noise="domain"),
+    "sum": lambda b, c: streaming.Sum(b, 2),
+    "moments": lambda b, c: streaming.Moments(b, 2, c),
+    "regression": lambda b, c: streaming.LinearRegression(1, b, b),
+    "k-means": lambda b, c: streaming.OnlineKMeans(3, b, 2, c),
+    "mean": lambda b, c: streaming.Mean(c[0] / 2, c[0] / 2 + b),
+    "histogram": lambda b, c: streaming.Histogram([0, 1]),
+    "distribution": lambda b, c: streaming.Distribution([-b, 0.0, b, TOP], noise="buckets"),
+    "quantiles": lambda b, c: streaming.Quantiles([-b, 0.0, b, TOP], noise="domain"),
 }
 
 
@@ -223,7 +224,7 @@ def test_a_record_that_is_no_number_is_left_out_by_itself(name, place):
 
 
 def test_masked_numbers_are_left_out():
-    read = streaming.SumOf(1.0).read(np.ma.masked_array([0.5, 0.75], mask=[False, True]))
+    read = streaming.Sum(1.0).read(np.ma.masked_array([0.5, 0.75], mask=[False, True]))
     assert read.usable.tolist() == [True, False]
 
 
@@ -247,7 +248,7 @@ def test_masked_numbers_are_left_out():
 @in_turn("form", [list, tuple, lambda records: {"a": records}])
 def test_one_odd_record_changes_no_other_category(categories, ordinary, odd, form):
     column = "a" if isinstance(form([]), dict) else None
-    statistic = streaming.HistogramOf(categories, column)
+    statistic = streaming.Histogram(categories, column)
     shared = SharedRelease({"h": statistic}, None, 1, 20)
     sums = [
         shared.sums(shared.read(form(records))[0], None)
@@ -259,7 +260,7 @@ def test_one_odd_record_changes_no_other_category(categories, ordinary, odd, for
 
 
 def test_arrays_and_columns_are_read_entry_by_entry():
-    places = streaming.HistogramOf(range(3))
+    places = streaming.Histogram(range(3))
     for records in (
         np.array([2, 0, 9], np.uint64),
         np.array([2, 0, -(2**62)]),
@@ -272,19 +273,22 @@ def test_arrays_and_columns_are_read_entry_by_entry():
         with pytest.raises(ValueError, match="one entry a record"):
             places.read(wrong)
     with pytest.raises(ValueError, match="plain values"):
-        streaming.HistogramOf([[1], [2]])
+        streaming.Histogram([[1], [2]])
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: streaming.Sum(bound=1e-300, epsilon=1.0, horizon=4), "norm at most 1e-300, which the grid"),
-        (lambda: streaming.Sum(bound=TINY, epsilon=1.0, horizon=4), "which the grid"),
-        (lambda: streaming.Sum(bound=1e300, epsilon=1.0, horizon=4), "which the grid"),
-        (lambda: streaming.SumOf(10**400), "bound lies beyond the range"),
-        (lambda: streaming.MomentsOf(1.0, 1, [10**400]), "centre has an entry beyond"),
-        (lambda: streaming.MeanOf(0, 10**400), "two finite numbers"),
-        (lambda: streaming.MeanOf(-TOP, TOP), "difference finite"),
+        (
+            lambda: streaming.Stream(streaming.Sum(bound=1e-300), epsilon=1.0, horizon=4),
+            "norm at most 1e-300, which the grid",
+        ),
+        (lambda: streaming.Stream(streaming.Sum(bound=TINY), epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.Stream(streaming.Sum(bound=1e300), epsilon=1.0, horizon=4), "which the grid"),
+        (lambda: streaming.Sum(10**400), "bound lies beyond the range"),
+        (lambda: streaming.Moments(1.0, 1, [10**400]), "centre has an entry beyond"),
+        (lambda: streaming.Mean(0, 10**400), "two finite numbers"),
+        (lambda: streaming.Mean(-TOP, TOP), "difference finite"),
     ],
 )
 def test_numbers_beyond_the_range_are_refused_in_words(make, words):

@@ -84,19 +84,19 @@ def test_a_table_is_there_as_a_whole_or_as_it_was(tmp_path, capsys, monkeypatch)
 @pytest.mark.slow
 def test_what_the_caller_says_belongs_to_a_state_too(tmp_path):
     options = {"epsilon": 1.0, "horizon": 4, "state": tmp_path / "s"}
-    streaming.Count(**options, setting={"source": "visits", "day starts": 4}).close()
+    streaming.Stream(streaming.Count(), **options, setting={"source": "visits", "day starts": 4}).close()
     with pytest.raises(MismatchError, match=r"setting.day starts \(was 4, is 5\) differs"):
-        streaming.Count(**options, setting={"source": "visits", "day starts": 5})
+        streaming.Stream(streaming.Count(), **options, setting={"source": "visits", "day starts": 5})
     with pytest.raises(MismatchError, match="setting"):
-        streaming.Count(**options)
+        streaming.Stream(streaming.Count(), **options)
     with pytest.raises(ValueError, match="must be plain data"):
-        streaming.Count(**options, setting={"zone": object()})
-    streaming.Count(**options, setting={"source": "visits", "day starts": 4}).close()
+        streaming.Stream(streaming.Count(), **options, setting={"zone": object()})
+    streaming.Stream(streaming.Count(), **options, setting={"source": "visits", "day starts": 4}).close()
 
 
 def test_the_order_of_statistics_belongs_to_it(tmp_path):
     """Sums of the open step lie side by side: in another order they would be taken for each other."""
-    a, b = streaming.CountOf("x"), streaming.CountOf("x")
-    streaming.Dashboard({"a": a, "b": b}, epsilon=1.0, horizon=4, state=tmp_path / "s").close()
+    a, b = streaming.Count("x"), streaming.Count("x")
+    streaming.Stream({"a": a, "b": b}, epsilon=1.0, horizon=4, state=tmp_path / "s").close()
     with pytest.raises(MismatchError, match="order differs"):
-        streaming.Dashboard({"b": b, "a": a}, epsilon=1.0, horizon=4, state=tmp_path / "s")
+        streaming.Stream({"b": b, "a": a}, epsilon=1.0, horizon=4, state=tmp_path / "s")

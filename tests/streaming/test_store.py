@@ -13,12 +13,13 @@ from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, Repl
 from anechoic.participation import MinSep
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.sampling import External
+from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
 
 KEY = bytes(range(32))
 PROMISE = {
-    "mechanism": streaming.planned_mechanism(
+    "mechanism": planned_mechanism(
         over=streaming.Running(),
         horizon=12,
         participation=MinSep(2, 3),
@@ -31,8 +32,8 @@ PROMISE = {
 
 
 def board(path=None, **options):
-    statistics = {"n": streaming.CountOf("x"), "m": streaming.MeanOf(-1, 1, "x")}
-    return streaming.Dashboard(statistics, state=path, **{**PROMISE, **options})
+    statistics = {"n": streaming.Count("x"), "m": streaming.Mean(-1, 1, "x")}
+    return streaming.Stream(statistics, state=path, **{**PROMISE, **options})
 
 
 def feed(stream, steps):
@@ -79,10 +80,15 @@ def test_noise_without_a_grid_goes_on_too(tmp_path):
         epsilon=1.0,
         delta=1e-6,
     )
-    expected = [r.to_bytes() for r in streaming.Count(mechanism=mechanism, key=KEY).steps(range(9))]
+    expected = [
+        r.to_bytes()
+        for r in streaming.Stream(streaming.Count(), mechanism=mechanism, key=KEY).steps(range(9))
+    ]
     found = []
     for t in range(9):
-        with streaming.Count(mechanism=mechanism, key=KEY, state=tmp_path / "s") as stream:
+        with streaming.Stream(
+            streaming.Count(), mechanism=mechanism, key=KEY, state=tmp_path / "s"
+        ) as stream:
             found += [r.to_bytes() for r in stream.steps([t])]
     assert found == expected
 
@@ -96,11 +102,13 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
         return an.calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-6)
 
     begun = planned(0.5)
-    expected = [r.to_bytes() for r in streaming.Count(mechanism=begun, key=KEY).steps(range(9))]
+    expected = [
+        r.to_bytes() for r in streaming.Stream(streaming.Count(), mechanism=begun, key=KEY).steps(range(9))
+    ]
     found = []
     for t in range(9):
         plan = planned(0.5 + t * 1e-6)
-        with streaming.Count(mechanism=plan, key=KEY, state=tmp_path / "s") as stream:
+        with streaming.Stream(streaming.Count(), mechanism=plan, key=KEY, state=tmp_path / "s") as stream:
             assert stream.mechanism == begun
             found += [r.to_bytes() for r in stream.steps([t])]
     assert found == expected
@@ -161,7 +169,7 @@ def test_two_files_with_one_key_have_noise_of_their_own(tmp_path):
 
 def test_streams_of_other_statistics_with_one_key_have_noise_of_their_own():
     noise = [
-        streaming.Estimator({name: streaming.CountOf()}, key=KEY, epsilon=1.0, horizon=4).release().estimate
+        streaming.Stream({name: streaming.Count()}, key=KEY, epsilon=1.0, horizon=4).release().estimate
         for name in ("a", "b")
     ]
     assert noise[0] != noise[1]
@@ -366,7 +374,7 @@ def test_another_stream_is_refused(tmp_path, change, words):
 def test_other_statistics_are_refused(tmp_path):
     board(tmp_path / "s").close()
     with pytest.raises(MismatchError, match="statistics"):
-        streaming.Dashboard({"n": streaming.CountOf("x")}, state=tmp_path / "s", **PROMISE)
+        streaming.Stream({"n": streaming.Count("x")}, state=tmp_path / "s", **PROMISE)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +466,7 @@ def test_memory_and_file_are_one_interface():
 
 def test_a_commit_that_may_have_been_written_is_not_to_be_repeated(tmp_path):
     """Ctrl-C may come when all is on disk: who is told to repeat the batch would count it twice."""
-    stream = streaming.Count(epsilon=1.0, delta=1e-6, horizon=4, state=tmp_path / "s.db")
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, delta=1e-6, horizon=4, state=tmp_path / "s.db")
     database = stream._state._database
 
     class Interrupted:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from anechoic import theory
+from anechoic.theory.ftrl import contraction_rho
+from anechoic.theory.gradient_descent import named_factorizations
 from studies.__main__ import main
 from studies.published import EXHIBITS, TRAINED, Curve, Exhibit, Panel, descent, exhibit
 from studies.published.exhibit import slope
@@ -52,7 +53,7 @@ def test_chess_pgd_diverges_and_plain_does_not(monkeypatch):
 def test_drawn_runs_have_the_exact_expectation(name, monkeypatch):
     """Root mean square over twelve steps of the distance in standard errors; a rate 20 % off is seen."""
     monkeypatch.setattr(descent, "DRAWS", 300)
-    strategy = theory.named_factorizations(33)[name]
+    strategy = named_factorizations(33)[name]
     runs = descent.drawn(strategy, 0.05, name, seed=1, sigma=60.0)
     exact, wrong = (Curve(name, np.arange(34.0), descent.norms(strategy, r, 60.0)) for r in (0.05, 0.06))
     assert descent.compared(exact, runs) < 2.0 < descent.compared(wrong, runs)
@@ -69,7 +70,7 @@ def test_huber_by_quadrature():
     seen, allowed = huber()
     assert allowed == pytest.approx(0.5205, abs=1e-3)  # L = 2: clip(w, -1, 1) plus or minus 1
     assert seen > 1.6 * allowed
-    mu = np.sqrt(2 * theory.contraction_rho(steps=400, fade=0.95, sensitivity=2.0, noise_std=0.2))
+    mu = np.sqrt(2 * contraction_rho(steps=400, fade=0.95, sensitivity=2.0, noise_std=0.2))
     assert seen == pytest.approx(2 * norm.cdf(mu / 2) - 1, abs=1e-4)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console  # noqa: E402 - needs the extras
 
 from anechoic.demo.late_flights import flights_study  # noqa: E402
 from anechoic.demo.runner import run_study  # noqa: E402
-from anechoic.losses import loss  # noqa: E402
+from anechoic.losses.dispatch import loss  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import FixedOrder  # noqa: E402
 from anechoic.strategies import Toeplitz  # noqa: E402

@@ -6,20 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from anechoic.accounting import (
-    BallsInBinsAccountant,
-    MinSepAccountant,
-    OverlappingAccountant,
-    PoissonAccountant,
-    RandomAllocationAccountant,
-    Verified,
-    accountant_of,
-    gaussian_epsilon,
-    gaussian_mu,
-)
-from anechoic.accounting.accountant import Accountant, SampledAccountant
+from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
+from anechoic.accounting.accountant import Accountant, SampledAccountant, accountant_of
+from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
+from anechoic.accounting.min_sep.accountant import MinSepAccountant
+from anechoic.accounting.poisson.accountant import PoissonAccountant
+from anechoic.accounting.poisson.overlapping import OverlappingAccountant
+from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.participation import Cyclic
 from anechoic.sampling import (
     BallsInBins,
@@ -29,9 +24,11 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
-from anechoic.testing import AccountantContract, ContractError, check_accountant, draws
+from anechoic.testing import AccountantContract, draws
+from anechoic.testing._compare import ContractError
+from anechoic.testing.accountant import check_accountant
 from tests.marks import mostly_slow
 
 N = 300

@@ -7,10 +7,13 @@ import pytest
 
 from anechoic import _serialize
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.participation.accounts import NEVER, first_step
-from anechoic.sensitivity import sensitivity, under
-from anechoic.testing import ContractError, ParticipationContract, check_participation
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.dispatch import sensitivity, under
+from anechoic.testing import ParticipationContract
+from anechoic.testing._compare import ContractError
+from anechoic.testing.participation import check_participation
 
 OURS = [
     Single(),

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from anechoic import _serialize
-from anechoic.accounting import accountant_of
-from anechoic.batches import Batches, Sampled, batches_of
+from anechoic.accounting.accountant import accountant_of
+from anechoic.batches.base import Batches, batches_of
+from anechoic.batches.poisson import Sampled
 from anechoic.errors import UnsupportedError
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.sampling import (
@@ -18,9 +19,12 @@ from anechoic.sampling import (
     MinSepSampling,
     Poisson,
     RandomAllocation,
-    Sampling,
 )
-from anechoic.testing import ContractError, SamplingContract, check_draws, check_sampling
+from anechoic.sampling.base import Sampling
+from anechoic.testing import SamplingContract
+from anechoic.testing._compare import ContractError
+from anechoic.testing.draws import check_draws
+from anechoic.testing.sampling import check_sampling
 
 SCHEMES = [
     FixedOrder(20, 6, steps=7),

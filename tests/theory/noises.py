@@ -1,13 +1,7 @@
 """Noise of every kind without horizon, for tests."""
 
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    BandedToeplitz,
-    MixtureRoot,
-    endless,
-    without_horizon,
-)
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
+from anechoic.strategies.mixture_root import MixtureRoot
 
 
 def quadratic(x):

@@ -8,6 +8,9 @@ import pytest
 import anechoic as an
 from anechoic import theory
 from anechoic.strategies import Identity, Output, Toeplitz
+from anechoic.theory.ftrl import anytime_excess, average_excess, contraction_rho, population_risk_orders
+from anechoic.theory.lq_noise import ExponentialPower
+from anechoic.theory.mirror import Entropy, PNorm
 
 KEY = bytes(range(32))
 
@@ -70,7 +73,7 @@ def test_hinge_loss_on_a_ball_learns():
 
 def test_entropy_on_the_simplex():
     m = mechanism(Toeplitz.damped(40, 0.05), noise_multiplier=0.3)
-    learner = theory.PrivateFTRL(m, rate=0.3, potential=theory.Entropy(), domain=theory.Simplex())
+    learner = theory.PrivateFTRL(m, rate=0.3, potential=Entropy(), domain=theory.Simplex())
     run = learner.run(lambda t, w: np.array([0.0, 0.5, 0.5]), dimension=3, key=KEY)
     assert run.iterates.sum(axis=1) == pytest.approx(1.0)
     assert run.iterates[0] == pytest.approx([1 / 3] * 3)
@@ -92,8 +95,8 @@ def test_a_step_of_ones_own_is_post_processing():
 @pytest.mark.slow
 def test_gradients_bounded_in_lq_run_with_exponential_power_noise():
     """Paper 001's l_p / l_q setting, accounted for all iterates: q = 3, Psi = |w|_1.5^2 / 2."""
-    m = theory.LqMechanism(Toeplitz.damped(30, 0.1), theory.ExponentialPower(3.0, 2.0), norm=1.0)
-    learner = theory.PrivateFTRL(m, rate=0.3, potential=theory.PNorm(1.5), domain=theory.Ball(1.0, 1.5))
+    m = theory.LqMechanism(Toeplitz.damped(30, 0.1), ExponentialPower(3.0, 2.0), norm=1.0)
+    learner = theory.PrivateFTRL(m, rate=0.3, potential=PNorm(1.5), domain=theory.Ball(1.0, 1.5))
     run = learner.run(lambda t, w: np.array([2.0, 0.0, 2.0, 0.0]), dimension=4, seed=3)
     assert run.clipped == 1.0  # l_3 norm 2.52
     assert np.linalg.norm(run.iterates, ord=1.5, axis=1).max() <= 1 + 1e-9
@@ -119,19 +122,19 @@ def test_the_excess_of_runs_is_below_the_theorem(rate):
         risks.append(np.abs(w - 0.5).mean())
         w = w - eta * (np.sign(w - 0.5) + std * rng.standard_normal(400))
     given = {"gradient_bound": bound, "distance": distance, "rate": rate}
-    average, last = theory.average_excess(steps, **given), theory.last_iterate_excess(steps, **given)
+    average, last = average_excess(steps, **given), theory.last_iterate_excess(steps, **given)
     assert 0.3 * average < np.mean(risks) <= average
     assert risks[-1] <= last
     assert last >= average
 
 
 def test_orders_of_paper_001():
-    small = theory.population_risk_orders(10_000, 4, 1.0)
+    small = population_risk_orders(10_000, 4, 1.0)
     assert small["best known"] == pytest.approx(1 / 100)
-    assert theory.population_risk_orders(10_000, 10**6, 1.0)["best known"] == pytest.approx(0.1)
+    assert population_risk_orders(10_000, 10**6, 1.0)["best known"] == pytest.approx(0.1)
     assert small["noisy SGD, sampled"] > small["best known"]
     orders = [
-        theory.anytime_excess(t, gradient_bound=2.0, distance=3.0)
+        anytime_excess(t, gradient_bound=2.0, distance=3.0)
         / theory.last_iterate_excess(t, gradient_bound=2.0, distance=3.0)
         for t in (10**3, 10**9)
     ]
@@ -161,14 +164,14 @@ def test_the_counterexample_is_exact():
     """T = 10^4, eta beta = 1/100: 99.5 times what paper 001 claims; eta beta = 1: T/2 times."""
     steps, claimed = 10_000, 4 / 10_000
     for fade, ratio in ((1.0, 0.5), (0.99, 99.5), (0.0, 5000.0)):
-        exact = theory.contraction_rho(steps=steps, fade=fade, sensitivity=2.0, noise_std=1.0)
+        exact = contraction_rho(steps=steps, fade=fade, sensitivity=2.0, noise_std=1.0)
         assert exact / claimed == pytest.approx(ratio, rel=1e-3)
         assert exact == pytest.approx(simulated_rho(steps, steps - 1, 1.0, 1 - fade, 2.0, 1.0), rel=1e-9)
     # what holds for the last example is what one step gives
     sound = theory.last_iterate_rho(
         steps=steps, position=steps - 1, smoothness=1.0, rate=1.0, lipschitz=1.0, noise_std=1.0
     )
-    assert sound >= theory.contraction_rho(steps=steps, fade=0.0, sensitivity=2.0, noise_std=1.0)
+    assert sound >= contraction_rho(steps=steps, fade=0.0, sensitivity=2.0, noise_std=1.0)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def test_the_counterexample_is_exact():
             "position=5 must be below steps=5",
         ),
         (
-            lambda m: theory.contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0),
+            lambda m: contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0),
             "fade=1.5 must lie",
         ),
     ],

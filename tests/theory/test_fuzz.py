@@ -11,6 +11,15 @@ import pytest
 from anechoic import theory
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import Identity, Toeplitz, endless
+from anechoic.theory.ftrl import contraction_rho, population_risk_orders
+from anechoic.theory.gradient_descent import convex_bound, named_factorizations, nonconvex_bound, pgd_bound
+from anechoic.theory.learning import damped_toeplitz_risk
+from anechoic.theory.lq_noise import ExponentialPower, lq_epsilon
+from anechoic.theory.mirror import AllSpace, Entropy, Euclidean, PNorm, optimality_gap
+from anechoic.theory.optimal import anti_pgd_noise, banded_noise, damped_noise
+from anechoic.theory.problems import MeanEstimation
+from anechoic.theory.regression import finite_time_rates, half_exponential_decay
+from anechoic.theory.spectra import spectrum
 from tests.theory.noises import NOISES
 
 NUMBERS = [0.0, -1.0, 1e-300, 1e300, 1e-9, 0.1, 0.5, 1.0, 1.5, 3.0, 40.0, math.nan, math.inf, -math.inf]
@@ -40,7 +49,7 @@ def noise(rng):
 
 
 def finite(rng):
-    kinds = (Identity, theory.named_factorizations, lambda n: Toeplitz.damped(n, 0.1))
+    kinds = (Identity, named_factorizations, lambda n: Toeplitz.damped(n, 0.1))
     made = kinds[rng.integers(3)](int(rng.integers(2, 9)))
     return made["Anti-PGD"] if isinstance(made, dict) else made
 
@@ -48,7 +57,7 @@ def finite(rng):
 def problem(rng):
     rate = float(10 ** rng.uniform(-4, 0.2)) if rng.random() < 0.8 else number(rng)
     if rng.random() < 0.2:
-        return theory.MeanEstimation(rate)
+        return MeanEstimation(rate)
     batch = [1, math.inf, 4, number(rng)][rng.integers(4)]
     return theory.LinearRegression(vector(rng), rate, batch_size=batch)
 
@@ -65,7 +74,7 @@ def convex(rng):
 
 def domain(rng):
     made = [
-        theory.AllSpace,
+        AllSpace,
         lambda: theory.Ball(number(rng), number(rng)),
         lambda: theory.Box(number(rng), number(rng)),
         lambda: theory.Simplex(number(rng)),
@@ -74,13 +83,13 @@ def domain(rng):
 
 
 def potential(rng):
-    return [theory.Euclidean(), theory.Entropy(), theory.PNorm(1.3), theory.PNorm(1.05)][rng.integers(4)]
+    return [Euclidean(), Entropy(), PNorm(1.3), PNorm(1.05)][rng.integers(4)]
 
 
 def step(rng):
     y, rate, where, base = vector(rng), number(rng), domain(rng), potential(rng)
     found = theory.mirror_step(y, rate, base, where)
-    return found, theory.optimality_gap(found, y, rate, base, where)
+    return found, optimality_gap(found, y, rate, base, where)
 
 
 def named(function, **kinds):
@@ -91,14 +100,14 @@ CALLS = {
     "asymptotic": lambda g: theory.asymptotic_suboptimality(problem(g), noise(g), rho=number(g)),
     "trajectory": lambda g: theory.trajectory(problem(g), noise(g), steps=count(g), rho=number(g)),
     "optimal": lambda g: theory.optimal_noise(problem(g)),
-    "damped": lambda g: theory.damped_noise(problem(g)),
-    "Anti-PGD": lambda g: theory.anti_pgd_noise(problem(g)),
+    "damped": lambda g: damped_noise(problem(g)),
+    "Anti-PGD": lambda g: anti_pgd_noise(problem(g)),
     "BLT": lambda g: theory.blt_noise(problem(g), buffers=count(g)),
-    "banded": lambda g: theory.banded_noise(problem(g), bands=count(g)),
+    "banded": lambda g: banded_noise(problem(g), bands=count(g)),
     "inverse": lambda g: theory.banded_inverse_noise(problem(g), bands=count(g)),
     "workload": lambda g: problem(g).workload(count(g)),
-    "exposure": lambda g: theory.spectrum(noise(g)).exposure(vector(g)),
-    "endless": lambda g: theory.spectrum(endless.damped(number(g))).power(vector(g)),
+    "exposure": lambda g: spectrum(noise(g)).exposure(vector(g)),
+    "endless": lambda g: spectrum(endless.damped(number(g))).power(vector(g)),
     "convex": lambda g: theory.strongly_convex_bound(
         convex(g), noise(g), rho=number(g), causal=g.random() < 0.5
     ),
@@ -107,37 +116,35 @@ CALLS = {
     ),
     "mirror": step,
     "l1": lambda g: theory.l1_step(vector(g), number(g), number(g)),
-    "lq": lambda g: theory.ExponentialPower(number(g), number(g)).divergence(number(g), number(g)),
-    "lq epsilon": lambda g: theory.lq_epsilon(
+    "lq": lambda g: ExponentialPower(number(g), number(g)).divergence(number(g), number(g)),
+    "lq epsilon": lambda g: lq_epsilon(
         finite(g),
-        theory.ExponentialPower(number(g), number(g)),
+        ExponentialPower(number(g), number(g)),
         norm=number(g),
         dimension=count(g),
         delta=number(g),
         orders=(1.5, number(g)),
     ),
-    "nonconvex": lambda g: theory.nonconvex_bound(
+    "nonconvex": lambda g: nonconvex_bound(
         finite(g), smoothness=number(g), period=count(g), start_gap=number(g), sigma=number(g)
     ),
-    "convex run": lambda g: theory.convex_bound(
+    "convex run": lambda g: convex_bound(
         finite(g), smoothness=number(g), period=count(g), distance=number(g), sigma=number(g)
     ),
-    "PGD": named(
-        theory.pgd_bound, steps=count, smoothness=number, rate=number, distance=number, sigma=number
-    ),
+    "PGD": named(pgd_bound, steps=count, smoothness=number, rate=number, distance=number, sigma=number),
     "last": named(
         theory.last_iterate_excess, steps=count, gradient_bound=number, distance=number, rate=number
     ),
-    "orders": named(theory.population_risk_orders, n=count, dimension=count, epsilon=number),
+    "orders": named(population_risk_orders, n=count, dimension=count, epsilon=number),
     "rates": named(
-        theory.finite_time_rates,
+        finite_time_rates,
         eigenvalues=vector,
         steps=count,
         rho=number,
         distance=number,
         residual_std=number,
     ),
-    "decay": named(theory.half_exponential_decay, noise=noise, steps=count, decay_rate=number),
+    "decay": named(half_exponential_decay, noise=noise, steps=count, decay_rate=number),
     "iteration": named(
         theory.last_iterate_rho,
         steps=count,
@@ -147,12 +154,8 @@ CALLS = {
         lipschitz=number,
         noise_std=number,
     ),
-    "contraction": named(
-        theory.contraction_rho, steps=count, fade=number, sensitivity=number, noise_std=number
-    ),
-    "risk": named(
-        theory.damped_toeplitz_risk, eigenvalues=vector, learning_rate=number, mu=number, damping=number
-    ),
+    "contraction": named(contraction_rho, steps=count, fade=number, sensitivity=number, noise_std=number),
+    "risk": named(damped_toeplitz_risk, eigenvalues=vector, learning_rate=number, mu=number, damping=number),
 }
 
 

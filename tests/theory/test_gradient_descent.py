@@ -7,7 +7,16 @@ import pytest
 
 import anechoic as an
 from anechoic import theory
-from anechoic.theory.gradient_descent import convex_rate
+from anechoic.theory.gradient_descent import (
+    anti_pgd_bound,
+    convex_bound,
+    convex_rate,
+    gradient_norms,
+    named_factorizations,
+    nonconvex_bound,
+    pgd_bound,
+    restart_terms,
+)
 from tests.marks import in_turn
 
 NAMES = ["PGD", "Anti-PGD", "Chess-PGD", "tree, online", "tree, full"]
@@ -16,11 +25,11 @@ NAMES = ["PGD", "Anti-PGD", "Chess-PGD", "tree, online", "tree, full"]
 @in_turn("name", NAMES)
 @in_turn(("n", "period"), [(7, 3), (8, 4), (5, 9), (2, 1)])
 def test_terms_are_sums_over_rows_of_the_decoder(name, n, period):
-    strategy = theory.named_factorizations(n)[name]
+    strategy = named_factorizations(n)[name]
     b = np.vstack(
         [np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ strategy.correlate(np.eye(strategy.rows))]
     )
-    found = theory.restart_terms(strategy, period)
+    found = restart_terms(strategy, period)
     within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
     across = sum(np.square(b[t] - b[t - period]).sum() for t in range(period, n + 1, period))
     assert found.within == pytest.approx(within, abs=1e-12)
@@ -33,7 +42,7 @@ def test_terms_are_sums_over_rows_of_the_decoder(name, n, period):
 
 
 def test_chess_board():
-    chess = theory.named_factorizations(5)["Chess-PGD"]
+    chess = named_factorizations(5)["Chess-PGD"]
     decoder = np.tril(np.ones((5, 5))) @ chess.solve(np.eye(5))
     board = [[math.sqrt(2) * ((i - j) % 2 == 0 and i >= j) for j in range(5)] for i in range(5)]
     assert decoder == pytest.approx(np.array(board), abs=1e-12)
@@ -43,7 +52,7 @@ def test_chess_board():
 def test_the_terms_tell_chess_from_plain():
     """Equal Frobenius norms (in the limit), but Chess-PGD diverges: its restart term grows with T."""
     for n in (64, 256):
-        plain, chess = (theory.restart_terms(theory.named_factorizations(n)[k], 8) for k in NAMES[:3:2])
+        plain, chess = (restart_terms(named_factorizations(n)[k], 8) for k in NAMES[:3:2])
         assert chess.total == pytest.approx(plain.total, rel=0.02)
         assert chess.restart > n / 40 * plain.restart
 
@@ -55,22 +64,22 @@ def run(strategy, eigenvalues, rate, sigma, displacement):
     per_entry = sigma / math.sqrt(len(eigenvalues)) / strategy.largest_column_norm()
     mechanism = an.calibrate(strategy, sampling=order, noise_multiplier=per_entry, delta=1e-6)
     values = theory.trajectory(problem, mechanism, displacement=displacement)
-    return values, theory.gradient_norms(problem, mechanism, displacement=displacement)
+    return values, gradient_norms(problem, mechanism, displacement=displacement)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("period", [4, 16])
 def test_no_quadratic_exceeds_the_bounds(name, period):
-    strategy, sigma = theory.named_factorizations(48)[name], 3.0
+    strategy, sigma = named_factorizations(48)[name], 3.0
     displacement, values = np.array([1.0, -2.0, 0.5]), np.array([2.0, 1.0, 0.01])
     _, gradients = run(strategy, values, 1 / (2.0 * period), sigma, displacement)
     start = float(values @ displacement**2) / 2
-    bound = theory.nonconvex_bound(strategy, smoothness=2.0, period=period, start_gap=start, sigma=sigma)
+    bound = nonconvex_bound(strategy, smoothness=2.0, period=period, start_gap=start, sigma=sigma)
     assert gradients.mean() <= bound
     rate = convex_rate(48, 2.0, period)
     suboptimality, _ = run(strategy, values, rate, sigma, displacement)
     distance = float(np.linalg.norm(displacement))
-    assert suboptimality.mean() <= theory.convex_bound(
+    assert suboptimality.mean() <= convex_bound(
         strategy, smoothness=2.0, period=period, distance=distance, sigma=sigma
     )
 
@@ -82,10 +91,10 @@ def test_propositions_4_4_and_4_5_and_their_floors(keep):
     displacement, values = np.array([1.0, -2.0, 0.5]), np.array([2.0, 1.0, 0.01])
     given = {"steps": steps, "smoothness": smooth, "distance": float(np.linalg.norm(displacement))}
     for name, bound, rate, floor in (
-        ("PGD", theory.pgd_bound, keep / (2 * smooth), lambda r: r * sigma**2 / 8),
-        ("Anti-PGD", theory.anti_pgd_bound, keep / (4 * smooth), lambda r: smooth * r**2 * sigma**2 / 2),
+        ("PGD", pgd_bound, keep / (2 * smooth), lambda r: r * sigma**2 / 8),
+        ("Anti-PGD", anti_pgd_bound, keep / (4 * smooth), lambda r: smooth * r**2 * sigma**2 / 2),
     ):
-        strategy = theory.named_factorizations(steps)[name]
+        strategy = named_factorizations(steps)[name]
         suboptimality, _ = run(strategy, values, rate, sigma, displacement)
         assert suboptimality.mean() <= bound(**given, rate=rate, sigma=sigma)
         # one mode of curvature L carries all noise: f = L |x|^2 / 2
@@ -94,7 +103,7 @@ def test_propositions_4_4_and_4_5_and_their_floors(keep):
 
 
 def test_a_sampled_run_has_the_exact_gradients():
-    strategy, rng = theory.named_factorizations(9)["Chess-PGD"], np.random.default_rng(0)
+    strategy, rng = named_factorizations(9)["Chess-PGD"], np.random.default_rng(0)
     values, rate, sigma = np.array([1.0, 0.2]), 0.3, 1.5
     _, exact = run(strategy, values, rate, sigma, [1.0, 1.0])
     theta = np.ones((20_000, 2))
@@ -107,33 +116,33 @@ def test_a_sampled_run_has_the_exact_gradients():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda c: theory.restart_terms(c, 0), "period=0"),
-        (lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=3, start_gap=1, sigma=1), "at least 4"),
+        (lambda c: restart_terms(c, 0), "period=0"),
+        (lambda c: nonconvex_bound(c, smoothness=1.0, period=3, start_gap=1, sigma=1), "at least 4"),
         (
-            lambda c: theory.nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
+            lambda c: nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
             "smoothness=0.0",
         ),
         (
-            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=-5.0, sigma=1),
+            lambda c: nonconvex_bound(c, smoothness=1.0, period=4, start_gap=-5.0, sigma=1),
             "start_gap=-5.0",
         ),
         (
-            lambda c: theory.nonconvex_bound(c, smoothness=1.0, period=4, start_gap=np.nan, sigma=1),
+            lambda c: nonconvex_bound(c, smoothness=1.0, period=4, start_gap=np.nan, sigma=1),
             "start_gap=nan",
         ),
         (
-            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=np.nan, sigma=1),
+            lambda c: convex_bound(c, smoothness=1.0, period=4, distance=np.nan, sigma=1),
             "distance=nan",
         ),
         (
-            lambda c: theory.convex_bound(c, smoothness=1.0, period=4, distance=1.0, sigma=-1),
+            lambda c: convex_bound(c, smoothness=1.0, period=4, distance=1.0, sigma=-1),
             "sigma=-1",
         ),
         (
-            lambda c: theory.anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0),
+            lambda c: anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0),
             "rate=0.4 must be at most 0.25",
         ),
-        (lambda c: theory.named_factorizations(1), "n=1 must be at least 2"),
+        (lambda c: named_factorizations(1), "n=1 must be at least 2"),
     ],
 )
 def test_bad_arguments(call, words):

@@ -9,8 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from anechoic import theory
 from anechoic.strategies import Toeplitz
+from anechoic.theory.learning import (
+    convex_risk,
+    damped_toeplitz_risk,
+    effective_dimension,
+    independent_noise_risk,
+    realizable_convex_risk,
+    smallest_toeplitz_risk,
+)
 
 SPECTRA = {
     "one": np.ones(1),
@@ -41,15 +48,15 @@ def stationary_risk(eigenvalues, eta, mu, nu=None):
 def test_orders_of_linear_regression(name, eta):
     values, mu = SPECTRA[name], 0.7
     plain = stationary_risk(values, eta, mu)
-    assert 0.2 <= plain / theory.independent_noise_risk(values, eta, mu) <= 0.5
+    assert 0.2 <= plain / independent_noise_risk(values, eta, mu) <= 0.5
     exact = 0.5 * sum(eta / (2 - eta * value) for value in values) / mu**2
     assert plain == pytest.approx(exact, rel=1e-3)
     smallest = eta * values.min()
     for nu in (smallest, smallest / 3):
         damped = stationary_risk(values, eta, mu, nu)
-        assert damped <= theory.damped_toeplitz_risk(values, eta, mu, nu)
-        assert damped >= 0.2 * theory.smallest_toeplitz_risk(values, eta, mu)
-    assert plain >= 0.2 * theory.smallest_toeplitz_risk(values, eta, mu)
+        assert damped <= damped_toeplitz_risk(values, eta, mu, nu)
+        assert damped >= 0.2 * smallest_toeplitz_risk(values, eta, mu)
+    assert plain >= 0.2 * smallest_toeplitz_risk(values, eta, mu)
 
 
 def test_correlated_noise_wins_where_few_directions_count():
@@ -57,39 +64,37 @@ def test_correlated_noise_wins_where_few_directions_count():
     values, eta = np.array([1.0, *[1e-2] * 999]), 1e-2
     nu = eta * values.min()
     gain = stationary_risk(values, eta, 1.0) / stationary_risk(values, eta, 1.0, nu)
-    claimed = theory.independent_noise_risk(values, eta, 1.0) / theory.damped_toeplitz_risk(
-        values, eta, 1.0, nu
-    )
+    claimed = independent_noise_risk(values, eta, 1.0) / damped_toeplitz_risk(values, eta, 1.0, nu)
     assert gain > claimed > 50
 
 
 def test_the_effective_dimension():
-    assert theory.effective_dimension([3.0, 3.0, 3.0]) == 3
-    assert theory.effective_dimension([1.2, 0.04]) == pytest.approx(1.0333, abs=1e-4)  # monograph, Fig. 3.13
-    assert theory.effective_dimension([5.0]) == 1
+    assert effective_dimension([3.0, 3.0, 3.0]) == 3
+    assert effective_dimension([1.2, 0.04]) == pytest.approx(1.0333, abs=1e-4)  # monograph, Fig. 3.13
+    assert effective_dimension([5.0]) == 1
 
 
 def test_orders_of_convex_losses():
     n, m, epsilon = 10_000, 81, 2.0
-    assert theory.convex_risk(n, m, epsilon) == pytest.approx(0.01 + 3 / math.sqrt(2e4))
-    assert theory.realizable_convex_risk(n, m, epsilon) == pytest.approx(0.01 + 9 / 2e4)
+    assert convex_risk(n, m, epsilon) == pytest.approx(0.01 + 3 / math.sqrt(2e4))
+    assert realizable_convex_risk(n, m, epsilon) == pytest.approx(0.01 + 9 / 2e4)
     # neither is below what learning takes without privacy
-    assert theory.convex_risk(n, 1, 1e12) >= 0.01
+    assert convex_risk(n, 1, 1e12) >= 0.01
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: theory.convex_risk(0, 1, 1.0), "n=0 must be at least 1"),
-        (lambda: theory.convex_risk(1, 0, 1.0), "dimension=0 must be at least 1"),
-        (lambda: theory.realizable_convex_risk(1, 1, 0.0), "epsilon=0.0 must be a finite number > 0"),
-        (lambda: theory.effective_dimension([1.0, 0.0]), r"eigenvalues\[1\]=0.0 must be > 0"),
-        (lambda: theory.effective_dimension([]), "non-empty"),
-        (lambda: theory.independent_noise_risk([1.0, 4.0], 0.25, 1.0), "must be below 1 / max"),
-        (lambda: theory.independent_noise_risk([1.0], 0.0, 1.0), "learning_rate=0.0 must be"),
-        (lambda: theory.smallest_toeplitz_risk([1.0], 0.1, -1.0), "mu=-1.0 must be"),
-        (lambda: theory.damped_toeplitz_risk([1.0, 0.5], 0.1, 1.0, 0.06), "damping=0.06 must be at most"),
-        (lambda: theory.damped_toeplitz_risk([1.0], 0.1, 1.0, 0.0), "damping=0.0 must lie strictly"),
+        (lambda: convex_risk(0, 1, 1.0), "n=0 must be at least 1"),
+        (lambda: convex_risk(1, 0, 1.0), "dimension=0 must be at least 1"),
+        (lambda: realizable_convex_risk(1, 1, 0.0), "epsilon=0.0 must be a finite number > 0"),
+        (lambda: effective_dimension([1.0, 0.0]), r"eigenvalues\[1\]=0.0 must be > 0"),
+        (lambda: effective_dimension([]), "non-empty"),
+        (lambda: independent_noise_risk([1.0, 4.0], 0.25, 1.0), "must be below 1 / max"),
+        (lambda: independent_noise_risk([1.0], 0.0, 1.0), "learning_rate=0.0 must be"),
+        (lambda: smallest_toeplitz_risk([1.0], 0.1, -1.0), "mu=-1.0 must be"),
+        (lambda: damped_toeplitz_risk([1.0, 0.5], 0.1, 1.0, 0.06), "damping=0.06 must be at most"),
+        (lambda: damped_toeplitz_risk([1.0], 0.1, 1.0, 0.0), "damping=0.0 must lie strictly"),
     ],
 )
 def test_bad_arguments(call, words):

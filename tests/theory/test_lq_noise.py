@@ -7,16 +7,16 @@ import pytest
 from scipy.integrate import quad
 
 import anechoic as an
-from anechoic import theory
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import BandedToeplitz, Identity, Tree
+from anechoic.theory.lq_noise import ExponentialPower, gaussian_clip_norm, lq_epsilon
 from tests.marks import each_once
 
 
 @pytest.mark.parametrize("order", [1.1, 2.0, 16.0])
 @pytest.mark.parametrize("shift", [1e-3, 0.7, 5.0])
 def test_q_two_is_gaussian(order, shift):
-    noise = theory.ExponentialPower(2.0, 1.5)
+    noise = ExponentialPower(2.0, 1.5)
     gaussian = order * shift**2 / (2 * noise.std**2)
     assert noise.std == pytest.approx(1.5 / math.sqrt(2))
     assert noise.divergence(order, shift) == pytest.approx(gaussian, rel=1e-7, abs=1e-12)
@@ -37,7 +37,7 @@ def test_divergences_against_quadrature(q, order):
         points=[0, u],
         limit=400,
     )[0]
-    assert theory.ExponentialPower(q, 2.0).divergence(order, 1.6) == pytest.approx(
+    assert ExponentialPower(q, 2.0).divergence(order, 1.6) == pytest.approx(
         math.log(integral) / (order - 1), rel=1e-6
     )
 
@@ -55,7 +55,7 @@ def test_divergences_against_quadrature(q, order):
 )
 def test_narrow_peaks_and_kinks_are_resolved_and_rounded_up(q, order, shift, exact):
     """Quadratures of forty digits by mpmath, split around the peak."""
-    found = theory.ExponentialPower(q, 1.0).divergence(order, shift)
+    found = ExponentialPower(q, 1.0).divergence(order, shift)
     assert exact * (1 - 1e-11) <= found <= exact * (1 + 1e-8)
 
 
@@ -63,10 +63,10 @@ def test_narrow_peaks_and_kinks_are_resolved_and_rounded_up(q, order, shift, exa
 @pytest.mark.slow
 def test_every_power_has_an_account(q, scale):
     """By all orders at once; those whose integral leaves the range of numbers are not chosen."""
-    noise = theory.ExponentialPower(q, scale)
+    noise = ExponentialPower(q, scale)
     given = {"norm": 1.0, "dimension": 10, "delta": 1e-6}
-    found = theory.lq_epsilon(Identity(8), noise, **given)
-    assert 0 < found <= theory.lq_epsilon(Identity(8), noise, **given, orders=(1.5,))
+    found = lq_epsilon(Identity(8), noise, **given)
+    assert 0 < found <= lq_epsilon(Identity(8), noise, **given, orders=(1.5,))
     assert found == pytest.approx({1.0: 56.92, 2.0: 55.13, 1.5: 310.06, 30.0: 2.472}[scale], rel=2e-2)
 
 
@@ -74,7 +74,7 @@ def test_every_power_has_an_account(q, scale):
 @pytest.mark.few(2)
 def test_divergences_rise_with_the_shift(q, order):
     """Step 3 of the proof: exp((order - 1) phi) is convex in the shift, and least at 0."""
-    noise = theory.ExponentialPower(q, 1.0)
+    noise = ExponentialPower(q, 1.0)
     phi = np.array([noise.divergence(order, float(u)) for u in np.linspace(0.0, 0.5, 21)])
     assert np.all(np.diff(phi) > 0)
     assert np.all(np.diff(np.exp((order - 1) * phi), 2) > 0)
@@ -82,7 +82,7 @@ def test_divergences_rise_with_the_shift(q, order):
 
 def test_the_erratum_in_its_own_dimension():
     """q = 3, alpha = 1.2, d = 10^4, an even shift of norm scale: 39, where Lemma C.1 claims 1."""
-    noise, d = theory.ExponentialPower(3.0, 1.0), 10_000
+    noise, d = ExponentialPower(3.0, 1.0), 10_000
     even = d * noise.divergence(1.2, d ** (-1 / 3))
     assert even == pytest.approx(39, abs=1)
     assert even <= noise.worst_divergence(1.2, 1.0, d) <= noise.lemma_c1(1.2, 1.0, d)
@@ -92,7 +92,7 @@ def test_the_erratum_in_its_own_dimension():
 @pytest.mark.slow
 def test_the_account_is_never_below_draws(q, dimension):
     """Random shifts of norm 1.3: exact sums over coordinates, and a mean over draws."""
-    noise, rng, order = theory.ExponentialPower(q, 1.0), np.random.default_rng(int(q)), 1.5
+    noise, rng, order = ExponentialPower(q, 1.0), np.random.default_rng(int(q)), 1.5
     worst = noise.worst_divergence(order, 1.3, dimension)
     for _ in range(4):
         shift = rng.exponential(size=dimension) ** rng.uniform(0.2, 3.0)
@@ -111,7 +111,7 @@ def test_the_account_is_never_below_draws(q, dimension):
 
 
 def test_draws_have_the_law():
-    noise = theory.ExponentialPower(4.0, 2.0)
+    noise = ExponentialPower(4.0, 2.0)
     z = noise.sample((100_000,), np.random.default_rng(0))
     assert z.std() == pytest.approx(noise.std, rel=0.01)
     assert np.mean(np.abs(z / 2.0) ** 4) == pytest.approx(1 / 4, rel=0.02)  # E|x/scale|^q = 1/q
@@ -119,43 +119,41 @@ def test_draws_have_the_law():
 
 def test_guarantees_add_over_the_rows_of_c():
     """q = 2 against the exact Gaussian account of the same matrix; C = I against one row."""
-    noise = theory.ExponentialPower(2.0, 3.0)
+    noise = ExponentialPower(2.0, 3.0)
     c = BandedToeplitz(5, [1.0, 1.0, 1.0, 1.0])
-    renyi = theory.lq_epsilon(c, noise, norm=1.0, dimension=3, delta=1e-5, orders=(8.0, 16.0))
+    renyi = lq_epsilon(c, noise, norm=1.0, dimension=3, delta=1e-5, orders=(8.0, 16.0))
     exact = an.accounting.gaussian_epsilon(1e-5, c.largest_column_norm() / noise.std)
     assert exact <= renyi <= 1.5 * exact
     cubic = {"norm": 1.0, "dimension": 12, "delta": 1e-5, "orders": (1.5, 3.0)}
-    one = theory.lq_epsilon(Identity(1), theory.ExponentialPower(3.0, 3.0), **cubic)
-    many = theory.lq_epsilon(Identity(4), theory.ExponentialPower(3.0, 3.0), **cubic)
+    one = lq_epsilon(Identity(1), ExponentialPower(3.0, 3.0), **cubic)
+    many = lq_epsilon(Identity(4), ExponentialPower(3.0, 3.0), **cubic)
     assert many == pytest.approx(one)
 
 
 def test_gaussian_noise_by_norm_comparison():
     x = np.array([1.0, -2.0, 0.5, 3.0])
-    assert np.linalg.norm(x) <= theory.gaussian_clip_norm(np.linalg.norm(x, ord=3), 3.0, 4)
-    assert theory.gaussian_clip_norm(1.0, 2.0, 100) == 1.0
-    assert theory.gaussian_clip_norm(1.0, 4.0, 16) == 2.0
+    assert np.linalg.norm(x) <= gaussian_clip_norm(np.linalg.norm(x, ord=3), 3.0, 4)
+    assert gaussian_clip_norm(1.0, 2.0, 100) == 1.0
+    assert gaussian_clip_norm(1.0, 4.0, 16) == 2.0
 
 
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: theory.ExponentialPower(1.5, 1.0), ValueError, "q=1.5 must be a finite number >= 2."),
-        (lambda: theory.ExponentialPower(3.0, 0.0), ValueError, "scale=0.0"),
-        (lambda: theory.ExponentialPower(3.0, 1.0).divergence(1.0, 1.0), ValueError, "order=1.0 must be"),
-        (lambda: theory.ExponentialPower(3.0, 1.0).divergence(2.0, -1.0), ValueError, "shift=-1.0"),
-        (lambda: theory.gaussian_clip_norm(1.0, 1.5, 3), ValueError, "q=1.5 must be a finite number >= 2"),
+        (lambda: ExponentialPower(1.5, 1.0), ValueError, "q=1.5 must be a finite number >= 2."),
+        (lambda: ExponentialPower(3.0, 0.0), ValueError, "scale=0.0"),
+        (lambda: ExponentialPower(3.0, 1.0).divergence(1.0, 1.0), ValueError, "order=1.0 must be"),
+        (lambda: ExponentialPower(3.0, 1.0).divergence(2.0, -1.0), ValueError, "shift=-1.0"),
+        (lambda: gaussian_clip_norm(1.0, 1.5, 3), ValueError, "q=1.5 must be a finite number >= 2"),
         (
-            lambda: theory.lq_epsilon(
-                Identity(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1, orders=()
+            lambda: lq_epsilon(
+                Identity(4), ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1, orders=()
             ),
             ValueError,
             "must be a sequence",
         ),
         (
-            lambda: theory.lq_epsilon(
-                Tree(4), theory.ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1
-            ),
+            lambda: lq_epsilon(Tree(4), ExponentialPower(3.0, 1.0), norm=1, dimension=2, delta=0.1),
             UnsupportedError,
             "not square",
         ),

@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from anechoic.theory import (
-    AllSpace,
-    Ball,
-    Box,
-    Entropy,
-    Euclidean,
-    PNorm,
-    Simplex,
-    l1_step,
-    mirror_step,
-    optimality_gap,
-)
+from anechoic.theory import Ball, Box, Simplex, l1_step, mirror_step
+from anechoic.theory.mirror import AllSpace, Entropy, Euclidean, PNorm, optimality_gap
 from tests.marks import in_turn
 
 POTENTIALS = [Euclidean(), PNorm(1.5), PNorm(1.1), PNorm(2.0), Entropy()]

@@ -9,8 +9,18 @@ import anechoic as an
 from anechoic import calibrate_endless, theory
 from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import BandedToeplitz, MixtureRoot, Toeplitz, endless, without_horizon
+from anechoic.strategies import BandedToeplitz, Toeplitz, endless, without_horizon
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
+from anechoic.theory.optimal import (
+    anti_pgd_noise,
+    asymptotic_loss,
+    banded_noise,
+    damped_noise,
+    independent_noise,
+)
+from anechoic.theory.problems import MeanEstimation
+from anechoic.theory.spectra import spectrum
 from anechoic.theory.trigonometric import spectral_factor
 from tests.theory.noises import NOISES
 
@@ -18,17 +28,17 @@ HARMONIC = theory.LinearRegression(1 / np.arange(1, 129), 0.02)
 SMALL = theory.LinearRegression([1.0, 0.4, 0.4, 0.05], 0.3)
 CLASSES = {
     "optimal": theory.optimal_noise,
-    "damped": theory.damped_noise,
-    "Anti-PGD": theory.anti_pgd_noise,
-    "independent": theory.independent_noise,
+    "damped": damped_noise,
+    "Anti-PGD": anti_pgd_noise,
+    "independent": independent_noise,
     "BLT": theory.blt_noise,
-    "banded": lambda problem: theory.banded_noise(problem, bands=16),
+    "banded": lambda problem: banded_noise(problem, bands=16),
     "banded inverse": lambda problem: theory.banded_inverse_noise(problem, bands=16),
 }
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("problem", [SMALL, theory.MeanEstimation(0.1, 1.0)], ids=["regression", "mean"])
+@pytest.mark.parametrize("problem", [SMALL, MeanEstimation(0.1, 1.0)], ids=["regression", "mean"])
 def test_every_class_is_measured_against_one_bound(name, problem):
     found = CLASSES[name](problem)
     assert found.lower_bound == pytest.approx(problem.smallest_loss, rel=1e-12)
@@ -40,27 +50,27 @@ def test_every_class_is_measured_against_one_bound(name, problem):
     assert found.suboptimality(0.8, 3.0) > problem.floor
 
 
-@pytest.mark.parametrize("problem", [HARMONIC, SMALL, theory.MeanEstimation(0.3)])
+@pytest.mark.parametrize("problem", [HARMONIC, SMALL, MeanEstimation(0.3)])
 def test_optimal_noise_reaches_the_bound(problem):
     found = theory.optimal_noise(problem)
     assert found.gap < 1e-9
     omega = np.array([0.0, 0.01, 0.3, 2.0])
-    flat = theory.spectrum(found.strategy).power(omega) ** 2 * problem.density(np.sin(omega / 2) ** 2)
+    flat = spectrum(found.strategy).power(omega) ** 2 * problem.density(np.sin(omega / 2) ** 2)
     assert flat == pytest.approx(np.full(4, flat[0]), rel=1e-10)  # |B|^4 Psi is constant
 
 
 def test_one_eigenvalue_has_the_damped_root():
     """Paper 000, Theorem 2.1: the optimal noise for the mean is the damped root with nu = eta."""
-    best = theory.optimal_noise(theory.MeanEstimation(0.2)).strategy
+    best = theory.optimal_noise(MeanEstimation(0.2)).strategy
     assert best.at(20).coefficients == pytest.approx(Toeplitz.damped(20, 0.2).coefficients, rel=1e-12)
-    assert theory.damped_noise(theory.MeanEstimation(0.2)).strategy.damping == pytest.approx(0.2, rel=1e-4)
+    assert damped_noise(MeanEstimation(0.2)).strategy.damping == pytest.approx(0.2, rel=1e-4)
 
 
 @pytest.mark.slow
 def test_the_problem_of_the_figures():
     """d = 128, lambda_k = 1/k, eta = 0.02: loss^2 in units of G^2 / (2 rho)."""
-    best, damped = theory.optimal_noise(HARMONIC), theory.damped_noise(HARMONIC)
-    rule = theory.asymptotic_loss(HARMONIC, endless.damped(0.02 / 128))
+    best, damped = theory.optimal_noise(HARMONIC), damped_noise(HARMONIC)
+    rule = asymptotic_loss(HARMONIC, endless.damped(0.02 / 128))
     assert best.loss == pytest.approx(0.0937837, abs=5e-8)
     assert damped.loss == pytest.approx(0.0945463, abs=5e-8)
     assert damped.strategy.damping == pytest.approx(6.563e-4, rel=1e-3)
@@ -89,7 +99,7 @@ def test_a_learning_problem_is_a_workload():
     workload = SMALL.workload(n)
     for noise in (NOISES["BLT"], theory.optimal_noise(SMALL).strategy):
         finite = an.loss(workload, noise.at(n), an.participation.Single(), kind="max")
-        assert finite == pytest.approx(theory.asymptotic_loss(SMALL, noise), rel=2e-4)
+        assert finite == pytest.approx(asymptotic_loss(SMALL, noise), rel=2e-4)
     root = Toeplitz.square_root(workload).coefficients
     best = theory.optimal_noise(SMALL).strategy.at(n).coefficients
     assert best == pytest.approx(root / root[0], rel=1e-9)
@@ -114,13 +124,13 @@ def test_banded_classes_against_a_plain_search(bands):
     from scipy.optimize import minimize
 
     for make, best in (
-        (lambda c: without_horizon(BandedToeplitz(len(c), c)), theory.banded_noise),
+        (lambda c: without_horizon(BandedToeplitz(len(c), c)), banded_noise),
         (lambda c: without_horizon(an.strategies.BandedInverse(len(c), c)), theory.banded_inverse_noise),
     ):
 
         def loss(rest, make=make):
             try:
-                return theory.asymptotic_loss(SMALL, make(np.concatenate([[1.0], rest])))
+                return asymptotic_loss(SMALL, make(np.concatenate([[1.0], rest])))
             except ValueError:
                 return 1e3
 
@@ -128,7 +138,7 @@ def test_banded_classes_against_a_plain_search(bands):
         if bands == 1:
             assert found.loss == pytest.approx(loss([]), rel=1e-9)
             continue
-        sign = 0.2 if best is theory.banded_noise else -0.2
+        sign = 0.2 if best is banded_noise else -0.2
         plain = minimize(
             loss, np.full(bands - 1, sign), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7}
         )
@@ -154,7 +164,7 @@ def test_a_power_that_almost_touches_zero_is_the_best_too(rate):
         return float(points.mean(rows(points.angles))[0]) * float(c @ c)
 
     plain = minimize(squared, [0.9, 0.8], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-12})
-    found = theory.banded_noise(problem, bands=3).loss
+    found = banded_noise(problem, bands=3).loss
     assert found == pytest.approx(math.sqrt(plain.fun), rel=1e-6)
 
 
@@ -167,10 +177,10 @@ def test_banded_classes_are_found_for_any_spectrum():
             values / values.max(), 10 ** rng.uniform(-4, 0.25), batch_size=math.inf
         )
         bands = int(rng.choice([2, 3, 5, 16]))
-        for best in (theory.banded_noise, theory.banded_inverse_noise):
+        for best in (banded_noise, theory.banded_inverse_noise):
             losses = [best(problem, bands=b).loss for b in (bands, bands + 1)]
             assert losses[1] <= losses[0] * (1 + 1e-7)  # the wider class has the narrower
-            assert losses[0] <= theory.independent_noise(problem).loss * (1 + 1e-9)
+            assert losses[0] <= independent_noise(problem).loss * (1 + 1e-9)
 
 
 def no_class_is_worse_than_what_it_contains(problems, seed):
@@ -180,12 +190,12 @@ def no_class_is_worse_than_what_it_contains(problems, seed):
         rate = 10 ** rng.uniform(-4, math.log10(1.95))
         problem = theory.LinearRegression(values / values.max(), rate, batch_size=math.inf)
         best = theory.optimal_noise(problem).loss
-        plain = theory.independent_noise(problem).loss
+        plain = independent_noise(problem).loss
         chains = (
-            [theory.damped_noise(problem)],
-            [theory.anti_pgd_noise(problem), theory.banded_inverse_noise(problem, bands=2)],
+            [damped_noise(problem)],
+            [anti_pgd_noise(problem), theory.banded_inverse_noise(problem, bands=2)],
             [theory.banded_inverse_noise(problem, bands=b) for b in (2, 8)],
-            [theory.banded_noise(problem, bands=b) for b in (4, 8)],
+            [banded_noise(problem, bands=b) for b in (4, 8)],
             [theory.blt_noise(problem, buffers=b) for b in (1, 2, 3, 6)],
         )
         for chain in chains:
@@ -207,7 +217,7 @@ def test_no_class_is_worse_in_two_hundred_random_problems(seed):
 
 def test_two_bands_of_the_inverse_are_anti_pgd():
     assert theory.banded_inverse_noise(HARMONIC, bands=2).loss == pytest.approx(
-        theory.anti_pgd_noise(HARMONIC).loss, rel=1e-9
+        anti_pgd_noise(HARMONIC).loss, rel=1e-9
     )
 
 
@@ -224,8 +234,8 @@ def test_spectral_factors():
 @pytest.mark.parametrize(
     "problem",
     [
-        theory.MeanEstimation(1.0),
-        theory.MeanEstimation(1.7),
+        MeanEstimation(1.0),
+        MeanEstimation(1.7),
         theory.LinearRegression([1.0, 0.9, 0.3, 0.01], 1.9, batch_size=math.inf),
         theory.LinearRegression(np.linspace(1e-3, 1, 400), 1.9, batch_size=math.inf),
     ],
@@ -241,9 +251,9 @@ def test_steps_that_overshoot_have_an_optimal_noise(problem):
     assert finite == pytest.approx(best.loss, rel=2e-2)
     inverse = theory.banded_inverse_noise(problem, bands=8)
     assert inverse.gap < 0.02
-    damped = theory.damped_noise(problem)
-    assert damped.loss <= theory.independent_noise(problem).loss * (1 + 1e-9)
-    if isinstance(problem, theory.MeanEstimation):
+    damped = damped_noise(problem)
+    assert damped.loss <= independent_noise(problem).loss * (1 + 1e-9)
+    if isinstance(problem, MeanEstimation):
         assert damped.gap < 1e-6
 
 
@@ -266,8 +276,8 @@ def test_noise_for_ever_and_for_a_number_of_steps():
     ("call", "words"),
     [
         (lambda: theory.blt_noise(SMALL, buffers=21), "buffers=21 must be at most 20"),
-        (lambda: theory.banded_noise(SMALL, bands=0), "bands=0 must be at least 1"),
-        (lambda: theory.banded_noise(SMALL, bands=300), "bands=300 must be at most 256"),
+        (lambda: banded_noise(SMALL, bands=0), "bands=0 must be at least 1"),
+        (lambda: banded_noise(SMALL, bands=300), "bands=300 must be at most 256"),
         (lambda: MixtureRoot([1.0], [1.0]), "strictly between -1 and 1"),
         (lambda: MixtureRoot([1.0, 1.0], [0.5, 0.5]), "distinct"),
         (lambda: MixtureRoot([1.0, 0.0], [0.5, 0.6]), r"weight\[1\]=0.0 must be > 0"),

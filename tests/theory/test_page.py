@@ -22,9 +22,11 @@ def test_the_examples_of_the_page_run():
 
 def test_the_names_of_the_page_exist():
     table = PAGE.read_text(encoding="utf-8").split("## What else is here")[1].split("## Trained")[0]
-    names = re.findall(r"`([a-z_0-9]+)`", table)
-    assert {"trajectory", "restart_terms", "theorem_d13"} <= set(names)
-    assert all(hasattr(theory, name) for name in names)
+    names = set(re.findall(r"`(?:[a-z_]+\.)?([a-z_0-9]+)`", table))
+    assert {"trajectory", "restart_terms", "theorem_d13"} <= names
+    modules = {path.stem for path in Path(theory.__file__).parent.glob("*.py")}
+    inside = {name for one in modules for name in vars(importlib.import_module(f"anechoic.theory.{one}"))}
+    assert names <= {"theory"} | modules | inside
 
 
 @pytest.mark.parametrize("name", MODULES)

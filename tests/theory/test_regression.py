@@ -7,6 +7,13 @@ import pytest
 
 from anechoic import calibrate_endless, theory
 from anechoic.strategies import endless
+from anechoic.theory.regression import (
+    clipping_probability,
+    finite_time_rates,
+    half_exponential_decay,
+    theorem_d13,
+)
+from anechoic.theory.spectra import spectrum
 from tests.theory.noises import NOISES
 
 VALUES = np.array([1.0, 0.5, 0.1])
@@ -15,7 +22,7 @@ VALUES = np.array([1.0, 0.5, 0.1])
 def signs_limit(problem, noise, std):
     """F_inf where x_j = +- sqrt(lambda_j): E[x x^T S x x^T] = tr(H S) H for diagonal S, kurtosis 1."""
     eta, gaps = problem.learning_rate, problem.gaps
-    exposed = theory.spectrum(noise).exposure(gaps)
+    exposed = spectrum(noise).exposure(gaps)
     # s_j (1 - (1 - 2 gap)) = eta^2 lambda_j (S + sigma^2) + eta^2 std^2 q_j, S = sum_j lambda_j s_j
     alone = (eta * VALUES * problem.residual_std**2 + eta * std**2 * exposed) / 2
     return alone.sum() / (1 - eta * VALUES.sum() / 2) / 2
@@ -67,9 +74,7 @@ def test_gradients_are_clipped_no_more_often_than_bounded():
     problem, rng = theory.LinearRegression([1.0, 0.5], 0.1, 0.2), np.random.default_rng(3)
     steps, runs, clip = 10, 4000, 12.0
     noise = NOISES["banded inverse"]
-    bound = theory.clipping_probability(
-        problem, noise, steps=steps, clip_norm=clip, displacement=[1, 1], rho=500.0
-    )
+    bound = clipping_probability(problem, noise, steps=steps, clip_norm=clip, displacement=[1, 1], rho=500.0)
     std = clip * noise.at(steps).largest_column_norm() / math.sqrt(1000.0)
     decoder = noise.at(steps).solve(np.eye(steps))
     theta, past, clipped = (
@@ -83,17 +88,17 @@ def test_gradients_are_clipped_no_more_often_than_bounded():
         clipped |= np.linalg.norm(g, axis=1) > clip
         theta = theta - 0.1 * (g + std * np.tensordot(decoder[t], past, axes=1))
     assert clipped.mean() <= bound < 0.6
-    assert theory.clipping_probability(problem, noise, steps=steps, clip_norm=0.1, rho=1.0) == 1.0
+    assert clipping_probability(problem, noise, steps=steps, clip_norm=0.1, rho=1.0) == 1.0
 
 
 def test_the_event_of_theorem_d13_scales_as_stated():
     problem, noise = theory.LinearRegression(VALUES, 1e-4, 0.3), NOISES["damped"]
     arguments = {"steps": 100, "probability": 0.01, "rho": 1.0, "displacement": [5.0, 0.0, 0.0]}
-    found = theory.theorem_d13(problem, noise, **arguments)
+    found = theorem_d13(problem, noise, **arguments)
     log = math.log(1e4)
     assert found.clip_norm == pytest.approx(4 * (1.6 + 2) * 5.0 * log**2.5)
     assert found.largest_learning_rate <= 1 / (3.6 * log)
-    doubled = theory.theorem_d13(problem, noise, constant=2.0, **arguments)
+    doubled = theorem_d13(problem, noise, constant=2.0, **arguments)
     assert doubled.clip_norm == pytest.approx(2 * found.clip_norm)
     assert doubled.largest_learning_rate == pytest.approx(found.largest_learning_rate / 4)
 
@@ -102,7 +107,7 @@ def test_half_exponential_decay():
     """The sum over powers settles for the damped root with nu above the rate, and grows without damping."""
     noise = NOISES["damped"]
     damping = noise.damping
-    found = [theory.half_exponential_decay(noise, steps=n, decay_rate=damping) for n in (100, 400, 1600)]
+    found = [half_exponential_decay(noise, steps=n, decay_rate=damping) for n in (100, 400, 1600)]
     assert found[1] <= found[2] < 1.001 * found[1]
     beta = noise.at(30).correlate(np.eye(1, 30)[0])
     sides = [
@@ -110,15 +115,13 @@ def test_half_exponential_decay():
         / (1 - damping) ** (t / 2)
         for t in range(30)
     ]
-    assert theory.half_exponential_decay(noise, steps=30, decay_rate=damping) == pytest.approx(max(sides))
-    slow = [theory.half_exponential_decay(noise, steps=n, decay_rate=0.9) for n in (20, 40)]
+    assert half_exponential_decay(noise, steps=30, decay_rate=damping) == pytest.approx(max(sides))
+    slow = [half_exponential_decay(noise, steps=n, decay_rate=0.9) for n in (20, 40)]
     assert slow[1] > 100 * slow[0]
 
 
 def test_rates_at_the_best_learning_rate():
-    independent, damped = theory.finite_time_rates(
-        [1.0] * 4, steps=1000, rho=1.0, distance=1.0, residual_std=0.0
-    )
+    independent, damped = finite_time_rates([1.0] * 4, steps=1000, rho=1.0, distance=1.0, residual_std=0.0)
     assert independent == pytest.approx(4 * 4 * 4 / 1000)
     assert damped == pytest.approx(4 * 4 * 4 / 1000**2)
 
@@ -137,11 +140,11 @@ def test_rates_at_the_best_learning_rate():
             "fourth_moment=nan",
         ),
         (
-            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=np.nan, residual_std=0.0),
+            lambda p, n: finite_time_rates([1.0], steps=9, rho=1.0, distance=np.nan, residual_std=0.0),
             "distance=nan",
         ),
         (
-            lambda p, n: theory.finite_time_rates([1.0], steps=9, rho=1.0, distance=1.0, residual_std=-1.0),
+            lambda p, n: finite_time_rates([1.0], steps=9, rho=1.0, distance=1.0, residual_std=-1.0),
             "residual_std=-1.0",
         ),
         (
@@ -157,7 +160,7 @@ def test_rates_at_the_best_learning_rate():
             "must be below 1 / ",
         ),
         (
-            lambda p, n: theory.theorem_d13(
+            lambda p, n: theorem_d13(
                 p, n, steps=5, probability=0.1, rho=1.0, displacement=[0, 0, 1], decay_rate=0.2
             ),
             "at most the smallest eigenvalue",

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from anechoic import calibrate_endless, theory
+from anechoic import calibrate_endless
 from anechoic.algebra.circle import circle, gap_power
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
@@ -16,6 +16,7 @@ from anechoic.strategies import (
     endless,
     without_horizon,
 )
+from anechoic.theory.spectra import spectrum
 from tests.theory.noises import NOISES, column
 
 STEPS = 3001  # where all of them but the damped root have faded
@@ -29,7 +30,7 @@ def autocovariances(noise):
 @pytest.mark.parametrize("name", NOISES)
 def test_the_spectrum_is_that_of_the_power_series(name):
     noise = NOISES[name]
-    found, beta = theory.spectrum(noise), column(noise, STEPS)
+    found, beta = spectrum(noise), column(noise, STEPS)
     omega = np.array([[0.0, 1e-3, 0.3], [1.0, 2.5, math.pi]])
     series = np.exp(1j * omega[..., None] * np.arange(STEPS)) @ beta
     assert found.transfer(omega) == pytest.approx(series, abs=2e-4)  # the tail of the damped root
@@ -42,12 +43,12 @@ def test_exposure_is_the_sum_over_autocovariances(name):
     noise, gaps = NOISES[name], np.array([0.02, 0.1, 0.7, 1.0, 1.4])
     r = autocovariances(noise)
     by_time = [r[0] + 2 * np.sum((1 - gap) ** np.arange(1, STEPS) * r[1:]) for gap in gaps]
-    assert theory.spectrum(noise).exposure(gaps) == pytest.approx(by_time, rel=1e-9)
+    assert spectrum(noise).exposure(gaps) == pytest.approx(by_time, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", NOISES)
 def test_gamma_grows_to_its_limit(name):
-    found = theory.spectrum(NOISES[name])
+    found = spectrum(NOISES[name])
     values = [found.gamma_at(n) for n in (1, 3, 40, STEPS)]
     assert values == sorted(values)
     assert values[-1] <= found.gamma
@@ -56,7 +57,7 @@ def test_gamma_grows_to_its_limit(name):
 
 def test_a_mechanism_has_the_spectrum_of_its_strategy():
     mechanism = calibrate_endless(NOISES["damped"], batch_size=1, epsilon=1.0, delta=1e-6)
-    assert theory.spectrum(mechanism).power(0.7) == theory.spectrum(NOISES["damped"]).power(0.7)
+    assert spectrum(mechanism).power(0.7) == spectrum(NOISES["damped"]).power(0.7)
 
 
 def test_means_of_narrow_kernels():
@@ -77,7 +78,7 @@ def test_narrow_features_away_from_one_are_found():
     """A pair of zeros 1e-4 off the circle at the angle 1: panels are halved there."""
     z = (1 + 1e-4) * np.exp(1j)
     noise = without_horizon(BandedInverse(3, [1.0, -2 * (1 / z).real, abs(1 / z) ** 2]))
-    found = theory.spectrum(noise)
+    found = spectrum(noise)
     points = found.points(0.1)
     assert points.mean(1 / found.power(points.angles)) == pytest.approx(noise.limiting_norm**2, rel=1e-10)
 
@@ -99,17 +100,17 @@ def test_narrow_features_away_from_one_are_found():
 )
 def test_what_has_no_spectrum_is_refused(make, error, words):
     with pytest.raises(error, match=words):
-        theory.spectrum(make())
+        spectrum(make())
 
 
 @pytest.mark.parametrize("gaps", [[0.0], [3.0], [np.nan], [2.0, 0.1]])
 def test_modes_that_do_not_fade_have_no_exposure(gaps):
     with pytest.raises(ValueError, match="gaps"):
-        theory.spectrum(NOISES["damped"]).exposure(gaps)
+        spectrum(NOISES["damped"]).exposure(gaps)
 
 
 def test_a_non_minimum_phase_inverse_is_refused_where_it_is_made():
     with pytest.raises(ValueError, match="zero in the closed unit disc"):
-        theory.spectrum(without_horizon(BandedInverse(2, [1.0, -2.0])))
+        spectrum(without_horizon(BandedInverse(2, [1.0, -2.0])))
     with pytest.raises(ValueError, match="Without damping"):
-        theory.spectrum(endless.damped(0.0))
+        spectrum(endless.damped(0.0))

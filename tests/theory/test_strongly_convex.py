@@ -9,6 +9,7 @@ from anechoic import theory
 from anechoic.strategies import endless
 from anechoic.theory import strongly_convex
 from anechoic.theory.multipliers import Basis, Curvature, MultiplierForm, basis, proven_room
+from anechoic.theory.spectra import spectrum
 from anechoic.theory.strongly_convex import best_damped_bound
 from tests.marks import each_once
 from tests.theory.noises import NOISES
@@ -21,7 +22,7 @@ def quadratics(problem, noise, rho):
         exact = theory.LinearRegression(
             [value], min(problem.learning_rate, 1.999 / value), batch_size=math.inf
         )
-        exposed = theory.spectrum(noise).exposure(exact.gaps)
+        exposed = spectrum(noise).exposure(exact.gaps)
         largest = max(largest, float(exact.weights @ exposed) * noise.limiting_norm**2 / (2 * rho))
     return largest
 

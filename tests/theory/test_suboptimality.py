@@ -9,6 +9,8 @@ import anechoic as an
 from anechoic import calibrate_endless, theory
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import ColumnNormalized, Identity, Toeplitz, Tree, endless
+from anechoic.theory.problems import MeanEstimation
+from anechoic.theory.spectra import spectrum
 from anechoic.theory.suboptimality import _general_noise, _toeplitz_noise
 from tests.theory.noises import NOISES, column
 
@@ -89,10 +91,10 @@ def test_trajectories_settle_at_the_limit(name):
 def test_mean_estimation_written_out():
     """One mode, no multiplicative noise: eta^2 / 2 times the mean of |B|^2 / |1 - (1 - eta) e^(i w)|^2."""
     eta, sigma, noise = 0.3, 0.5, NOISES["BLT"]
-    problem = theory.MeanEstimation(eta, sigma, dimension=4)
+    problem = MeanEstimation(eta, sigma, dimension=4)
     found = theory.asymptotic_suboptimality(problem, noise, rho=0.7, clip_norm=2.0)
     omega = np.linspace(-math.pi, math.pi, 200_000, endpoint=False)
-    power = theory.spectrum(noise).power(omega)
+    power = spectrum(noise).power(omega)
     mean = np.mean(power / np.abs(1 - (1 - eta) * np.exp(1j * omega)) ** 2)
     std = 2.0 * noise.limiting_norm / math.sqrt(2 * 0.7)
     assert found.privacy == pytest.approx(4 * eta**2 / 2 * std**2 * mean, rel=1e-9)
@@ -168,8 +170,8 @@ def test_runs_of_random_problems_have_the_exact_suboptimality(seed):
         (lambda: theory.LinearRegression([1.0, 1e-300], 0.1), ValueError, "eigenvalues.1. times"),
         (lambda: theory.LinearRegression([1.0], 0.1, "a"), ValueError, "residual_std='a'"),
         (lambda: theory.LinearRegression([1.0], 0.1, 1.0, None), ValueError, "batch_size=None"),
-        (lambda: theory.MeanEstimation(2.0), ValueError, "learning_rate=2.0 must be below 2"),
-        (lambda: theory.MeanEstimation(0.5, dimension=10**19), ValueError, "at most 16,777,216"),
+        (lambda: MeanEstimation(2.0), ValueError, "learning_rate=2.0 must be below 2"),
+        (lambda: MeanEstimation(0.5, dimension=10**19), ValueError, "at most 16,777,216"),
         (lambda: theory.trajectory(PROBLEM, NOISES["BLT"], steps=2**31, rho=1.0), ValueError, "asymptotic"),
         (lambda: limit(Identity(3), rho=1.0), UnsupportedError, "no spectrum"),
         (lambda: limit(NOISES["damped"]), ValueError, "rho=None"),

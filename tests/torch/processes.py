@@ -22,7 +22,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
-from anechoic.runs import digest_key_of, digest_of, read_journal
+from anechoic.runs import digest_key_of
+from anechoic.runs.journal_format import digest_of, read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from tests.torch.setting import mechanism
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from anechoic.accounting import poisson_epsilon
 from anechoic.errors import MismatchError
-from anechoic.mechanism import calibrate
-from anechoic.planning import plan
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity

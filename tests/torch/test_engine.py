@@ -19,12 +19,13 @@ from torch.utils.data import (
 
 import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
-from anechoic.torch import PrivacyEngine, PrivateDataLoader
+from anechoic.torch import PrivacyEngine
+from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.setup.options import ByEpsilon, ByNoise
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum

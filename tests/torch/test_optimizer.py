@@ -15,7 +15,7 @@ from anechoic.errors import (
     MismatchError,
     UnsupportedError,
 )
-from anechoic.runs import digest_of
+from anechoic.runs.journal_format import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.sources.clipping import clipped_sums

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.accounting import Verified
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, MinSepSampling, RandomAllocation

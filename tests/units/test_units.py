@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import MinSep

@@ -3,38 +3,24 @@
 One accountant for each amplified sampling scheme, chosen by the scheme (`accountant_of`).
 """
 
-from anechoic.accounting.accountant import Accountant, Accounting, SampledAccountant, accountant_of
-from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
+import anechoic.accounting.balls_in_bins.accountant
+import anechoic.accounting.min_sep.accountant
+import anechoic.accounting.poisson.accountant
+import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant
+from anechoic._moved import keep_old_names
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.min_sep.accountant import MinSepAccountant
 from anechoic.accounting.monte_carlo.verified import Verified
-from anechoic.accounting.poisson.accountant import PoissonAccountant
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
-from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.poisson.unlike import compose_sampled
-from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
-from anechoic.accounting.random_allocation.epsilon import (
-    random_allocation_epsilon,
-    random_allocation_noise_multiplier,
-)
 
 __all__ = [
-    "Accountant",
-    "Accounting",
-    "BallsInBinsAccountant",
-    "MinSepAccountant",
-    "OverlappingAccountant",
-    "PoissonAccountant",
-    "RandomAllocationAccountant",
-    "SampledAccountant",
     "Verified",
-    "accountant_of",
     "compose_sampled",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "poisson_epsilon",
     "poisson_noise_multiplier",
-    "random_allocation_epsilon",
-    "random_allocation_noise_multiplier",
 ]
+
+keep_old_names(__name__)

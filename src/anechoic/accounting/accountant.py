@@ -17,10 +17,10 @@ from anechoic.accounting.laws.tilted import POINT, TiltedPair
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
 from anechoic.accounting.terms import Term, points_of, term_of_laws
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
-from anechoic.sensitivity import sensitivity
+from anechoic.sampling.base import Sampling
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 Accounting = Verified | Literal["deterministic"]
 

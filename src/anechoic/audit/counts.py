@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from anechoic.audit.hazards import Mask
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 
 
 class Counts(NamedTuple):

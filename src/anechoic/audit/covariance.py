@@ -21,7 +21,7 @@ from scipy.special import log_ndtr
 
 from anechoic._validate import Array, positive_float
 from anechoic.audit.observation import inverted
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 #: Most rows for which all pairs are compared, and for which Bartlett's decomposition is taken.
 PAIRS_UP_TO = 3000

@@ -30,7 +30,7 @@ from scipy.special import betaln, logsumexp, ndtri
 from anechoic._validate import Array
 from anechoic.audit.counts import counts_of
 from anechoic.audit.hazards import Hazards, Mask, hazards
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.
 _PRIORS = (2.0, 8.0, 32.0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 
 Mask = NDArray[np.bool_]
 

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import Strategy
-from anechoic.strategies.base import warn_dense
+from anechoic.strategies.base import Strategy, warn_dense
 
 
 @dataclass(frozen=True, eq=False)

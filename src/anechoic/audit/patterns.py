@@ -8,15 +8,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.participation import (
-    Cyclic,
-    FullBatch,
-    MinSep,
-    OncePerEpoch,
-    Participation,
-    Single,
-)
-from anechoic.strategies import Strategy
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
+from anechoic.strategies.base import Strategy
 
 #: Most patterns that are compared.
 MOST = 4096

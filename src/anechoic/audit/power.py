@@ -22,8 +22,8 @@ from anechoic.audit.bounds import (
 )
 from anechoic.audit.hazards import draw_participation
 from anechoic.audit.ratios import likelihood_ratios
-from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
+from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy
 
 #: Scores of canaries left out and put in, from their number (of each), the lack of noise, and randomness.
 Draw = Callable[[int, float, np.random.Generator], tuple[Array, Array]]

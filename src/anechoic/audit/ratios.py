@@ -19,9 +19,8 @@ from anechoic._validate import Array, positive_float
 from anechoic.audit.hazards import Mask
 from anechoic.audit.observation import inverted
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
-from anechoic.strategies.base import warn_dense
+from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy, warn_dense
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from anechoic._validate import fraction, positive_int
 from anechoic.audit.draws import draw_test
 from anechoic.audit.hazards import Mask, draw_participation
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 
 #: A faulty sampler: participation of so many units, and where it was possible.
 Fault = Callable[[int, np.random.Generator], tuple[Mask, Mask]]

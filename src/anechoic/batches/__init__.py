@@ -9,26 +9,7 @@ Numbers are drawn as integers from AES-256 under the key, so that every law is e
 to all who cannot break it.
 """
 
-from anechoic.batches.balls_in_bins import Binned
-from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.fixed_order import InOrder
-from anechoic.batches.given import Given, Owning
-from anechoic.batches.min_sep import Separated
-from anechoic.batches.of_units import UnitBatches
-from anechoic.batches.poisson import Sampled
-from anechoic.batches.promise import check_promise
-from anechoic.batches.random_allocation import Allocated
+from anechoic._moved import keep_old_names
+from anechoic.batches import balls_in_bins, fixed_order, min_sep, poisson, random_allocation  # noqa: F401
 
-__all__ = [
-    "Allocated",
-    "Batches",
-    "Binned",
-    "Given",
-    "InOrder",
-    "Owning",
-    "Sampled",
-    "Separated",
-    "UnitBatches",
-    "batches_of",
-    "check_promise",
-]
+keep_old_names(__name__)

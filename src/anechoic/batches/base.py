@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.noise.integers import Integers
-from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson, Sampling
+from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson
+from anechoic.sampling.base import Sampling
 from anechoic.units.batch import Indices, UnitBatch
 from anechoic.units.ownership import Units
 

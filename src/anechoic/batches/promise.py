@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
-from anechoic.participation import Participation, accounts_of
+from anechoic.participation.accounts import accounts_of
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import an
 
 

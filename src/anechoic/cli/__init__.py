@@ -1,5 +1,3 @@
 """The command line: anechoic demo | plan | stream | explain | audit."""
 
-from anechoic.cli.main import main
-
-__all__ = ["main"]
+from anechoic.cli.main import main as main

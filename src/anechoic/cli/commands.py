@@ -35,7 +35,7 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.cli.plan_table import print_plan
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
-    from anechoic.planning import plan
+    from anechoic.planning.compare import plan
     from anechoic.sampling.base import plural
     from anechoic.workloads import momentum, prefix_sum
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from anechoic.planning import Plan, PlanRow
 from anechoic.planning.families import family
+from anechoic.planning.records import PlanRow
+from anechoic.planning.result import Plan
 from anechoic.planning.table import ESTIMATED, LEGEND, cells, headings, several_lengths, table
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from anechoic.demo.flights import flights
 from anechoic.streaming.clock import Clock, seconds_of, zone_of
-from anechoic.streaming.distribution import DistributionOf
-from anechoic.streaming.estimators import Dashboard
+from anechoic.streaming.distribution import Distribution
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, feed
-from anechoic.streaming.sums import CountOf, HistogramOf
+from anechoic.streaming.stream import Stream
+from anechoic.streaming.sums import Count, Histogram
 from anechoic.streaming.tables import write_releases
 
 HOURS = 8760
@@ -48,11 +48,11 @@ def streaming_demo(out: Path, *, epsilon: float = 1.0, hours: int = HOURS) -> Pa
     columns, clock = flights_by_hour()
     carriers = [str(name) for name in flights()["carrier_names"]]
     statistics = {
-        "flights": CountOf("carrier"),
-        "carriers": HistogramOf(carriers, "carrier"),
-        "delays": DistributionOf(EDGES, "arr_delay"),
+        "flights": Count("carrier"),
+        "carriers": Histogram(carriers, "carrier"),
+        "delays": Distribution(EDGES, "arr_delay"),
     }
-    with Dashboard(statistics, epsilon=epsilon, delta=1e-6, horizon=hours, unit="flight") as stream:
+    with Stream(statistics, epsilon=epsilon, delta=1e-6, horizon=hours, unit="flight") as stream:
         tally = feed(stream, columns, clock, until=clock.start + hours * clock.every)
         out.mkdir(parents=True, exist_ok=True)
         write_releases(out / "releases.csv", [*stream.releases()][-24:])

@@ -14,7 +14,8 @@ from anechoic.demo.study import Study
 from anechoic.demo.task import Flights, load
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.families import StrategyName
-from anechoic.statement import render, statement_of
+from anechoic.statement.formats import render
+from anechoic.statement.statement import statement_of
 
 DELTA = 1e-6
 EPSILONS = (0.1, 0.3, 1.0)

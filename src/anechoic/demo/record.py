@@ -12,7 +12,7 @@ from typing import Any
 
 from anechoic.demo.study import Arm, Best, Outcome, Study, best, by_rate, gain
 from anechoic.demo.task import load
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.workloads import prefix_sum
 

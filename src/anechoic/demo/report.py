@@ -10,10 +10,10 @@ import numpy as np
 
 from anechoic.demo import words
 from anechoic.demo.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement import statement_of
 from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
+from anechoic.statement.statement import statement_of
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
 

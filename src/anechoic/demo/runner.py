@@ -19,8 +19,8 @@ from anechoic.demo.study import Arm, Study
 from anechoic.demo.training import execute
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
-from anechoic.participation import Participation
-from anechoic.planning import plan
+from anechoic.participation.base import Participation
+from anechoic.planning.compare import plan
 from anechoic.planning.families import StrategyName
 
 

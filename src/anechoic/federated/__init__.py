@@ -12,40 +12,26 @@ Nothing here knows how messages travel: `anechoic.flower` sends them with Flower
 """
 
 from anechoic.federated.client_selection import Starved
-from anechoic.federated.clients import ClientId, Clients
-from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.federated.ledger import Summary
 from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
 from anechoic.federated.participation_policy import Cohorts, CoolDown, Discipline
 from anechoic.federated.planning import plan_rounds
-from anechoic.federated.report import Report
-from anechoic.federated.round import Asked, Closed
-from anechoic.federated.schedules import Constant, Cosine, Linear, Schedule, Warmup
+from anechoic.federated.schedules import Cosine, Linear, Warmup
 from anechoic.federated.server import Server
 
 __all__ = [
-    "SGD",
-    "Asked",
-    "ClientId",
-    "Clients",
-    "Closed",
     "Cohorts",
-    "Constant",
     "CoolDown",
     "Cosine",
     "Discipline",
     "FedAdagrad",
     "FedAdam",
     "FedYogi",
-    "Layout",
     "Linear",
-    "Report",
-    "Schedule",
+    "SGD",
     "Server",
     "ServerOptimizer",
     "Starved",
-    "Summary",
     "Warmup",
     "plan_rounds",
     "to_grid",

@@ -8,7 +8,7 @@ from typing import Any
 from anechoic._validate import positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.participation_policy import Discipline
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 
 
 def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_norm: float | None) -> None:

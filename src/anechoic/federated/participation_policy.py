@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
-from anechoic.participation import Cyclic, MinSep, Participation
+from anechoic.participation import Cyclic, MinSep
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import counted
 
 Integers = NDArray[np.int64]

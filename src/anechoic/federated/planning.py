@@ -10,13 +10,15 @@ from anechoic import optimize
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.participation_policy import Discipline
-from anechoic.losses import loss as loss_of
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import on_finest_grid
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.planning.designs import BUFFERS, NORMALIZE_UP_TO
 from anechoic.sampling import External
-from anechoic.strategies import ColumnNormalized, FullTree, Identity, Strategy
+from anechoic.strategies import ColumnNormalized, FullTree, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from anechoic.federated.ledger import Summary
 from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.state import RunStanding
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.sampling.base import counted
-from anechoic.statement import render, round_up, statement_of
+from anechoic.statement.formats import render
+from anechoic.statement.rounding import round_up
+from anechoic.statement.statement import statement_of
 
 
 @dataclass(frozen=True)

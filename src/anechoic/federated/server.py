@@ -25,8 +25,8 @@ from anechoic.federated.round import Asked, Closed, Model
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
 from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
-from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
 from anechoic.runs.fork_guard import OwnProcess, alone

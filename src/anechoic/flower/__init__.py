@@ -8,22 +8,20 @@ and at the clients `@app.train(mods=[clipped_update_mod])`. Everything that deci
 """
 
 import anechoic.flower.require_flower  # noqa: F401  first: it says which extra is missing
-from anechoic.flower.client import ClippedUpdate, as_arrays, at_most, clipped_update, clipped_update_mod
-from anechoic.flower.grid import Fate, InProcessGrid
-from anechoic.flower.identity import ClientIdentity, Labels, Partitions, PublicKeys
+from anechoic._moved import keep_old_names
+from anechoic.flower.client import ClippedUpdate, at_most, clipped_update, clipped_update_mod
+from anechoic.flower.identity import Labels, Partitions, PublicKeys
 from anechoic.flower.strategy import CorrelatedFedOpt
 
 __all__ = [
     "ClippedUpdate",
     "CorrelatedFedOpt",
-    "Fate",
-    "ClientIdentity",
-    "InProcessGrid",
     "Labels",
     "Partitions",
     "PublicKeys",
-    "as_arrays",
     "at_most",
     "clipped_update",
     "clipped_update_mod",
 ]
+
+keep_old_names(__name__)

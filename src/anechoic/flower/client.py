@@ -28,7 +28,9 @@ from anechoic._validate import flag, positive_int
 from anechoic.federated import secure_sum
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.federated.secure_sum import Refused, Stage
+from anechoic.federated.secure_sum import Stage
+from anechoic.federated.secure_sum.messages import Refused
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.flower.masked import client_id, context_of, fields_of, records_of
 from anechoic.flower.records import (
     ARRAYS,
@@ -158,7 +160,7 @@ class ClippedUpdate:
     identity: str | None = "partition-id"
     largest_clip_norm: float | None = None
     masked_only: bool = False
-    smallest_sum: int = secure_sum.SMALLEST_SUM
+    smallest_sum: int = SMALLEST_SUM
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, str):
@@ -365,12 +367,3 @@ def _numpy(array: Any) -> NDArray[Any]:
     if hasattr(array, "detach"):
         array = array.detach().cpu()
     return np.asarray(array)
-
-
-__all__ = [
-    "ClippedUpdate",
-    "as_arrays",
-    "at_most",
-    "clipped_update",
-    "clipped_update_mod",
-]

@@ -10,7 +10,7 @@ from anechoic.errors import MismatchError
 from anechoic.federated.compatibility import asked_per_round
 from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import CHOICES, Choice, default_delta, plan_rounds
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 
 
 @dataclass(frozen=True)

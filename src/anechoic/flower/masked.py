@@ -17,7 +17,8 @@ from flwr.serverapp import Grid
 from anechoic.federated import secure_sum
 from anechoic.federated.clients import ClientId
 from anechoic.federated.round import Asked
-from anechoic.federated.secure_sum import Stage, least_threshold
+from anechoic.federated.secure_sum import Stage
+from anechoic.federated.secure_sum.terms import least_threshold
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.messages import Letters
 from anechoic.flower.records import HELD, MASKED, digest_of_arrays, digest_of_config, read, record_of

@@ -24,7 +24,7 @@ from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
-from anechoic.federated.secure_sum import SMALLEST_SUM
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
 from anechoic.flower.availability import Waiting
@@ -39,7 +39,7 @@ from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.roll import Roll
 from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.visibility import Seen
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.openings import Key
 from anechoic.sampling.base import counted
 

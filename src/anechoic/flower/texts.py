@@ -10,9 +10,9 @@ from anechoic.federated.round import Closed
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
 from anechoic.flower.visibility import Seen
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import counted
-from anechoic.statement import round_up
+from anechoic.statement.rounding import round_up
 
 
 def statement_of_run(statement: str, identity: ClientIdentity, seen: Seen) -> str:

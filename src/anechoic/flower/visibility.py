@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from anechoic._validate import flag, positive_int
 from anechoic.federated.compatibility import check_fewest
-from anechoic.federated.secure_sum import SMALLEST_SUM, least_threshold
+from anechoic.federated.secure_sum.terms import SMALLEST_SUM, least_threshold
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Errors of a mechanism per step, and its loss: sensitivity times error."""
 
-from anechoic.losses.dispatch import error, loss
-from anechoic.losses.kinds import KINDS, LossKind, row_weights, tail_weights
-from anechoic.losses.result import StepErrors
+from anechoic._moved import keep_old_names
 
-__all__ = ["KINDS", "StepErrors", "LossKind", "error", "loss", "row_weights", "tail_weights"]
+keep_old_names(__name__)

@@ -20,23 +20,16 @@ from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.losses.recurrent import squares_with_gains, toeplitz_error
 from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
-from anechoic.participation import Participation
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import (
-    BLT,
-    ColumnScaled,
-    FullTree,
-    Identity,
-    IntervalStrategy,
-    Output,
-    RecursiveTree,
-    Restarted,
-    Strategy,
-    Tree,
-)
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload, impulse
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.scaled import ColumnScaled
+from anechoic.workloads.base import Workload, checked_workload, impulse
 from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.
@@ -123,14 +116,17 @@ def _(strategy: BLT, workload: Workload) -> StepErrors | None:
 
 
 def loss(
-    workload: Workload, strategy: Strategy, participation: Participation, kind: LossKind = "rms"
+    workload: Workload,
+    strategy: Strategy,
+    participation: Participation = SINGLE,
+    kind: LossKind = "rms",
 ) -> float:
     """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 
     Args:
         workload: A.
         strategy: C.
-        participation: which steps one privacy unit may touch.
+        participation: which steps one privacy unit may touch; one of them by default.
         kind: "rms" or "max" over the steps, "last" for the last step alone, or weights of the steps, >= 0,
             shape (n,).
 

@@ -9,12 +9,10 @@ import numpy as np
 from anechoic._validate import positive_float
 from anechoic.losses.dispatch import error
 from anechoic.losses.result import StepErrors
-from anechoic.participation import Participation
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
-from anechoic.workloads import Workload
-
-__all__ = ["expected_lp_norm", "lp_error", "lp_loss"]
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 
 def lp_error(found: StepErrors, p: float) -> float:
@@ -23,7 +21,7 @@ def lp_error(found: StepErrors, p: float) -> float:
     It does not fall as p grows; so the RMS loss is at most the max loss (Lemma 2.24).
 
     Args:
-        found: what `losses.error` returned.
+        found: what `error` returned.
         p: order, > 0, inf for the largest error.
 
     Raises:
@@ -38,7 +36,7 @@ def lp_error(found: StepErrors, p: float) -> float:
 
 
 def lp_loss(workload: Workload, strategy: Strategy, participation: Participation, p: float) -> float:
-    """Sensitivity times `lp_error`: as `losses.loss`, of which "rms" is p = 2 and "max" is p = inf.
+    """Sensitivity times `lp_error`: as `loss`, of which "rms" is p = 2 and "max" is p = inf.
 
     Args:
         workload: A.
@@ -67,7 +65,7 @@ def expected_lp_norm(found: StepErrors, p: float) -> float:
     Gamma((p + 1) / 2) / sqrt(pi).
 
     Args:
-        found: what `losses.error` returned.
+        found: what `error` returned.
         p: order, finite, > 0.
 
     Raises:

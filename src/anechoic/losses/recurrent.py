@@ -17,8 +17,11 @@ import scipy
 from anechoic._validate import Array
 from anechoic.algebra.exponentials import inverse_poles
 from anechoic.algebra.systems import System, chained, power_sums, realisation, sequence
-from anechoic.strategies import BLT, BandedInverse, ColumnScaled, ConstantRecurrent, Strategy
-from anechoic.workloads import Workload
+from anechoic.strategies import BLT, BandedInverse
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.scaled import ColumnScaled
+from anechoic.workloads.base import Workload
 from anechoic.workloads.systems import workload_system
 
 # Above this many states the recursions cost more than they save.

@@ -1,21 +1,9 @@
 """What no mechanism can beat: lower bounds of the loss, each with its theorem and the class it covers."""
 
+from anechoic._moved import keep_old_names
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.prefix_sums import (
-    logarithmic_lower_bound,
-    logarithmic_upper_bound,
-    mathias_lower_bound,
-    mathias_upper_bound,
-    prefix_sum_lower_bound,
-)
-from anechoic.lower_bounds.result import Bound
+from anechoic.lower_bounds.prefix_sums import prefix_sum_lower_bound
 
-__all__ = [
-    "Bound",
-    "logarithmic_lower_bound",
-    "logarithmic_upper_bound",
-    "lower_bound",
-    "mathias_lower_bound",
-    "mathias_upper_bound",
-    "prefix_sum_lower_bound",
-]
+__all__ = ["lower_bound", "prefix_sum_lower_bound"]
+
+keep_old_names(__name__)

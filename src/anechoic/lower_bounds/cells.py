@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.algebra.threads import on_one_thread
 from anechoic.lower_bounds.strings import nuclear_norm, slopes
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 
 LARGEST = 64  # cells up to which the bound is cheap
 ROUNDS = 100  # of L-BFGS, for few cells

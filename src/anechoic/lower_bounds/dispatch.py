@@ -14,7 +14,7 @@ import numpy as np
 from anechoic._validate import Array, one_of
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
+from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.lower_bounds.listed import listed_bound
 from anechoic.lower_bounds.one_participation import (
     ARRAYS_UP_TO,
@@ -26,12 +26,16 @@ from anechoic.lower_bounds.one_participation import (
 )
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import cheap_bound
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
-def lower_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+def lower_bound(
+    workload: Workload, participation: Participation = SINGLE, kind: LossKind = "rms"
+) -> Bound | None:
     """The best bound that is cheap at this n, or None where none is known.
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
@@ -42,8 +46,8 @@ def lower_bound(workload: Workload, participation: Participation, kind: LossKind
 
     Args:
         workload: A.
-        participation: which steps one privacy unit may touch.
-        kind: as in `losses.loss`.
+        participation: which steps one privacy unit may touch; one of them by default.
+        kind: as in `loss`.
 
     Raises:
         ValueError: for an unknown kind.

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.dual import padded, start
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import ascended
 from anechoic.participation import Patterns
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 STEPS = 256  # whose columns count in a bound that is cheap
 NUMBERS = 2**24  # entries of the columns of A that are made for it

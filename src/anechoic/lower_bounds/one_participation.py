@@ -9,10 +9,11 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
 from anechoic.algebra.nuclear import MARGIN, circulant_value, dual_value, toeplitz_nuclear_norm
-from anechoic.losses import LossKind, row_weights, tail_weights
+from anechoic.losses.kinds import LossKind, row_weights, tail_weights
 from anechoic.lower_bounds.prefix_sums import prefix_sum_lower_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload
 from anechoic.workloads.general import restart_scales
 
 # Steps up to which the dual is improved, singular values are computed (where there is a Toeplitz factor,

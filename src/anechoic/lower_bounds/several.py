@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, finite_array
 from anechoic.errors import UnsupportedError
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.cells import cells_bound
 from anechoic.lower_bounds.dual import (
     EPS,
@@ -27,9 +27,10 @@ from anechoic.lower_bounds.dual import (
     start,
 )
 from anechoic.lower_bounds.result import Bound
-from anechoic.participation import MinSep, Participation
-from anechoic.strategies import Strategy
-from anechoic.workloads import Workload
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 EVERY = "every factorisation"
 NUCLEAR = "nuclear norm of diag(p)^½ A W^½ over sqrt(sum v) (dual of Problem 4.6)"

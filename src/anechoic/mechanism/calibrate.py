@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from anechoic._validate import fraction
-from anechoic.accounting import Accounting, Verified, accountant_of, gaussian_mu
-from anechoic.accounting.accountant import adjacency_factor
+from anechoic.accounting import Verified, gaussian_mu
+from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.calibration_target import asked_for, shown
 from anechoic.mechanism.compatibility import check_covered, check_strategy
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.noise.rounding import before_drift
-from anechoic.sampling import Sampling
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.noise.rounding.decaying import before_drift
+from anechoic.sampling.base import Sampling
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies.base import Strategy
 
 
 def calibrate(

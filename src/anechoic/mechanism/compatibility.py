@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from anechoic._validate import one_of
-from anechoic.accounting import Accounting, Verified, accountant_of
+from anechoic.accounting import Verified
+from anechoic.accounting.accountant import Accounting, accountant_of
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
-from anechoic.workloads import Workload
+from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 
 def check_strategy(strategy: Any) -> None:

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from anechoic._validate import fraction, positive_int
-from anechoic.accounting import Accountant, Verified, gaussian_epsilon
+from anechoic.accounting import Verified, gaussian_epsilon
+from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, gaussian_pld
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.rounding import DRIFT, before_drift
-from anechoic.statement import render, statement_of
+from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.statement.formats import render
+from anechoic.statement.statement import statement_of
 
 if TYPE_CHECKING:
     pass

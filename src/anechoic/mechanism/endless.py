@@ -23,8 +23,10 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
 from anechoic.sampling import External
-from anechoic.sensitivity import Sensitivity, theorems
-from anechoic.statement import Format, render, statement_of
+from anechoic.sensitivity import theorems
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.statement.formats import Format, render
+from anechoic.statement.statement import statement_of
 from anechoic.strategies.endless import HorizonFree
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
@@ -199,7 +201,7 @@ class EndlessMechanism:
     def report(
         self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
     ) -> str:
-        """The privacy statement, for a reviewer: see `statement.render`."""
+        """The privacy statement, for a reviewer: see `statement.formats.render`."""
 
         return render(statement_of(self), format, out=out, proofs=proofs)
 

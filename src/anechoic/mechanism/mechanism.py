@@ -15,18 +15,21 @@ from typing import Any, Literal
 
 from anechoic._serialize import decode, encode, text_of
 from anechoic._validate import fraction, positive_float
-from anechoic.accounting import Accountant, Accounting, Verified, accountant_of, gaussian_epsilon
-from anechoic.accounting.accountant import adjacency_factor
+from anechoic.accounting import Verified, gaussian_epsilon
+from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
-from anechoic.noise.rounding import DRIFT, before_drift, rounded_filter
-from anechoic.participation import Participation
-from anechoic.sampling import Sampling
-from anechoic.sensitivity import Sensitivity, sensitivity
-from anechoic.statement import Format, render, statement_of
-from anechoic.strategies import Strategy
+from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.noise.rounding.make import rounded_filter
+from anechoic.participation.base import Participation
+from anechoic.sampling.base import Sampling
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.statement.formats import Format, render
+from anechoic.statement.statement import statement_of
+from anechoic.strategies.base import Strategy
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
 
@@ -312,7 +315,7 @@ class Mechanism:
     def report(
         self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
     ) -> str:
-        """The privacy statement, for a reviewer: see `statement.render`."""
+        """The privacy statement, for a reviewer: see `statement.formats.render`."""
 
         return render(statement_of(self), format, out=out, proofs=proofs)
 

@@ -12,15 +12,16 @@ from numpy.typing import ArrayLike
 from anechoic._validate import Array, fraction, one_of, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.losses import StepErrors, error
+from anechoic.losses.dispatch import error
+from anechoic.losses.result import StepErrors
 from anechoic.mechanism.calibration_target import shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise import NoiseStream
-from anechoic.participation import Participation
-from anechoic.sensitivity import Sensitivity, joint_sensitivity
-from anechoic.sensitivity.moments import MOVES_OTHERS
-from anechoic.strategies import Strategy
-from anechoic.workloads import Workload
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.moments import MOVES_OTHERS, joint_sensitivity
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)

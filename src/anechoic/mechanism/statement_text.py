@@ -14,8 +14,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.noise.grid import float_excess
-from anechoic.sampling import FixedOrder, Sampling
-from anechoic.sampling.base import plural
+from anechoic.sampling import FixedOrder
+from anechoic.sampling.base import Sampling, plural
 from anechoic.statement.rounding import round_up
 from anechoic.statement.software import software
 from anechoic.statement.statement import Assumption, Statement, statement_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anechoic.sampling import Sampling
-from anechoic.sampling.base import plural
+from anechoic.sampling.base import Sampling, plural
 
 #: Epsilons beyond which a guarantee says next to nothing, and below which next to nothing can be learned.
 LARGE, SMALL = 100.0, 1e-3

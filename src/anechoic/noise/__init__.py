@@ -5,6 +5,6 @@ Importing this room loads NumPy only; `cryptography` is loaded with the first ro
 """
 
 from anechoic.keys import derive, new_key
-from anechoic.noise.stream import NoiseState, NoiseStream
+from anechoic.noise.stream import NoiseStream
 
-__all__ = ["NoiseState", "NoiseStream", "derive", "new_key"]
+__all__ = ["NoiseStream", "derive", "new_key"]

@@ -17,7 +17,8 @@ from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.gaussian import FreshRow, fresh_rows
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding import IntegerArrays, rounded_filter
+from anechoic.noise.rounding.make import rounded_filter
+from anechoic.noise.rounding.rows import IntegerArrays
 
 FORMAT = 2
 _OLD_FORMAT = (

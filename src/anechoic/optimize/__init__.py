@@ -1,11 +1,10 @@
 """Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum."""
 
+from anechoic._moved import keep_old_names
 from anechoic.optimize.bins.balls_in_bins import balls_in_bins
 from anechoic.optimize.columns.banded import banded
 from anechoic.optimize.columns.normalized import column_normalized
-from anechoic.optimize.full.conjecture import Conjecture, conjecture_4_7
 from anechoic.optimize.full.dense import dense, dense_bound
-from anechoic.optimize.result import Optimized
 from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
@@ -13,18 +12,17 @@ from anechoic.optimize.series.damped import damped, restarted
 from anechoic.optimize.series.toeplitz import toeplitz
 
 __all__ = [
-    "Conjecture",
-    "Optimized",
     "balls_in_bins",
     "banded",
     "banded_inverse",
     "banded_toeplitz",
     "blt",
     "column_normalized",
-    "conjecture_4_7",
     "damped",
     "dense",
     "dense_bound",
     "restarted",
     "toeplitz",
 ]
+
+keep_old_names(__name__)

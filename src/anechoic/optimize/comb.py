@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, FullBatch, MinSep, Participation, Patterns, Single
-
-SINGLE = Single()
+from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns
+from anechoic.participation.base import Participation
 
 
 def comb_of(participation: Participation, n: int) -> tuple[int, int]:

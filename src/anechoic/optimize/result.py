@@ -6,12 +6,13 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from anechoic.losses import LossKind, loss
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import LossKind
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.participation import Participation
-from anechoic.strategies import Strategy
-from anechoic.workloads import Workload
+from anechoic.participation.base import Participation
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 

@@ -24,7 +24,8 @@ from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.participation import MinSep, OncePerEpoch, Participation
+from anechoic.participation import MinSep, OncePerEpoch
+from anechoic.participation.base import Participation
 
 LEAST = 25.0  # logarithm of the largest ratio of two weights: sums of windows keep some digits of each
 STAGES = (4.0, 16.0, 64.0, 256.0, 1024.0)  # powers of the errors whose mean stands for the maximum

@@ -3,8 +3,7 @@
 A schema does not know the number of steps n; it comes from the strategy. Steps count from 0.
 """
 
-from anechoic.participation.accounts import Accounts, accounts_of
-from anechoic.participation.base import Participation
+from anechoic._moved import keep_old_names
 from anechoic.participation.cyclic import Cyclic
 from anechoic.participation.epochs import OncePerEpoch
 from anechoic.participation.full_batch import FullBatch
@@ -12,14 +11,6 @@ from anechoic.participation.listed import Patterns
 from anechoic.participation.min_sep import MinSep
 from anechoic.participation.single import Single
 
-__all__ = [
-    "Accounts",
-    "Cyclic",
-    "FullBatch",
-    "MinSep",
-    "OncePerEpoch",
-    "Participation",
-    "Patterns",
-    "Single",
-    "accounts_of",
-]
+__all__ = ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Patterns", "Single"]
+
+keep_old_names(__name__)

@@ -34,3 +34,7 @@ class Single(Participation):
 
     def contained_period(self, n: int) -> int:
         return n
+
+
+#: The default wherever a participation is asked for.
+SINGLE = Single()

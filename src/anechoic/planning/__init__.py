@@ -7,18 +7,6 @@ predicted error of those sums at equal (epsilon, delta). Candidates are ranked b
 all that may be the best by them are calibrated.
 """
 
-from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
-from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO
-from anechoic.planning.records import OptimizerKind, PlanRow
-from anechoic.planning.result import Plan
+from anechoic._moved import keep_old_names
 
-__all__ = [
-    "BANDED_UP_TO",
-    "NORMALIZE_UP_TO",
-    "STRATEGIES",
-    "UNAMPLIFIED",
-    "OptimizerKind",
-    "Plan",
-    "PlanRow",
-    "plan",
-]
+keep_old_names(__name__)

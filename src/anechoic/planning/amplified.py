@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
-from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.mechanism import Mechanism
+from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.bands import grid
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting
-from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation, Sampling
+from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 
 #: Numbers of bands whose approximate error is this close to the least are computed in full.

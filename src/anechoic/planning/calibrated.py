@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from anechoic.losses import error
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses.dispatch import error
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.families import label
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.workloads import exponential_decay
 
 

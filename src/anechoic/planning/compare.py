@@ -9,8 +9,9 @@ from typing import get_args
 
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.mechanism import Adjacency, calibrate
-from anechoic.participation import Participation
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Adjacency
+from anechoic.participation.base import Participation
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.calibrated import calibrated, row_of
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
@@ -22,9 +23,11 @@ from anechoic.planning.records import AccountingChoice, Candidate, Goal, Optimiz
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.unsampled import Unsampled
-from anechoic.sampling import Poisson, Sampling
+from anechoic.sampling import Poisson
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload
 
 #: Names of the classes that a plan can be restricted to.
 STRATEGIES = tuple(CHOICES)

@@ -9,13 +9,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.optimize import banded, banded_toeplitz, blt
-from anechoic.optimize.comb import SINGLE
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
-from anechoic.strategies import ColumnNormalized, Identity, Strategy
-from anechoic.workloads import Workload
+from anechoic.strategies import ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 #: Longest run for which column-normalised strategies are tried: their error takes O(n bands) work.
 NORMALIZE_UP_TO = 200_000

@@ -14,8 +14,9 @@ from anechoic.planning.bands import powers_of_two
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting
-from anechoic.sampling import BallsInBins, MinSepSampling, Sampling
-from anechoic.strategies import Strategy
+from anechoic.sampling import BallsInBins, MinSepSampling
+from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy
 
 #: Numbers that the samples of one estimate take, and samples at least and at most.
 _NUMBERS = 2_000_000

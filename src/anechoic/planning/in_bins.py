@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast
 
-from anechoic.accounting import random_allocation_noise_multiplier
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
+from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
 from anechoic.planning.amplified import NOISE_UP_TO, Amplified
 from anechoic.planning.bands import FAR, powers_of_two
 from anechoic.planning.calibrated import little_more_than_needed, may_do_with
 from anechoic.planning.designs import designs_of
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling import BallsInBins
-from anechoic.strategies import BLT, ColumnNormalized, Strategy
+from anechoic.strategies import BLT, ColumnNormalized
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import prefix_sum
 
 #: Most bins for which the bound of balls in bins without sampling error is computed.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anechoic.accounting import Verified
-from anechoic.mechanism import Adjacency, Mechanism
-from anechoic.sampling import Sampling
-from anechoic.strategies import Strategy
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy
 
 #: How a plan may account for schemes that offer Monte Carlo.
 AccountingChoice = Literal["deterministic", "verified"]

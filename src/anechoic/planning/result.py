@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.result import Optimized
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text

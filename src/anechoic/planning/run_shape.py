@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
 
-from anechoic.participation import Cyclic, MinSep, Participation, Single
+from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
-from anechoic.sampling import External, FixedOrder, Sampling
-from anechoic.workloads import Workload
+from anechoic.sampling import External, FixedOrder
+from anechoic.sampling.base import Sampling
+from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)

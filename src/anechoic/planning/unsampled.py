@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anechoic.mechanism import calibrate
+from anechoic.mechanism.calibrate import calibrate
 from anechoic.optimize import dense
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting, buffered_schema, separation_of
-from anechoic.strategies import ColumnNormalized, Identity, Output, Strategy
+from anechoic.strategies import ColumnNormalized, Identity, Output
+from anechoic.strategies.base import Strategy
 
 #: Longest run for which the best matrix of all is computed, and a BLT of several participations normalised.
 DENSE_UP_TO = 64

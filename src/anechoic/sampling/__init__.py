@@ -7,8 +7,8 @@ Where a mechanism protects another unit than an example, read "unit" for "exampl
 (expected) number of units in a batch, and a unit joins with all its examples.
 """
 
+from anechoic._moved import keep_old_names
 from anechoic.sampling.balls_in_bins import BallsInBins
-from anechoic.sampling.base import Sampling
 from anechoic.sampling.external import External
 from anechoic.sampling.fixed_order import FixedOrder
 from anechoic.sampling.min_sep import MinSepSampling
@@ -23,5 +23,6 @@ __all__ = [
     "MinSepSampling",
     "Poisson",
     "RandomAllocation",
-    "Sampling",
 ]
+
+keep_old_names(__name__)

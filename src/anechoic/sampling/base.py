@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anechoic._validate import positive_int
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 
 
 class Sampling:

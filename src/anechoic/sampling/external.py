@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anechoic._serialize import serializable
 from anechoic._validate import plain, positive_float, positive_int
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling, owning, within
 
 

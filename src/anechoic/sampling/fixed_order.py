@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
-from anechoic.participation import Cyclic, Participation, Single
+from anechoic.participation import Cyclic, Single
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling, owning, plural, within
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from anechoic._serialize import serializable
 from anechoic._validate import plain, positive_float
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling, owning, plural, within
 from anechoic.sampling.checked import whole_numbers
 

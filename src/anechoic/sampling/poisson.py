@@ -7,7 +7,8 @@ from typing import Literal
 
 from anechoic._serialize import serializable
 from anechoic._validate import one_of, plain, positive_float, positive_int
-from anechoic.participation import Cyclic, FullBatch, Participation
+from anechoic.participation import Cyclic, FullBatch
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling, an, owning, plural, within
 
 

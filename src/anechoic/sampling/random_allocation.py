@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anechoic._serialize import serializable
-from anechoic.participation import OncePerEpoch, Participation
+from anechoic.participation import OncePerEpoch
+from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling, owning, plural, within
 from anechoic.sampling.checked import at_most_examples, whole_numbers
 

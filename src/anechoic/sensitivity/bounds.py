@@ -15,7 +15,7 @@ from anechoic.sensitivity import comb, theorems
 from anechoic.sensitivity.gram import ENTRIES, Gram
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 WORK = 3_000_000_000  # additions that one bound may take
 CHUNK = 500_000  # numbers in one chunk of rows

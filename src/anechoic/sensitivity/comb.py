@@ -6,7 +6,8 @@ import numpy as np
 
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import BandedToeplitz, Strategy
+from anechoic.strategies import BandedToeplitz
+from anechoic.strategies.base import Strategy
 
 
 def early_and_often(strategy: Strategy, separation: int, count: int) -> Sensitivity:

@@ -12,7 +12,7 @@ from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ROUNDING, Gram, gram_of
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 CHUNK = 8_000_000  # numbers in one chunk of columns
 TRIED = 512  # mixed-sign patterns whose semidefinite programme is solved, or fewer of many steps

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import singledispatch
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
-def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
+def sensitivity(strategy: Strategy, participation: Participation = SINGLE) -> Sensitivity:
     """sens(C, Pi) = max ||C U||_F over patterns pi of Pi and U with rows of norm <= 1 in pi and 0 elsewhere.
 
     Guarantee: the value is never below the supremum over patterns **and over every dimension m**
@@ -19,7 +20,7 @@ def sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity
 
     Args:
         strategy: C, with n steps.
-        participation: Pi; its number of steps is the strategy's.
+        participation: Pi; its number of steps is the strategy's. `Single()` by default.
 
     Returns:
         Value in units of the clip norm, with `exact` and the `method` that gave it.
@@ -53,5 +54,5 @@ def under(participation: Participation, strategy: Strategy) -> Sensitivity:
     raise UnsupportedError(
         f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
         " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns,"
-        " or register its sensitivity with `sensitivity.under`."
+        " or register its sensitivity with `extend.register_sensitivity`."
     )

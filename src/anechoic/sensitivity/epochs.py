@@ -15,7 +15,7 @@ from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
 from anechoic.sensitivity.listed import or_listed
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 WORK = 1_000_000_000  # additions that one bound may take
 

@@ -9,7 +9,7 @@ from anechoic._validate import Array
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def work(strategy: Strategy, separation: int, count: int) -> int:

@@ -11,7 +11,7 @@ from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING, gram_of
 from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 EIGEN = 2048  # steps up to which the largest eigenvalue is computed
 EIGENVALUE = 1e-10  # by which the largest one may be off, relative: LAPACK errs by some n 2^-53

@@ -9,18 +9,12 @@ from functools import singledispatch
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import (
-    Banded,
-    ColumnScaled,
-    FullTree,
-    IntervalStrategy,
-    RecursiveTree,
-    Restarted,
-    Strategy,
-    Tree,
-)
+from anechoic.strategies import Banded, FullTree, Restarted, Tree
 from anechoic.strategies.banded import columns_of
-from anechoic.strategies.base import warn_dense
+from anechoic.strategies.base import Strategy, warn_dense
+from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.recursive_tree import RecursiveTree
+from anechoic.strategies.scaled import ColumnScaled
 
 ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745
 ROUNDING = 1e-12  # entries this small against the largest one are zeros that were computed

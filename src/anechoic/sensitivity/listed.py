@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
-from anechoic.participation import Participation, Patterns
+from anechoic.participation import Patterns
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 STEPS, PATTERNS = 12, 256  # up to which all patterns of a schema are listed
 

@@ -20,7 +20,7 @@ from anechoic.sensitivity.gram import Gram, gram_of
 from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.listed import or_listed
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:

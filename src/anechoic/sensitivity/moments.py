@@ -8,11 +8,12 @@ import numpy as np
 
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.errors import MismatchError
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Dense, Strategy
+from anechoic.strategies import Dense
+from anechoic.strategies.base import Strategy
 
 #: Why a promised participation has no other adjacency.
 MOVES_OTHERS = "Adding or removing a record may move others to other steps, which no promise excludes."

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.strategies import FullTree, SmoothBinary, Strategy, Tree, TreeAggregation
+from anechoic.strategies import FullTree, Tree
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.smooth_binary import SmoothBinary
+from anechoic.strategies.tree_aggregation import TreeAggregation
 
 WORK = 1_000_000_000  # numbers that the dynamic programme may look up
 

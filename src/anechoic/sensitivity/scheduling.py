@@ -7,7 +7,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def scheduled(strategy: Strategy, separation: int, count: int) -> Sensitivity:

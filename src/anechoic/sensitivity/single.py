@@ -6,7 +6,7 @@ from anechoic.participation import Single
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 def single(strategy: Strategy) -> Sensitivity:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from anechoic.sensitivity import nodes, theorems
 from anechoic.sensitivity.bounds import bounds_of_kind
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import FullTree, Tree, TreeAggregation
+from anechoic.strategies import FullTree, Tree
+from anechoic.strategies.tree_aggregation import TreeAggregation
 
 
 @bounds_of_kind.register(Tree)

@@ -14,7 +14,8 @@ from anechoic.sensitivity.gram import gram_of
 from anechoic.sensitivity.min_sep import min_sep
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import ColumnScaled, Restarted
+from anechoic.strategies import Restarted
+from anechoic.strategies.scaled import ColumnScaled
 
 
 @bounds_of_kind.register

@@ -6,21 +6,3 @@
 What is said is registered beside each mechanism (`statement_of`), a `Theorem` is the evidence behind a
 number, and one file lays it out in each format.
 """
-
-from anechoic.statement.formats import FORMATS, Format, render
-from anechoic.statement.rounding import round_up
-from anechoic.statement.statement import Assumption, Statement, statement_of
-from anechoic.statement.text import lay_out
-from anechoic.statement.theorem import Theorem
-
-__all__ = [
-    "FORMATS",
-    "Assumption",
-    "Format",
-    "Statement",
-    "Theorem",
-    "lay_out",
-    "render",
-    "round_up",
-    "statement_of",
-]

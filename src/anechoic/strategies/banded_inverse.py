@@ -28,8 +28,7 @@ from anechoic.noise.recurrence import MovingAverage, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.blt import BLT
 from anechoic.strategies.toeplitz import BandedToeplitz, power_coefficients
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 # Coefficients of C below this, relative to the largest one, are left out: they change no digit of any norm.
 NEGLIGIBLE = 1e-200

@@ -8,8 +8,7 @@ from anechoic._validate import Array
 from anechoic.strategies.base import warn_dense
 from anechoic.strategies.dense import Dense
 from anechoic.strategies.factorized import from_factorization
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 
 def circulant_root(workload: Workload) -> Dense:
@@ -19,7 +18,7 @@ def circulant_root(workload: Workload) -> Dense:
     With M = F* diag(l) F, take C as the first n columns of F* diag(|l|^(1/2)) F, and B as the first n rows of
     F* diag(l / |l|^(1/2)) F. Then B C = A, and all columns of C and all rows of B have the norm (mean of
     |l|)^(1/2): every step has the same error, and the max loss is the mean of |l|, for prefix sums
-    `lower_bounds.mathias_upper_bound(n)`.
+    `lower_bounds.prefix_sums.mathias_upper_bound(n)`.
 
     The result is the lower-triangular strategy with this noise (`from_factorization`); its sensitivity is
     that of C or smaller. Its stream keeps all earlier rows.

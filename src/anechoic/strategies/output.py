@@ -14,8 +14,7 @@ from anechoic._validate import Array, steps_within
 from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure, warn_dense
 from anechoic.strategies.dense import Dense
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 
 @serializable

@@ -15,8 +15,7 @@ from anechoic.algebra import generating, toeplitz
 from anechoic.algebra.generating import GeneratingFunction
 from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 
 @dataclass(frozen=True, eq=False, repr=False)

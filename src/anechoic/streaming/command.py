@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.columns import numbers_of, texts_of
-from anechoic.streaming.distribution import DistributionOf, QuantilesOf
-from anechoic.streaming.estimator import Estimator
-from anechoic.streaming.estimators import Dashboard
+from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally, last_step
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.sources import source_of
 from anechoic.streaming.statistic import Statistic
-from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+from anechoic.streaming.stream import Stream
+from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 from anechoic.streaming.tables import checked_target, write_releases
 
 
@@ -62,23 +62,23 @@ def statistics_of(
         found[name] = statistic
 
     if count is not None:
-        put("count", count, CountOf(count))
+        put("count", count, Count(count))
     for text in sums:
         column, bound = _fields(text, 2, "column:bound, as fare:100")
-        put(f"sum of {column}", text, SumOf(_number(bound, text), column=column))
+        put(f"sum of {column}", text, Sum(_number(bound, text), column=column))
     for text in means:
         column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        put(f"mean {column}", text, MeanOf(_number(low, text), _number(high, text), column))
+        put(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
     for text in histograms:
         column, categories = _fields(
             text, 2, "column:category,category,…; categories taken from the data would show who is in it"
         )
-        put(column, text, HistogramOf(categories.split(","), column))
-    for kind, texts in ((QuantilesOf, quantiles), (DistributionOf, distributions)):
+        put(column, text, Histogram(categories.split(","), column))
+    for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
         for text in texts:
             column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
             edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
-            name = "quantiles" if kind is QuantilesOf else "distribution"
+            name = "quantiles" if kind is Quantiles else "distribution"
             put(f"{name} of {column}", text, kind(edges, column=column))
     if not found:
         raise ValueError(
@@ -117,7 +117,7 @@ def stream_file(options: Any) -> None:
         participation = MinSep(options.min_sep or 1, options.max_participations or 1)
     elif options.min_sep or options.max_participations or options.per_step != 1:
         raise ValueError("--min-sep, --max-participations and --per-step need --unit, the column of ids.")
-    with Dashboard(
+    with Stream(
         statistics,
         by=groups_of(options.by),
         epsilon=options.epsilon,
@@ -165,7 +165,7 @@ def _setting(options: Any) -> dict[str, Any]:
     }
 
 
-def _read_once(options: Any, stream: Estimator) -> None:
+def _read_once(options: Any, stream: Stream) -> None:
     """Release each step that is over, by `--until` or the records, and by the clock of this machine."""
     reader, now = Reader(options, stream), math.inf if options.force else time.time()
     until = None if options.until is None else _moment(options.until, options.timezone)
@@ -185,7 +185,7 @@ def _read_once(options: Any, stream: Estimator) -> None:
     _report(options, stream, pending.release(last, tell=_progress), reader)
 
 
-def _kept(options: Any, stream: Estimator) -> str:
+def _kept(options: Any, stream: Stream) -> str:
     """What an interrupted run leaves, and how to go on."""
     if options.state is None:
         return (
@@ -198,7 +198,7 @@ def _kept(options: Any, stream: Estimator) -> str:
     )
 
 
-def _follow(options: Any, stream: Estimator) -> None:
+def _follow(options: Any, stream: Stream) -> None:
     """Release each step when it is over by the clock of this machine, until Ctrl-C or --until."""
     if options.start is None or options.input == "-":
         raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
@@ -278,7 +278,7 @@ class Reader:
         unreadable: records whose time or numbers cannot be read.
     """
 
-    def __init__(self, options: Any, stream: Estimator) -> None:
+    def __init__(self, options: Any, stream: Stream) -> None:
         self._time, self._unit, self._zone = options.time, options.unit, zone_of(options.timezone)
         self._share, self._growing = options.bad_share, options.follow is not None
         self._columns = stream.shared.columns
@@ -349,7 +349,7 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Estimator, tally: Tally, reader: Reader) -> None:
+def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe

@@ -14,8 +14,8 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from anechoic._validate import Array
-from anechoic.losses import error
-from anechoic.mechanism import Mechanism
+from anechoic.losses.dispatch import error
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.window import Over

@@ -5,40 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anechoic.streaming.distribution import DistributionOf, QuantilesOf
-from anechoic.streaming.groups import GroupedOf
-from anechoic.streaming.kmeans import KMeansOf
-from anechoic.streaming.moments import LinearRegressionOf, MomentsOf
+from anechoic.streaming.distribution import Distribution, Quantiles
+from anechoic.streaming.groups import Grouped
+from anechoic.streaming.kmeans import OnlineKMeans
+from anechoic.streaming.moments import LinearRegression, Moments
 from anechoic.streaming.statistic import Statistic
-from anechoic.streaming.sums import CountOf, HistogramOf, MeanOf, SumOf
+from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 _OVER: dict[str, type[Over]] = {one.__name__: one for one in (Running, SlidingWindow, Decayed)}
 
 
-def _k_means(bound: float, centre: list[float], initial: list[list[float]], column: str | None) -> KMeansOf:
+def _k_means(
+    bound: float, centre: list[float], initial: list[list[float]], column: str | None
+) -> OnlineKMeans:
     """`initial` is described inside the unit ball."""
-    made = KMeansOf(len(initial), bound, len(centre), centre, column=column)
+    made = OnlineKMeans(len(initial), bound, len(centre), centre, column=column)
     return made.beginning_at(initial)
 
 
-def _moments(bound: float, centre: list[float], column: str | None) -> MomentsOf:
-    return MomentsOf(bound, len(centre), centre, column)
+def _moments(bound: float, centre: list[float], column: str | None) -> Moments:
+    return Moments(bound, len(centre), centre, column)
 
 
-def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> GroupedOf:
-    return GroupedOf(statistic_of(of), column, groups)
+def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> Grouped:
+    return Grouped(statistic_of(of), column, groups)
 
 
 _KINDS: dict[str, Callable[..., Statistic]] = {
-    "count": CountOf,
-    "sum": SumOf,
-    "mean": MeanOf,
-    "histogram": HistogramOf,
-    "distribution": DistributionOf,
-    "quantiles": QuantilesOf,
+    "count": Count,
+    "sum": Sum,
+    "mean": Mean,
+    "histogram": Histogram,
+    "distribution": Distribution,
+    "quantiles": Quantiles,
     "moments": _moments,
-    "linear regression": LinearRegressionOf,
+    "linear regression": LinearRegression,
     "k-means": _k_means,
     "by group": _grouped,
 }

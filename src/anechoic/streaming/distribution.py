@@ -29,7 +29,7 @@ CORRELATED_UP_TO = 1024
 FINE = 2**14
 
 
-class DistributionOf(Statistic):
+class Distribution(Statistic):
     """How many records lie below each edge: a cumulative distribution function in counts.
 
     The value is the isotonic regression of the noisy cumulative counts, cut at 0: the distribution function
@@ -46,6 +46,8 @@ class DistributionOf(Statistic):
     Attributes:
         noise: which of the two it is.
     """
+
+    name = "distribution"
 
     def __init__(self, edges: ArrayLike, column: str | None = None, noise: str = "auto") -> None:
         self.edges = finite_array("edges", edges)
@@ -151,7 +153,7 @@ class DistributionOf(Statistic):
         }
 
 
-class QuantilesOf(DistributionOf):
+class Quantiles(Distribution):
     """Quantiles of the records, from their noisy distribution function.
 
     The value is interpolated within a bucket. An interval goes from one edge to another: it holds the bucket
@@ -160,9 +162,11 @@ class QuantilesOf(DistributionOf):
     is the middle between the first and the last edge.
 
     Args:
-        edges, column, noise: as for `DistributionOf`.
+        edges, column, noise: as for `Distribution`.
         probabilities: strictly between 0 and 1; shape (k,).
     """
+
+    name = "quantiles"
 
     def __init__(
         self,

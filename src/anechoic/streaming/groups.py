@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Integers, Records, Statistic, both, column_of
-from anechoic.streaming.sums import HistogramOf
+from anechoic.streaming.sums import Histogram
 
 
-class GroupedOf(Statistic):
+class Grouped(Statistic):
     """A statistic of the records of each group; the value has the groups as its first axis.
 
     A record adds to the sums of its own group what it would add to the statistic alone, and nothing to the
@@ -28,14 +28,14 @@ class GroupedOf(Statistic):
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
-        if not isinstance(statistic, Statistic) or statistic.adaptive or isinstance(statistic, GroupedOf):
+        if not isinstance(statistic, Statistic) or statistic.adaptive or isinstance(statistic, Grouped):
             raise ValueError(
                 f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that learns"
                 " nothing, and one column of groups."
             )
         if not isinstance(column, str):
             raise ValueError(f"column={column!r:.60} must name the column of groups.")
-        self._one, self._by = statistic, HistogramOf(groups, column)
+        self._one, self._by = statistic, Histogram(groups, column)
         self.quantum, self.spread = statistic.quantum, statistic.spread
         zero = statistic.decode(np.zeros(statistic.dimension), 1.0, 1.0).value
         self._inner = statistic.labels or (("",) if zero.size == 1 else tuple(map(str, range(zero.size))))

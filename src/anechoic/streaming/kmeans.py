@@ -25,7 +25,7 @@ from anechoic.streaming.statistic import (
 _ENOUGH = 3.0
 
 
-class KMeansOf(Statistic):
+class OnlineKMeans(Statistic):
     """k centres of vectors that are clipped to 2-norm `bound` around `centre`.
 
     Epochs double: 1, 2, 4, … steps. In an epoch the cells are fixed, those of the centres as they were at
@@ -49,6 +49,7 @@ class KMeansOf(Statistic):
         column: of the batch.
     """
 
+    name = "centres"
     bound = float(np.sqrt(2.0))
     adaptive = True
     spread = float(np.sqrt(2.0))
@@ -85,10 +86,10 @@ class KMeansOf(Statistic):
     def labels(self) -> tuple[str, ...]:
         return tuple(f"centre[{i},{j}]" for i in range(self._k) for j in range(self._d))
 
-    def fresh(self) -> KMeansOf:
+    def fresh(self) -> OnlineKMeans:
         return self.beginning_at(self._initial)
 
-    def beginning_at(self, cells: ArrayLike) -> KMeansOf:
+    def beginning_at(self, cells: ArrayLike) -> OnlineKMeans:
         """The same with these first centres, in units of the bound as `describe` gives them."""
         made = copy.copy(self)
         made._initial = made._cells = np.asarray(cells, dtype=np.float64)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
-from anechoic.participation import Participation
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
+from anechoic.participation.base import Participation
 from anechoic.streaming.statistic import entries
 from anechoic.units.ids import digest_of, secret_of
 

@@ -13,15 +13,20 @@ import numpy as np
 from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.losses import LossKind, error
-from anechoic.losses import loss as loss_of
-from anechoic.mechanism import Mechanism, calibrate
+from anechoic.losses.dispatch import error
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
-from anechoic.participation import Participation, Single
+from anechoic.participation import Single
+from anechoic.participation.base import Participation
 from anechoic.planning.result import mechanism_in
 from anechoic.sampling import External
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Strategy, rational_blt
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.rational import rational_blt
 from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.

@@ -11,7 +11,7 @@ from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Records, Rows, counted, in_ball, numbers, read_vectors
 
 
-class MomentsOf(Rows):
+class Moments(Rows):
     """Mean and covariance of vectors, clipped to 2-norm `bound` around `centre`.
 
     A record adds (1, u, u u^T) with u = (x - centre) / bound, of norm at most sqrt(3): the symmetric matrix
@@ -26,6 +26,7 @@ class MomentsOf(Rows):
         column: of the batch.
     """
 
+    name = "moments"
     bound = float(np.sqrt(3.0))
     spread = 2.0  # an entry of the covariance rests on a product, two sums and the count
 
@@ -88,7 +89,7 @@ class MomentsOf(Rows):
         }
 
 
-class LinearRegressionOf(Rows):
+class LinearRegression(Rows):
     """Coefficients of a linear model y = x · theta, from noisy sums of x x^T and x y.
 
     A record is a row (x, y); x is clipped to 2-norm `bound`, y to [-target_bound, target_bound]. It adds
@@ -104,6 +105,7 @@ class LinearRegressionOf(Rows):
         column: of the batch, in which a record has d + 1 numbers, the target last.
     """
 
+    name = "coefficients"
     bound = float(np.sqrt(2.0))
 
     def __init__(self, features: int, bound: float, target_bound: float, column: str | None = None) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.statement.page import definitions, figure, fold, page, paragraph, section, table
-from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.release import Release
 from anechoic.streaming.sentences import best_guess, protected, statement
+from anechoic.streaming.stream import Stream
 
 _WIDTH, _HEIGHT, _BOTTOM = 720, 240, 24
 #: Width of a letter of the axis, at most: digits of common typefaces have 0.6 of their size of 12.
@@ -21,7 +21,7 @@ _LETTER = 7.5
 _POINTS, _CURVES = 600, 4
 
 
-def write_page(path: Path, stream: Estimator, *, title: str) -> None:
+def write_page(path: Path, stream: Stream, *, title: str) -> None:
     """Write the page of all releases so far."""
     made = list(stream.releases())
     parts = [f"<h1>{escape(title)}</h1>", paragraph(_lead(stream, made), "lead")]
@@ -33,7 +33,7 @@ def write_page(path: Path, stream: Estimator, *, title: str) -> None:
     path.write_text(page(title, "\n".join(parts)), encoding="utf-8")
 
 
-def _lead(stream: Estimator, made: Sequence[Release]) -> str:
+def _lead(stream: Stream, made: Sequence[Release]) -> str:
     if not made:
         return "Nothing has been released yet."
     return (
@@ -113,7 +113,7 @@ def _chart(near: Array, far: Array, label: str) -> str:
     )
 
 
-def _guarantee(stream: Estimator) -> list[str]:
+def _guarantee(stream: Stream) -> list[str]:
     mechanism = stream.mechanism
     items = [
         ("Protected", protected(stream)),

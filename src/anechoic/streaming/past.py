@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import Deviations, Spent
 from anechoic.streaming.release import Release

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.streaming.clock import Clock
-from anechoic.streaming.estimator import Estimator
 from anechoic.streaming.ingest import Partial
+from anechoic.streaming.stream import Stream
 
 #: Steps that are kept in one commit.
 GROUP = 64
@@ -49,7 +49,7 @@ class PendingSteps:
         clock: of its steps.
     """
 
-    def __init__(self, stream: Estimator, clock: Clock) -> None:
+    def __init__(self, stream: Stream, clock: Clock) -> None:
         self._stream, self._clock = stream, clock
         self._sums: dict[int, Partial] = {}
         self._kept: dict[int, list[Columns]] = {}
@@ -153,7 +153,7 @@ def _joined(parts: list[Any]) -> NDArray[Any]:
 
 
 def feed(
-    stream: Estimator,
+    stream: Stream,
     columns: Columns,
     clock: Clock,
     *,
@@ -167,7 +167,7 @@ def feed(
     return pending.release(last_step(pending, stream, clock, until, now), tell=tell)
 
 
-def last_step(pending: PendingSteps, stream: Estimator, clock: Clock, until: float | None, now: float) -> int:
+def last_step(pending: PendingSteps, stream: Stream, clock: Clock, until: float | None, now: float) -> int:
     """The step that stays open: none that ends after `now`.
 
     Raises:

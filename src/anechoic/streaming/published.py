@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
@@ -25,7 +25,7 @@ KEPT = 2**14
 
 
 class Published:
-    """The part of an `Estimator` that reads: noisy rows of its state, and what follows from them.
+    """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
 
     Attributes:
         mechanism, over, shared, level: of the stream.

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from anechoic.errors import CheckpointError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.database import PATIENCE
 from anechoic.runs.state_file import MECHANISM

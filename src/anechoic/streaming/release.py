@@ -19,7 +19,7 @@ class Estimate:
     """One statistic at one step. All arrays have one shape, () for a single number; read-only.
 
     Standard errors and intervals speak of the noise alone: what clipping and dropping took away is a bias
-    that no release can show (`Estimator.diagnostics` counts it, for those who hold the data).
+    that no release can show (`Stream.diagnostics` counts it, for those who hold the data).
 
     Attributes:
         value: the estimate, after post-processing.

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from scipy.special import ndtr
 
-from anechoic.mechanism import Mechanism
-from anechoic.statement import render, statement_of
-from anechoic.statement.statement import Assumption
-from anechoic.streaming.estimator import Estimator
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.formats import render
+from anechoic.statement.statement import Assumption, statement_of
+from anechoic.streaming.stream import Stream
 
 _OBSERVER = (
     "sees every release, all its digits; knows the code, the statistics, the mechanism and all records but"
@@ -50,7 +50,7 @@ def _number(steps: int) -> str:
     return f"{steps:,}" if steps < 2**40 else "(however many)"
 
 
-def statement(stream: Estimator) -> str:
+def statement(stream: Stream) -> str:
     """For a privacy reviewer, as text. It holds no secret and nothing of the data."""
     mechanism, shared, unit = stream.mechanism, stream.shared, stream.mechanism.unit
     whole = statement_of(mechanism)
@@ -87,7 +87,7 @@ def _floats(mechanism: Mechanism) -> tuple[str, ...]:
     )
 
 
-def protected(stream: Estimator) -> str:
+def protected(stream: Stream) -> str:
     """Whom a stream protects, and who sees to it."""
     unit = stream.mechanism.unit
     if not stream.by_unit:

@@ -47,6 +47,7 @@ class Statistic(ABC):
     them from the data voids the guarantee in a way that no program can see.
 
     Attributes:
+        name: that it has in the releases of a stream of it alone.
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
@@ -56,6 +57,7 @@ class Statistic(ABC):
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
 
+    name: str = "value"
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
@@ -125,19 +127,21 @@ class Statistic(ABC):
         """What identifies it, as plain JSON data: its kind, bounds, categories or edges."""
 
 
-def checked_statistics(statistics: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """`statistics` if they are some.
+def checked_statistics(statistics: Statistic | Mapping[str, Statistic]) -> dict[str, Statistic]:
+    """`statistics` by name, if they are some; one alone has a name of its own.
 
     Raises:
         ValueError: otherwise.
     """
+    if isinstance(statistics, Statistic):
+        return {statistics.name: statistics}
     if not isinstance(statistics, Mapping) or not statistics:
-        raise ValueError(f"statistics={statistics!r:.80} must name at least one statistic.")
+        raise ValueError(
+            f"statistics={statistics!r:.80} must be a Statistic, such as Count(), or several by name."
+        )
     for name, statistic in statistics.items():
         if not isinstance(name, str) or not isinstance(statistic, Statistic):
-            raise ValueError(
-                f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as CountOf()."
-            )
+            raise ValueError(f"statistics[{name!r}]={statistic!r:.60} must be a Statistic, such as Count().")
     return dict(statistics)
 
 

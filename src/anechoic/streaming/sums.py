@@ -25,8 +25,10 @@ from anechoic.streaming.statistic import (
 )
 
 
-class CountOf(Statistic):
+class Count(Statistic):
     """How many records."""
+
+    name = "count"
 
     def __init__(self, column: str | None = None) -> None:
         self.column = column
@@ -63,7 +65,7 @@ class CountOf(Statistic):
         return {"kind": "count", "column": self.column}
 
 
-class SumOf(Rows):
+class Sum(Rows):
     """Sum of vectors, each clipped to 2-norm `bound`.
 
     Args:
@@ -71,6 +73,8 @@ class SumOf(Rows):
         dimension: entries of a vector; 1 for numbers.
         column: of the batch.
     """
+
+    name = "sum"
 
     def __init__(self, bound: float, dimension: int = 1, column: str | None = None) -> None:
         remedy = "Without a bound one record could change the sum by any amount."
@@ -104,7 +108,7 @@ class SumOf(Rows):
         }
 
 
-class MeanOf(Rows):
+class Mean(Rows):
     """Mean of numbers clipped to [low, high]: a noisy sum over a noisy count, in one release.
 
     The sum is of x - centre, and the count has weight (high - low) / 2, with which the worst mean has the
@@ -116,6 +120,7 @@ class MeanOf(Rows):
         column: of the batch.
     """
 
+    name = "mean"
     dimension = 2
     spread = float(np.sqrt(2.0))
 
@@ -177,7 +182,7 @@ def fieller(total: float, count: float, s: float, r: float, z: float) -> tuple[f
     return float((b - root) / a), float((b + root) / a)
 
 
-class HistogramOf(Statistic):
+class Histogram(Statistic):
     """How many records of each category.
 
     Args:
@@ -186,6 +191,7 @@ class HistogramOf(Statistic):
         column: of the batch.
     """
 
+    name = "histogram"
     bound = 1.0
     wants_numbers = False
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anechoic import workloads
 from anechoic._validate import fraction, positive_int
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)

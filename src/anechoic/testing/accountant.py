@@ -9,9 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.accounting import Accountant, Verified
+from anechoic.accounting import Verified
+from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.monte_carlo.verified import GROWTH
-from anechoic.statement import Theorem
+from anechoic.statement.theorem import Theorem
 from anechoic.testing._compare import require
 from anechoic.testing.draws import check_draws, taken_steps
 

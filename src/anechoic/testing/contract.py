@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.testing import guarantee, matrix, noise
 
 
@@ -16,7 +16,7 @@ def check_strategy(strategy: Strategy, *, serialized: bool = True, seed: int = 0
     Args:
         strategy: C, with n small enough for dense algebra.
         serialized: whether C must survive a round trip through JSON (register its class with
-            `anechoic.strategies.serializable`).
+            `anechoic.extend.serializable`).
         seed: of the random vectors compared.
 
     Raises:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.testing._compare import require
 
 KEYS = 160  # fixed keys whose runs are compared

@@ -9,11 +9,13 @@ import numpy as np
 
 from anechoic import workloads
 from anechoic._validate import Array
-from anechoic.losses import error
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.losses.dispatch import error
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ROUNDING, close, require
+from anechoic.workloads.base import Workload
 
 LARGEST = 7  # steps up to which every pattern is tried
 SOUND = 1 - 1e-12  # rounding of sums in another order
@@ -125,7 +127,7 @@ def _ascend(block: Array, rows: Array, sweeps: int = 200) -> float:
     return value
 
 
-def _workloads(n: int) -> Iterator[workloads.Workload]:
+def _workloads(n: int) -> Iterator[Workload]:
     yield workloads.prefix_sum(n)
     yield workloads.momentum(n, 0.7, weight_decay=0.1)
     yield workloads.momentum(n, 0.5, learning_rates=np.linspace(1.0, 0.3, n))

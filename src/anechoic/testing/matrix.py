@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import (
     ROUNDING,
     ZERO,

@@ -6,7 +6,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.noise import NoiseStream
-from anechoic.strategies import (
+from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
     MovingAverage,
@@ -14,8 +14,8 @@ from anechoic.strategies import (
     Recurrence,
     Stacked,
     StateSpace,
-    Strategy,
 )
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ContractError, close, require
 from anechoic.testing.matrix import is_square, solver
 

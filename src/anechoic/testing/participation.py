@@ -8,9 +8,12 @@ from itertools import combinations
 import numpy as np
 
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Cyclic, Participation, accounts_of
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import BandedToeplitz, Dense, Identity, Strategy
+from anechoic.participation import Cyclic
+from anechoic.participation.accounts import accounts_of
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BandedToeplitz, Dense, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import check_same_text, read_back, require
 from anechoic.testing.guarantee import compare_sensitivity
 

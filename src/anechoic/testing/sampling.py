@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from anechoic.accounting import accountant_of
-from anechoic.batches import Batches, batches_of
+from anechoic.accounting.accountant import accountant_of
+from anechoic.batches.base import Batches, batches_of
 from anechoic.errors import UnsupportedError
-from anechoic.participation import Participation, accounts_of
-from anechoic.sampling import Sampling
+from anechoic.participation.accounts import accounts_of
+from anechoic.participation.base import Participation
+from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 from anechoic.testing._compare import check_refused, check_same_text, read_back, require
 from anechoic.testing.draws import check_draws

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from anechoic.losses import error
-from anechoic.strategies import BandedToeplitz, Identity, Strategy
+from anechoic.losses.dispatch import error
+from anechoic.strategies import BandedToeplitz, Identity
+from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import ZERO, check_refused, check_same_text, close, read_back, require
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 def check_workload(workload: Workload, *, serialized: bool = True, seed: int = 0) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma
 
 from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.theory.lq_noise import LqMechanism
 from anechoic.theory.mirror import AllSpace, Domain, Euclidean, Potential, mirror_step
 

@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike
 
 from anechoic import workloads
 from anechoic._validate import Array, at_least, moderate, positive_int
-from anechoic.losses import error
-from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Strategy, Tree
+from anechoic.losses.dispatch import error
+from anechoic.strategies import BandedToeplitz, FullTree, Identity, Output, Tree
+from anechoic.strategies.base import Strategy
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.suboptimality import trajectory_squares
 

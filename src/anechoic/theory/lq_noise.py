@@ -23,7 +23,7 @@ from scipy.special import gamma
 
 from anechoic._validate import Array, at_least, fraction, moderate, positive_int
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 ORDERS = (1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 FINE, MOST = 0.04, 4000  # steps of log |u|^q at which phi is computed for its envelope, and how many at most

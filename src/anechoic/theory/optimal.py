@@ -18,16 +18,10 @@ from scipy.optimize import OptimizeResult, minimize, minimize_scalar
 from anechoic._validate import Array, moderate, positive_int
 from anechoic.algebra.circle import Circle, gap_power
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize import Optimized
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    BandedToeplitz,
-    HorizonFree,
-    MixtureRoot,
-    endless,
-    without_horizon,
-)
+from anechoic.optimize.result import Optimized
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
+from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import Spectrum, poisson_means, spectrum
 from anechoic.theory.trigonometric import best_power, spectral_factor

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike
 from anechoic import workloads
 from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
-from anechoic.strategies import MixtureRoot
+from anechoic.strategies.mixture_root import MixtureRoot
 from anechoic.theory.mixtures import minimum_phase
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 # More modes than this are merged where their gaps agree to MERGED, for the optimal noise only.
 MODES, MERGED = 256, 0.03

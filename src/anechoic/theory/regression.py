@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, at_least, fraction, moderate, positive_int
-from anechoic.strategies import HorizonFree
+from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum

@@ -20,7 +20,6 @@ from anechoic.algebra import generating
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import HorizonFree, MixtureRoot
 from anechoic.strategies.endless import (
     EXACT,
     EndlessBands,
@@ -28,7 +27,9 @@ from anechoic.strategies.endless import (
     EndlessDamped,
     EndlessInverse,
     EndlessSeries,
+    HorizonFree,
 )
+from anechoic.strategies.mixture_root import MixtureRoot
 
 Complex = NDArray[np.complex128]
 # Entries of the matrix of frequencies and modes that is held at once.

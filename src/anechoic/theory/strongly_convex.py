@@ -19,7 +19,8 @@ from scipy.optimize import minimize, minimize_scalar
 
 from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
-from anechoic.strategies import BandedInverse, HorizonFree, endless, without_horizon
+from anechoic.strategies import BandedInverse, endless, without_horizon
+from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.multipliers import (
     Basis,
     Complex,

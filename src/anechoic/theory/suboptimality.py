@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, moderate, positive_int, steps_within
 from anechoic.errors import UnsupportedError
-from anechoic.mechanism import Mechanism
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import HorizonFree, Strategy
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.strategies.base import Strategy
+from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import spectrum
 
@@ -53,7 +54,7 @@ def asymptotic_suboptimality(
     """F_inf of `problem` under `noise`, exactly: one mean over the circle, O(d) for d modes.
 
     Nothing is clipped (Noisy-FTRL): `clip_norm` only scales the noise. For Lipschitz losses, or in the event
-    of `theory.clipping_probability`, that is the private algorithm.
+    of `theory.regression.clipping_probability`, that is the private algorithm.
 
     Args:
         problem: `LinearRegression`, `MeanEstimation`.

@@ -14,9 +14,10 @@ from torch import Tensor, nn, optim
 
 from anechoic._validate import Array, positive_float
 from anechoic.errors import MismatchError
-from anechoic.losses import error
-from anechoic.mechanism import Mechanism, calibrate
-from anechoic.planning import OptimizerKind
+from anechoic.losses.dispatch import error
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.records import OptimizerKind
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.workloads import exponential_decay, prefix_sum

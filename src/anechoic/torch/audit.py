@@ -21,7 +21,7 @@ from anechoic.audit.simulate import draw_contribution
 from anechoic.batches.base import Batches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import Sampling
+from anechoic.sampling.base import Sampling
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.setup.batching import loader_options
 from anechoic.torch.sources.base import ALIASES, AUTO

@@ -9,7 +9,7 @@ from typing import Any, Unpack, overload
 
 from anechoic._validate import one_of, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.planning import Plan
+from anechoic.planning.result import Plan
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource

@@ -24,7 +24,7 @@ from anechoic.errors import (
 )
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs import read_journal
+from anechoic.runs.journal_format import read_journal
 
 #: The key under which optimizer.state_dict() holds the stamp.
 STAMP = "anechoic"

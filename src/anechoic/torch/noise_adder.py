@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.mechanism import Mechanism
-from anechoic.noise import NoiseState, NoiseStream
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import NoiseStream
 from anechoic.noise.grid import spacing
+from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.watching.parameters import bits

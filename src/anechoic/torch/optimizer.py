@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.mechanism import Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted

@@ -10,7 +10,8 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.runs import Journal, Mark, digest_key_of, digest_of, identity_of, read_journal
+from anechoic.runs import Journal, digest_key_of, identity_of
+from anechoic.runs.journal_format import Mark, digest_of, read_journal
 from anechoic.torch.noise_adder import Releaser
 
 

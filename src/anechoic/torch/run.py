@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from anechoic.batches.base import Batches
 from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise import NoiseState
-from anechoic.runs import digest_key_of, digest_of, identity_of
+from anechoic.noise.stream import NoiseState
+from anechoic.runs import digest_key_of, identity_of
+from anechoic.runs.journal_format import digest_of
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise

@@ -1,7 +1,9 @@
 """Privacy units that own several examples: who owns what, and what one of them may add to a step."""
 
-from anechoic.units.batch import Indices, UnitBatch, check_item_fits
+from anechoic._moved import keep_old_names
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
-__all__ = ["Indices", "UnitBatch", "Units", "check_item_fits", "check_schema", "find_duplicates"]
+__all__ = ["Units", "check_schema", "find_duplicates"]
+
+keep_old_names(__name__)

@@ -4,32 +4,12 @@ Every workload is lower-triangular, n x n, with positive diagonal. Most are of t
 Toeplitz and D a diagonal of learning rates (monograph, Sections 1.2 and 3.2).
 """
 
-from anechoic.workloads.base import GeneralWorkload, Workload
-from anechoic.workloads.general import LowerTriangular, RestartDifferences, from_dense, restart_differences
-from anechoic.workloads.optimizers import Momentum, Nesterov, Scheduled, momentum, nesterov, scheduled
-from anechoic.workloads.sums import (
-    ExponentialDecay,
-    PrefixSum,
-    SlidingWindow,
-    ToeplitzWorkload,
-    exponential_decay,
-    from_coefficients,
-    prefix_sum,
-    sliding_window,
-)
+from anechoic._moved import keep_old_names
+from anechoic.workloads.general import from_dense, restart_differences
+from anechoic.workloads.optimizers import momentum, nesterov, scheduled
+from anechoic.workloads.sums import exponential_decay, from_coefficients, prefix_sum, sliding_window
 
 __all__ = [
-    "ExponentialDecay",
-    "GeneralWorkload",
-    "LowerTriangular",
-    "Momentum",
-    "Nesterov",
-    "PrefixSum",
-    "RestartDifferences",
-    "Scheduled",
-    "SlidingWindow",
-    "ToeplitzWorkload",
-    "Workload",
     "exponential_decay",
     "from_coefficients",
     "from_dense",
@@ -40,3 +20,5 @@ __all__ = [
     "scheduled",
     "sliding_window",
 ]
+
+keep_old_names(__name__)

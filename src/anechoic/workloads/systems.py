@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic.algebra.systems import System, chained, realisation
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 def workload_system(workload: Workload, longest: int) -> System | None:

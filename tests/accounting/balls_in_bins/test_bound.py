@@ -6,7 +6,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from anechoic.accounting import gaussian_epsilon, random_allocation_epsilon
+from anechoic.accounting import gaussian_epsilon
 from anechoic.accounting.balls_in_bins.bound import (
     BinsBound,
     bins_gram,
@@ -17,7 +17,10 @@ from anechoic.accounting.balls_in_bins.bound import (
 from anechoic.accounting.balls_in_bins.chains import COARSE, chains
 from anechoic.accounting.balls_in_bins.classes import _classes, dominations
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
+from anechoic.accounting.random_allocation.epsilon import (
+    random_allocation_epsilon,
+    random_allocation_noise_multiplier,
+)
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
     BLT,

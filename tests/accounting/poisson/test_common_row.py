@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from anechoic.accounting import accountant_of
+from anechoic.accounting.accountant import accountant_of
 from anechoic.accounting.poisson import common_row as module
 from anechoic.accounting.poisson.common_row import CommonRow, common_row
 from anechoic.accounting.poisson.conditional import DIRECTIONS

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import workloads
-from anechoic.accounting import accountant_of, gaussian_epsilon, poisson_epsilon
+from anechoic.accounting import gaussian_epsilon, poisson_epsilon
+from anechoic.accounting.accountant import accountant_of
 from anechoic.accounting.poisson import reduction
 from anechoic.accounting.poisson.accountant import PoissonAccountant
 from anechoic.accounting.poisson.conditional import composed_rows, toeplitz_chain

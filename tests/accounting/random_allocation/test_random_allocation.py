@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, ndtr
 
-from anechoic.accounting import (
-    gaussian_delta,
-    gaussian_epsilon,
+from anechoic.accounting import gaussian_delta, gaussian_epsilon
+from anechoic.accounting.laws.likelihood import gaussian_ratio, product_of, sum_of
+from anechoic.accounting.random_allocation.epsilon import (
+    one_of,
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
 )
-from anechoic.accounting.laws.likelihood import gaussian_ratio, product_of, sum_of
-from anechoic.accounting.random_allocation.epsilon import one_of
 from tests.marks import each_once
 
 

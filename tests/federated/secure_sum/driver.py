@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from anechoic.federated.secure_sum import Refused, Stage, SumClient, SumServer
+from anechoic.federated.secure_sum import Stage, SumClient, SumServer
+from anechoic.federated.secure_sum.messages import Refused
 
 GRID_BITS = 16
 

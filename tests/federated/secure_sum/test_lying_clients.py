@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Aborted, Reason, Stage
+from anechoic.federated.secure_sum import Aborted, Stage
 from anechoic.federated.secure_sum.keys import KeyPair
+from anechoic.federated.secure_sum.messages import Reason
 from tests.federated.secure_sum.driver import answer, carry, new_round, one_stage, vectors_for
 
 VECTORS = vectors_for(7, 5)

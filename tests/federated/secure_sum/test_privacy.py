@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.federated.secure_sum import Reason, Refused, Stage, SumClient
+from anechoic.federated.secure_sum import Stage, SumClient
 from anechoic.federated.secure_sum.keys import KeyPair, digest, encoded, expand
 from anechoic.federated.secure_sum.masks import add_masks
+from anechoic.federated.secure_sum.messages import Reason, Refused
 from tests.federated.secure_sum.driver import (
     GRID_BITS,
     answer,

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.federated.secure_sum import Refused, Stage, SumServer, least_threshold
+from anechoic.federated.secure_sum import Stage, SumServer
+from anechoic.federated.secure_sum.messages import Refused
+from anechoic.federated.secure_sum.terms import least_threshold
 from tests.federated.secure_sum.driver import GRID_BITS, carry, new_client, new_round, vectors_for
 
 STAGES = list(Stage)

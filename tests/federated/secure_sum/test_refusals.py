@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Reason, Refused, Stage, SumClient, SumServer
+from anechoic.federated.secure_sum import Stage, SumClient, SumServer
+from anechoic.federated.secure_sum.messages import Reason, Refused
 from tests.federated.secure_sum.driver import (
     GRID_BITS,
     answer,

@@ -5,7 +5,9 @@ from itertools import chain, combinations, product
 import numpy as np
 import pytest
 
-from anechoic.federated.secure_sum import Aborted, Reason, Stage, SumServer, least_threshold
+from anechoic.federated.secure_sum import Aborted, Stage, SumServer
+from anechoic.federated.secure_sum.messages import Reason
+from anechoic.federated.secure_sum.terms import least_threshold
 from tests.federated.secure_sum.driver import GRID_BITS, carry, new_round, one_stage, vectors_for
 
 STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASKING]

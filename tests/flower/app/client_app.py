@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from anechoic.flower.client import clipped_update_mod
+from anechoic.flower import clipped_update_mod
 
 app = ClientApp()
 

@@ -6,7 +6,7 @@ import pytest
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error
+from anechoic.losses.dispatch import error
 from anechoic.optimize import balls_in_bins, banded_toeplitz
 from anechoic.optimize.bins.families import BandedFamily, BandedInverseFamily, BLTFamily
 from anechoic.optimize.bins.objective import BinsNoise

@@ -10,10 +10,11 @@ from scipy.optimize import minimize
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error, loss, row_weights
+from anechoic.losses.dispatch import error, loss
+from anechoic.losses.kinds import row_weights
 from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Banded, ColumnNormalized, Dense
 from tests.marks import each_once, each_pair, every_other, in_turn, slow
 from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit

@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss, row_weights
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import row_weights
 from anechoic.optimize import column_normalized
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BLT, ColumnNormalized

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import optimize, workloads
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.optimize.columns import refined
 from anechoic.optimize.columns.banded import _columns
 from anechoic.participation import Cyclic, MinSep

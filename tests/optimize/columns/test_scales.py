@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from anechoic.participation import MinSep
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Banded
 from tests.optimize.columns.banded_cases import SCHEMAS, free_columns
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
-from anechoic.losses import error, loss, row_weights
+from anechoic.losses.dispatch import error, loss
+from anechoic.losses.kinds import row_weights
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BLT, Dense, Toeplitz
 from tests.marks import each_once

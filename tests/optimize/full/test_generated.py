@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from anechoic import optimize, workloads
-from anechoic.losses import loss, row_weights
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import row_weights
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.strategies import Dense
 from tests.marks import each_once, in_turn

@@ -10,12 +10,13 @@ from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error, loss
+from anechoic.losses.dispatch import error, loss
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.optimize.full.participation import dense_with_participation
 from anechoic.optimize.windows import WindowsObjective, windows_of, windows_strategy
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation.base import Participation
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Dense, Identity
 from tests.marks import each_once, every_other, in_turn, slow
 

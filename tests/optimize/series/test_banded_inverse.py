@@ -8,10 +8,11 @@ import pytest
 
 from anechoic import workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss, row_weights
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import row_weights
 from anechoic.optimize import banded_inverse
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedInverse, Identity
 from tests.marks import each_pair, in_turn
 

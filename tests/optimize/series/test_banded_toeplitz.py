@@ -8,10 +8,10 @@ import pytest
 
 from anechoic import workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from tests.marks import each_pair, every_other, in_turn
 

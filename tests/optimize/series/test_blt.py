@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses import error, loss
+from anechoic.losses.dispatch import error, loss
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, Toeplitz
 from tests.marks import each_once, each_pair, every_other, slow
 

@@ -6,10 +6,11 @@ import pytest
 
 from anechoic import workloads
 from anechoic.algebra.systems import realisation
-from anechoic.losses import tail_weights
+from anechoic.losses.kinds import tail_weights
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.toeplitz_objective import quadratic_form
+from anechoic.workloads.base import Workload
 from tests.marks import in_turn
 
 
@@ -109,7 +110,7 @@ def test_a_workload_that_fades_faster_than_the_strategy(gaps):
     check_against_mpmath(objective, gaps, pattern, "max", (0.7,), rel=1e-6, slope=1e-6)
 
 
-class Halved(workloads.Workload):
+class Halved(Workload):
     """a_t = 2^-(t+1), as the fraction 1 / (2 - x)."""
 
     coefficients = property(lambda self: 0.5 ** np.arange(1.0, self.n + 1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anechoic import optimize, workloads
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.optimize.series.blt_errors import MaterialisedError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.blt_restarts import RestartSums

@@ -5,7 +5,7 @@ import pytest
 
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss
+from anechoic.losses.dispatch import loss
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.strategies import Dense, Identity, Restarted, Toeplitz
 from tests.marks import each_once

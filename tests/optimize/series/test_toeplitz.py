@@ -9,10 +9,11 @@ import pytest
 from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses import loss, tail_weights
+from anechoic.losses.dispatch import loss
+from anechoic.losses.kinds import tail_weights
 from anechoic.optimize.comb import comb_of
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.sensitivity import sensitivity
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
 from tests.marks import each_once, every_other, in_turn
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
-from anechoic.runs import ledger, read_journal
+from anechoic.runs import ledger
 from anechoic.runs.files import writing
+from anechoic.runs.journal_format import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.plain import plain, unplain

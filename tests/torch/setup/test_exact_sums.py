@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise.grid import default_bits, spacing
-from anechoic.planning import plan
+from anechoic.planning.compare import plan
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
 from anechoic.torch.setup import exact_sums
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights

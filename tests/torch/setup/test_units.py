@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-from anechoic.batches import batches_of
+from anechoic.batches.base import batches_of
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import Cyclic, MinSep, Single

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.sources import Clipping
+from anechoic.torch.sources.clipping import Clipping
 from tests.marks import each_once, each_pair
 from tests.torch.setting import start, weights
 

@@ -21,7 +21,7 @@ from anechoic.accounting.laws.tilted import TiltedPair
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.sampling import BallsInBins
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.search import least_noise, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 _TRIED = 5  # chains, by rank
 _TRIED_CLASSES = 3

@@ -20,7 +20,7 @@ from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from anechoic.accounting.laws.tilted import Tilt, TiltedPair
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.sensitivity.gram import ENTRIES
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 class _Drawn(NamedTuple):

@@ -22,7 +22,7 @@ from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from anechoic.accounting.poisson.conditional import Composed, composed_rows, wor
 from anechoic.accounting.poisson.reduction import MOST_DENSE, held
 from anechoic.accounting.poisson.rows import LOST, RowLaw, bernoulli_row, merged
 from anechoic.accounting.poisson.tails import quantile
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 #: Part of delta for the probability that the threshold is exceeded.
 SHARE = 0.03

@@ -24,8 +24,8 @@ from anechoic._validate import Array
 from anechoic.accounting.gaussian import hockey_stick
 from anechoic.accounting.search import smallest_epsilon
 from anechoic.participation import MinSep
-from anechoic.sensitivity import sensitivity
-from anechoic.strategies import Strategy
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies.base import Strategy
 
 MOST = 12  # participations that are looked at
 SELDOM = 4.0  # expected participations up to which this is tried

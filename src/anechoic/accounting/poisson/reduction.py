@@ -28,7 +28,7 @@ from anechoic.accounting.poisson.conditional import (
     toeplitz_chain,
 )
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 MOST_DENSE = 4096  # steps of a matrix that is held as a whole
 

@@ -23,7 +23,7 @@ from anechoic.accounting.terms import Term, term_of_laws
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import RandomAllocation
 from anechoic.statement.theorem import Theorem
-from anechoic.strategies import Strategy
+from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)

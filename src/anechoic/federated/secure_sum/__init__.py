@@ -6,19 +6,7 @@ Learning (CCS 2017): keys, shares, masked vectors, unmasking. The server is trus
 """
 
 from anechoic.federated.secure_sum.client import SumClient
-from anechoic.federated.secure_sum.messages import Message, Reason, Refused, Stage
-from anechoic.federated.secure_sum.server import Aborted, SecureSum, SumServer
-from anechoic.federated.secure_sum.terms import SMALLEST_SUM, least_threshold
+from anechoic.federated.secure_sum.messages import Stage
+from anechoic.federated.secure_sum.server import Aborted, SumServer
 
-__all__ = [
-    "SMALLEST_SUM",
-    "Aborted",
-    "SumClient",
-    "Message",
-    "Reason",
-    "Refused",
-    "SecureSum",
-    "SumServer",
-    "Stage",
-    "least_threshold",
-]
+__all__ = ["Aborted", "Stage", "SumClient", "SumServer"]

@@ -14,14 +14,16 @@ from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind, error
+from anechoic.losses.dispatch import error
+from anechoic.losses.kinds import LossKind
 from anechoic.optimize.bins.families import BandedFamily, BandedInverseFamily, BLTFamily, Family
 from anechoic.optimize.bins.objective import BinsNoise
 from anechoic.optimize.result import Optimized
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
-from anechoic.strategies import ColumnNormalized, Identity, Strategy
-from anechoic.workloads import Workload
+from anechoic.strategies import ColumnNormalized, Identity
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload
 
 FAMILIES = ("banded_toeplitz", "banded_inverse", "blt")
 ACCOUNTINGS = ("deterministic", "verified")

@@ -10,9 +10,10 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz
+from anechoic.strategies.base import Strategy
 from anechoic.strategies.toeplitz import power_coefficients, square_root_coefficients
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 _LEAST = 1e-6  # of a coefficient of C^-1 to begin with
 _RATIO = 1.7  # of neighbouring knots

@@ -11,19 +11,19 @@ from anechoic.algebra import banded as algebra
 from anechoic.algebra import toeplitz
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of
 from anechoic.optimize.columns.search import Progress, Search
-from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Banded
 from anechoic.strategies.banded import columns_of
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 # Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
 NEGLIGIBLE = 1e-7

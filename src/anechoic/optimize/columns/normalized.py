@@ -12,18 +12,19 @@ from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra import banded as algebra
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
 from anechoic.optimize.columns.search import Smooth, weighted
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
-from anechoic.participation import Participation
-from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Strategy
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload, checked_workload
 
 OPTIONS = {"maxiter": 300, "maxfun": 600, "gtol": 1e-7, "ftol": 1e-12, "maxcor": 20}
 SHARPNESS = (

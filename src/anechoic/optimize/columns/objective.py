@@ -20,7 +20,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.algebra.banded import Blocks, Propagation
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 from anechoic.workloads.inverses import inverse_columns, uneven_inverse
 
 # Squared errors -> the mean that is minimised, and its derivatives by them (weights).

@@ -19,9 +19,10 @@ from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
 from anechoic.optimize.windows import Windows, windows_of
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 WORK = 1e7  # steps times bands^2 from which a search over all columns takes minutes
 BANDS = 40  # of the coarse run

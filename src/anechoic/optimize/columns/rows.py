@@ -26,7 +26,7 @@ from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.optimize.columns.scales import Scales
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 EPS = float(np.finfo(np.float64).eps)
 # Numbers in the rows that a bound uses, and in the derivatives of errors that are made level.

@@ -14,7 +14,8 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
 from anechoic.optimize.comb import comb_of
-from anechoic.participation import Cyclic, FullBatch, Participation
+from anechoic.participation import Cyclic, FullBatch
+from anechoic.participation.base import Participation
 
 # Steps up to which norms are free in every window; beyond, that takes minutes for a per cent.
 WINDOWS_UP_TO = 512

@@ -14,7 +14,7 @@ from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.columns.objective import BlockObjective, ColumnsWindow, Mean, Objective
 from anechoic.optimize.columns.rows import bound_by_rows, level
 from anechoic.optimize.columns.scales import Scales
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 Progress = Callable[[int, float], None]
 

@@ -25,7 +25,7 @@ from anechoic._validate import Array
 from anechoic.optimize.full.modulus import Diagonals, MatrixModulus
 from anechoic.optimize.full.newton import Singular
 from anechoic.optimize.full.quadrature import InverseRoot, inverse_root
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 from anechoic.workloads.general import restart_scales
 
 # Entries of a work array: poles are taken in groups, so that memory stays at some of these whatever n is.

@@ -9,11 +9,11 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.losses import row_weights
+from anechoic.losses.kinds import row_weights
 from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.participation import Cyclic, Participation
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.participation import Cyclic
+from anechoic.participation.base import Participation
+from anechoic.workloads.base import Workload, checked_workload
 
 LARGEST = 16  # steps up to which the patterns of an overlapping schema are listed
 CLOSE = 1e-3  # relative; the optimum is known to about the root of the gap

@@ -17,8 +17,8 @@ from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import LossKind, row_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.columns.banded import banded
 from anechoic.optimize.full.generated import SOLVED_UP_TO, generated_strategy
@@ -27,9 +27,12 @@ from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz import toeplitz
 from anechoic.optimize.series.toeplitz_search import root_of
-from anechoic.participation import MinSep, OncePerEpoch, Participation
-from anechoic.strategies import ColumnNormalized, Dense, Identity, Strategy, Toeplitz
-from anechoic.workloads import Workload, prefix_sum
+from anechoic.participation import MinSep, OncePerEpoch
+from anechoic.participation.base import Participation
+from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
+from anechoic.strategies.base import Strategy
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload
 
 BANDS, INVERSE = 8, 4  # of the banded strategies and the banded inverses that are tried
 FREE_UP_TO = 20_000  # steps times bands^2 up to which columns are optimised one by one

@@ -17,9 +17,8 @@ from scipy.linalg import LinAlgError, cholesky
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning, UnsupportedError
-from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.comb import SINGLE
 from anechoic.optimize.full.balance import Balanced, Progress, balance
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize.full.contained import for_one_step, or_contained
@@ -27,10 +26,10 @@ from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Dense
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
 # What the rational approximation may be off by, relative to the gap asked for.

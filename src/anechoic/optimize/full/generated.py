@@ -15,7 +15,7 @@ from anechoic.lower_bounds.dual import DualPoint, ParticipationDual, nuclear_bou
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import EVERY, NUCLEAR, contained_patterns
 from anechoic.optimize.full.search import optimum
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 
 GENERATED_UP_TO = 64  # steps
 # Steps, and numbers in the factors, up to which the optimum for the patterns found is computed.

@@ -22,7 +22,7 @@ from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import EVERY, NUCLEAR
 from anechoic.optimize.full.search import optimum
 from anechoic.participation import Patterns
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 PARAMETERS = 2**18  # numbers in the factors of all patterns: beyond, an evaluation takes many seconds
 SHARE = 1e-10  # of the squared error that noise at steps without a unit may add, and of the sensitivity

@@ -11,7 +11,7 @@ import scipy
 from anechoic._validate import Array, positive_float
 from anechoic.algebra import banded
 from anechoic.errors import UnsupportedError
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.dual import EPS, cycles, start
 from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
@@ -23,9 +23,10 @@ from anechoic.optimize.full.listed import listed_strategy
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of, windows_strategy
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Participation, Patterns
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns
+from anechoic.participation.base import Participation
 from anechoic.strategies import Dense
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 FEW_STEPS, FEW_PATTERNS = 12, 40  # up to which all patterns are listed
 DIRECT = 60  # rounds of L-BFGS for a bound

@@ -12,16 +12,18 @@ from scipy.linalg import cholesky, solve_triangular
 from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
-from anechoic.losses import loss as loss_of
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
-from anechoic.participation import MinSep, Participation
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedInverse
 from anechoic.strategies.toeplitz import power_coefficients
-from anechoic.workloads import Workload, prefix_sum
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload, checked_workload
 
 FAMILIES = ("free", "fractional")
 OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}

@@ -14,9 +14,9 @@ import scipy
 from scipy import fft
 
 from anechoic._validate import Array
-from anechoic.losses import LossKind, row_weights
+from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.strategies.banded_inverse import leading_coefficients
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 OUTSIDE = 1e10  # value where C grows beyond bounds
 FFT_FROM = 128  # lags from which a correlation is faster through the FFT

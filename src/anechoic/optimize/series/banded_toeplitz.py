@@ -8,17 +8,18 @@ import numpy as np
 
 from anechoic._validate import Array, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind, tail_weights
-from anechoic.losses import loss as loss_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind, tail_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_bound import form_bound, toeplitz_bound
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
 from anechoic.optimize.series.toeplitz_search import free_column, root_of, several_columns
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedToeplitz
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @on_one_thread

@@ -20,17 +20,17 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.blt_restarts import RestartSums
 from anechoic.optimize.series.toeplitz_objective import quadratic_form
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import BLT
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.workloads.base import Workload, checked_workload
 
 # Gaps between neighbouring -log decays: the smallest keeps decays near 1 distinct as float64.
 SMALLEST, LARGEST = 4e-16, 40.0

@@ -20,7 +20,7 @@ import scipy
 from anechoic._validate import Array
 from anechoic.algebra.systems import System, chained, power_sums, realisation
 from anechoic.optimize.series.toeplitz_objective import QuadraticForm
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 # Step of the complex differences: its square is lost against 1 in float64.
 STEP = 1e-100

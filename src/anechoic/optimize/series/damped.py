@@ -11,16 +11,17 @@ import scipy
 
 from anechoic._validate import positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind
-from anechoic.losses import error as error_of
-from anechoic.losses import loss as loss_of
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.losses.dispatch import error as error_of
+from anechoic.losses.dispatch import loss as loss_of
+from anechoic.losses.kinds import LossKind
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_objective import Progress, quadratic_form
-from anechoic.participation import Participation
-from anechoic.strategies import Restarted, Strategy, Toeplitz
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
+from anechoic.strategies import Restarted, Toeplitz
+from anechoic.strategies.base import Strategy
+from anechoic.workloads.base import Workload, checked_workload
 
 # Dampings tried before the best one is refined, from LEAST / n to 1, and how finely that is done.
 GRID, LEAST, FINE = 17, 0.01, 1e-5

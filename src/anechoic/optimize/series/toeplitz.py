@@ -7,14 +7,15 @@ import time
 import numpy as np
 
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses import LossKind
-from anechoic.optimize.comb import SINGLE, comb_of
+from anechoic.losses.kinds import LossKind
+from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import best_column
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
+from anechoic.participation.single import SINGLE
 from anechoic.strategies import Toeplitz
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @on_one_thread

@@ -17,9 +17,8 @@ from scipy import fft
 from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses import KINDS, LossKind, tail_weights
-from anechoic.workloads import Workload
-from anechoic.workloads.base import checked_workload
+from anechoic.losses.kinds import KINDS, LossKind, tail_weights
+from anechoic.workloads.base import Workload, checked_workload
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for
 # n = 10^3 to 10^5.

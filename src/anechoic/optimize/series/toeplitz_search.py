@@ -16,7 +16,7 @@ from anechoic._validate import Array
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
 from anechoic.strategies.toeplitz import square_root_coefficients
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 OPTIONS = {"maxiter": 1000, "maxfun": 1500, "gtol": 1e-7, "ftol": 1e-12, "maxcor": 20}
 PROVEN = 1e-6  # gap to the bound of the class up to which no other start is tried

@@ -17,7 +17,7 @@ class ShardedBatches(Sampler[list[int]]):
     be empty. `PrivacyEngine` does not need this: it is for loops that make their releases themselves.
 
     Args:
-        batches: see `anechoic.batches.batches_of`; the same key in every process.
+        batches: see `anechoic.extend.batches_of`; the same key in every process.
         steps: n, >= 1.
         start: first step, as after resuming.
         shard, shards: which of how many processes this is.

@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader
 from anechoic._validate import byte_count, fraction, positive_float
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.participation import Participation
+from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
 from anechoic.planning.result import mechanism_in
 from anechoic.torch.setup.options import DEFAULTS
 from anechoic.torch.sources.base import ALIASES
 from anechoic.units.ownership import Units
-from anechoic.workloads import Workload
+from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

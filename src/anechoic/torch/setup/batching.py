@@ -8,7 +8,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation, Sampling
+from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
+from anechoic.sampling.base import Sampling
 
 REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from torch import nn
 
-from anechoic.batches import batches_of
-from anechoic.batches.base import Batches
+from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
-from anechoic.planning import STRATEGIES, UNAMPLIFIED, Plan, plan
+from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.families import StrategyName
+from anechoic.planning.result import Plan
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import kind_of, tell_noise, tell_rates
 from anechoic.torch.arithmetic import Arithmetic
@@ -37,7 +37,9 @@ from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.loader_selftest import try_batches
 from anechoic.torch.setup.units import check_units, report_units
-from anechoic.torch.sources import Clipping, GradientSource, SourceSetup, source_class
+from anechoic.torch.sources import GradientSource
+from anechoic.torch.sources.base import SourceSetup, source_class
+from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.watching.modules import report_unregistered

@@ -20,7 +20,7 @@ from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.torch.history import STAMP
 from anechoic.torch.setup.asked import Setup
-from anechoic.torch.sources import source_class
+from anechoic.torch.sources.base import source_class
 from anechoic.torch.watching.modules import MIXING, check_not_mixing
 
 logger = logging.getLogger("anechoic")

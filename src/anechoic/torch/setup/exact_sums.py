@@ -12,11 +12,11 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits
-from anechoic.noise.rounding import rounded_filter
-from anechoic.planning import Plan
+from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning.choice import noise_state
+from anechoic.planning.result import Plan
 from anechoic.torch.arithmetic import Arithmetic
-from anechoic.torch.sources import source_class
+from anechoic.torch.sources.base import source_class
 
 #: Bytes of one number in the memory of rounded noise.
 _WIDE = 8

@@ -10,13 +10,14 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.participation import Participation
-from anechoic.planning import Plan
+from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
+from anechoic.planning.result import Plan
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources.base import AUTO
-from anechoic.workloads import Workload, prefix_sum
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload
 
 #: Modes that return (module, optimizer, criterion, data_loader).
 WithCriterion = Literal["ghost", "vmap_loss"]

@@ -1,25 +1,27 @@
-"""The estimator: update adds to the open step, release publishes its running statistics, once."""
+"""The stream: update adds to the open step, release publishes its running statistics, once."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
 from anechoic.keys import derive
-from anechoic.mechanism import Mechanism
 from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
-from anechoic.participation import Accounts, Participation
+from anechoic.participation.accounts import Accounts
+from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
 from anechoic.runs.state_file import MECHANISM, shown_in
 from anechoic.streaming.commit_group import Group
+from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.ledger import Ledger
@@ -34,7 +36,7 @@ from anechoic.streaming.stream_state import Standing, beyond, check_time, plain_
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Estimator(Published):
+class Stream(Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -46,8 +48,14 @@ class Estimator(Published):
     `unit_ids`, and records beyond the participation are left out, whatever the caller feeds: nothing is
     promised. Which steps there are, and when they end, is not protected. See docs/proofs/streaming.md.
 
+    Several statistics share one release, under one sensitivity: their vectors are concatenated with weights,
+    so that one record has norm at most 1. Each of K statistics with equal weights then has sqrt(K) times the
+    standard error that it would have alone; splitting epsilon would cost nearly K times.
+
     Args:
-        statistics: by name; they share one release (see `weights`).
+        statistics: one, such as Count(), or several by name, as {"delay": Mean(-60, 360, "dep_delay")}.
+        by: (column, groups), to release each of them by groups that are given in advance, at the noise of
+            one: see `Grouped`.
         epsilon, delta: of all releases together. Not with `mechanism`.
         mechanism: a finished one, with `sampling=External(participation, 1, steps=n)`.
         horizon: number of steps n, after which nothing is released; None for 2**40 of them.
@@ -86,18 +94,26 @@ class Estimator(Published):
 
     Example:
         >>> from anechoic import streaming
-        >>> visits = streaming.Count(epsilon=1.0, delta=1e-6, horizon=24)
+        >>> visits = streaming.Stream(streaming.Count(), epsilon=1.0, delta=1e-6, horizon=24)
         >>> visits.update(["ann", "bob", "cyd"])
         True
         >>> release = visits.release()
         >>> release.step, release.standard_error < 20, release is visits.get()
         (0, True, True)
+        >>> carriers = streaming.Histogram(["AA", "UA"], "carrier")
+        >>> several = {"flights": streaming.Count("carrier"), "carriers": carriers}
+        >>> board = streaming.Stream(several, epsilon=1.0, horizon=24)
+        >>> board.update({"carrier": ["AA", "UA", "AA"]})
+        True
+        >>> board.release()["carriers"].value.shape
+        (2,)
     """
 
     def __init__(
         self,
-        statistics: Mapping[str, Statistic],
+        statistics: Statistic | Mapping[str, Statistic],
         *,
+        by: tuple[str, Sequence[Any]] | None = None,
         epsilon: float | None = None,
         delta: float = 1e-6,
         mechanism: Mechanism | None = None,
@@ -118,7 +134,9 @@ class Estimator(Published):
         setting: Mapping[str, Any] | None = None,
         keep: int | None = None,
     ) -> None:
-        checked_statistics(statistics)
+        statistics = checked_statistics(statistics)
+        if by is not None:
+            statistics = {name: Grouped(one, *by) for name, one in statistics.items()}
         self.level = fraction("level", level)
         self.over = Running() if over is None else checked_over(over)
         if per_step != 1 and participation is None:
@@ -305,7 +323,7 @@ class Estimator(Published):
         self._state.close()
         self.owner.leave()
 
-    def __enter__(self) -> Estimator:
+    def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -18,7 +18,7 @@ from tests.marks import each_once
 KEY = bytes(range(32))
 
 
-class NoNoise(streaming.Estimator):
+class NoNoise(streaming.Stream):
     """An estimator whose rows of noise are zero: releases are the integer sums."""
 
     def _start(self, *arguments):
@@ -32,7 +32,7 @@ def quiet(**statistics):
 
 
 def test_count_adds_up_and_get_is_the_last_release():
-    count = quiet(count=streaming.CountOf())(horizon=4)
+    count = quiet(count=streaming.Count())(horizon=4)
     assert count.get() is None
     for batch, expected in [(["a", "b"], 2), ([], 2), (5, 7)]:
         count.update(batch)
@@ -41,7 +41,7 @@ def test_count_adds_up_and_get_is_the_last_release():
 
 
 def test_several_updates_are_one_step():
-    count = quiet(count=streaming.CountOf())()
+    count = quiet(count=streaming.Count())()
     count.update(3)
     count.update(4)
     assert count.release().estimate == 7 and count.step == 1
@@ -62,20 +62,20 @@ def test_several_updates_are_one_step():
 )
 @pytest.mark.few(3)
 def test_over_which_steps(over, expected, horizon):
-    count = quiet(count=streaming.CountOf())(over=over, horizon=horizon)
+    count = quiet(count=streaming.Count())(over=over, horizon=horizon)
     found = [release.estimate for release in count.steps([1, 2, 3, 4, 5])]
     assert np.allclose(found, expected, rtol=1e-12)
 
 
 def test_sums_are_clipped_and_not_finite_records_left_out():
-    total = quiet(sum=streaming.SumOf(5.0, 2))()
+    total = quiet(sum=streaming.Sum(5.0, 2))()
     total.update([[3.0, 4.0], [30.0, 40.0], [math.nan, 1.0], [math.inf, 0.0], [-1.0, 0.0]])
     assert np.allclose(total.release().estimate, [5.0, 8.0], atol=1e-4)
     assert total.diagnostics() == {"sum: not finite": 2, "sum: clipped to the bound": 1}
 
 
 def test_mean_of_clipped_records():
-    mean = quiet(mean=streaming.MeanOf(-1.0, 3.0))()
+    mean = quiet(mean=streaming.Mean(-1.0, 3.0))()
     mean.update([0.0, 1.0, 99.0, math.nan])
     estimate = mean.release().only
     assert math.isclose(estimate.value, 4 / 3, rel_tol=1e-5)
@@ -84,14 +84,14 @@ def test_mean_of_clipped_records():
 
 
 def test_a_mean_of_nothing_is_said_to_be_anything():
-    mean = streaming.Mean(low=-1.0, high=3.0, epsilon=1.0, horizon=8)
+    mean = streaming.Stream(streaming.Mean(low=-1.0, high=3.0), epsilon=1.0, horizon=8)
     mean.update([])
     low, high = mean.release().interval
     assert -1.0 <= low < high <= 3.0 and high - low > 1.5
 
 
 def test_categories_that_are_unknown_are_left_out():
-    histogram = quiet(h=streaming.HistogramOf(["AA", "UA", 7]))()
+    histogram = quiet(h=streaming.Histogram(["AA", "UA", 7]))()
     histogram.update(np.array(["UA", "AA", "ZZ", "UA"]))
     histogram.update([7, "7", None])
     assert histogram.release().estimate.tolist() == [1, 2, 1]
@@ -99,14 +99,14 @@ def test_categories_that_are_unknown_are_left_out():
 
 
 def test_histogram_of_places_is_that_of_names():
-    places = quiet(h=streaming.HistogramOf(range(4)))()
+    places = quiet(h=streaming.Histogram(range(4)))()
     places.update(np.array([0, 3, 3, 4, -1]))
     assert places.release().estimate.tolist() == [1, 0, 0, 2]
 
 
 def test_columns_of_one_batch():
     board = quiet(
-        n=streaming.CountOf("x"), s=streaming.SumOf(2.0, column="x"), h=streaming.HistogramOf([1, 2], "y")
+        n=streaming.Count("x"), s=streaming.Sum(2.0, column="x"), h=streaming.Histogram([1, 2], "y")
     )()
     board.update({"x": [1.0, 2.0, math.nan], "y": [1, 2, 3]})
     release = board.release()
@@ -122,12 +122,12 @@ def test_columns_of_one_batch():
 
 @pytest.mark.slow
 def test_weights_share_one_clip_norm():
-    statistics = {"a": streaming.CountOf(), "b": streaming.CountOf()}
-    equal = streaming.Estimator(statistics, epsilon=1.0, horizon=8)
-    alone = streaming.Count(epsilon=1.0, horizon=8)
+    statistics = {"a": streaming.Count(), "b": streaming.Count()}
+    equal = streaming.Stream(statistics, epsilon=1.0, horizon=8)
+    alone = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=8)
     ratio = equal.standard_deviations(3)["a"] / alone.standard_deviations(3)["count"]
     assert math.isclose(ratio, math.sqrt(2), rel_tol=1e-5)
-    uneven = streaming.Estimator(statistics, epsilon=1.0, horizon=8, weights={"a": 3.0, "b": 1.0})
+    uneven = streaming.Stream(statistics, epsilon=1.0, horizon=8, weights={"a": 3.0, "b": 1.0})
     deviations = uneven.standard_deviations(3)
     assert math.isclose(deviations["b"] / deviations["a"], 3.0, rel_tol=1e-4)
     assert equal.contribution <= 1 and 1 - 1e-4 < uneven.contribution <= 1
@@ -135,10 +135,10 @@ def test_weights_share_one_clip_norm():
 
 @pytest.mark.slow
 def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases():
-    statistics = {"sum": streaming.SumOf(1.0, 3)}
+    statistics = {"sum": streaming.Sum(1.0, 3)}
     batches = [np.full((t, 3), 0.1) for t in range(6)]
-    one = streaming.Estimator(statistics, epsilon=1.0, horizon=6, key=KEY)
-    other = streaming.Estimator(statistics, epsilon=1.0, horizon=6, key=lambda: KEY)
+    one = streaming.Stream(statistics, epsilon=1.0, horizon=6, key=KEY)
+    other = streaming.Stream(statistics, epsilon=1.0, horizon=6, key=lambda: KEY)
     together = one.steps(batches, times=range(6))
     for t, batch in enumerate(batches):
         other.update(batch)
@@ -146,20 +146,20 @@ def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases()
 
 
 def test_epsilon_so_far_grows_to_that_of_all_and_covers_the_releases():
-    count = streaming.Count(epsilon=1.0, horizon=20)
+    count = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=20)
     found = [release.epsilon for release in count.steps([1] * 20)]
     assert found == sorted(found) and found[0] < found[-1] <= 1.0
     assert all(found[t] >= count.mechanism.epsilon(steps=t + 1) for t in range(20))
 
 
 def test_the_horizon_is_kept():
-    count = streaming.Count(epsilon=1.0, horizon=2)
+    count = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=2)
     count.steps([1, 1])
     with pytest.raises(HorizonError, match="all 2 steps"):
         count.update(1)
     with pytest.raises(HorizonError, match="another step"):
         count.release()
-    fresh = streaming.Count(epsilon=1.0, horizon=2)
+    fresh = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=2)
     with pytest.raises(HorizonError, match="3 more steps"):
         fresh.steps([1, 1, 1])
     assert fresh.step == 0
@@ -169,7 +169,7 @@ def test_the_horizon_is_kept():
 @pytest.mark.few(1)
 def test_sums_never_leave_their_integers(over):
     many = 2**33
-    count = quiet(n=streaming.CountOf())(horizon=9, over=over)
+    count = quiet(n=streaming.Count())(horizon=9, over=over)
     for give in (
         lambda: count.update(many),
         lambda: count.steps([many]),
@@ -185,20 +185,20 @@ def test_sums_never_leave_their_integers(over):
 
 
 def test_a_batch_without_a_number_is_said_and_stops_nothing(caplog):
-    stream = quiet(s=streaming.SumOf(1.0))()
+    stream = quiet(s=streaming.Sum(1.0))()
     stream.update(["1.5", "secret"])
     assert "s: no record of a batch is a number" in caplog.text and "secret" not in caplog.text
     assert stream.release().estimate == 0 and stream.diagnostics() == {"s: not finite": 2}
 
 
 def test_a_mapping_counts_its_records():
-    count = quiet(n=streaming.CountOf())()
+    count = quiet(n=streaming.Count())()
     count.update({"id": [1, 2, 3], "x": np.zeros(3)})
     assert count.release().estimate == 3
 
 
 def test_time_may_not_go_back():
-    count = streaming.Count(epsilon=1.0, horizon=9)
+    count = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9)
     count.release(5)
     count.release()
     with pytest.raises(ValueError, match="went back"):
@@ -213,7 +213,7 @@ def test_time_may_not_go_back():
 
 
 def test_batches_are_added_once():
-    count = quiet(count=streaming.CountOf())(horizon=9)
+    count = quiet(count=streaming.Count())(horizon=9)
     assert count.update(3, batch_id="a") and not count.update(3, batch_id="a")
     with pytest.raises(ValueError, match="which is open"):
         count.steps([3], batch_ids=["a"])
@@ -226,7 +226,7 @@ def test_batches_are_added_once():
 
 @pytest.mark.slow
 def test_units_are_held_to_their_participation():
-    count = quiet(count=streaming.CountOf())(participation=MinSep(2, 2), per_step=2)
+    count = quiet(count=streaming.Count())(participation=MinSep(2, 2), per_step=2)
     feed = ["a", "a", "a", "b"]
     assert [count.steps([feed], unit_ids=[feed])[0].estimate for _ in range(6)] == [3, 3, 6, 6, 6, 6]
     reasons = count.diagnostics()
@@ -236,7 +236,7 @@ def test_units_are_held_to_their_participation():
 
 
 def test_a_unit_is_counted_once_in_a_step_whatever_the_update_it_comes_in():
-    count = quiet(count=streaming.CountOf())(participation=Single())
+    count = quiet(count=streaming.Count())(participation=Single())
     for _ in range(3):
         count.update(["x", "y"], unit_ids=np.array([7, 7]))
     assert count.release().estimate == 1
@@ -245,13 +245,13 @@ def test_a_unit_is_counted_once_in_a_step_whatever_the_update_it_comes_in():
 
 
 def test_missing_and_unwanted_unit_ids_are_refused():
-    by_unit = streaming.Count(epsilon=1.0, horizon=4, participation=Single())
+    by_unit = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4, participation=Single())
     with pytest.raises(ValueError, match="give one id a record"):
         by_unit.update(["a"])
     with pytest.raises(ValueError, match="2 unit_ids for 1 records"):
         by_unit.update(["a"], unit_ids=["a", "b"])
     with pytest.raises(ValueError, match="participation=Single"):
-        streaming.Count(epsilon=1.0, horizon=4).update(["a"], unit_ids=["a"])
+        streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4).update(["a"], unit_ids=["a"])
     assert by_unit.release().step == 0
 
 
@@ -277,18 +277,18 @@ def test_missing_and_unwanted_unit_ids_are_refused():
 )
 def test_promises_that_cannot_be_kept_are_refused(promise, error, words):
     with pytest.raises(error, match=words):
-        streaming.Count(**promise)
+        streaming.Stream(streaming.Count(), **promise)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: streaming.SumOf(math.inf), "Without a bound"),
-        (lambda: streaming.SumOf(0.0), "bound=0.0"),
-        (lambda: streaming.MeanOf(1.0, 1.0), "two finite numbers"),
-        (lambda: streaming.MeanOf(-math.inf, 1.0), "two finite numbers"),
-        (lambda: streaming.HistogramOf([]), "at least one"),
-        (lambda: streaming.HistogramOf(["a", "a"]), "distinct"),
+        (lambda: streaming.Sum(math.inf), "Without a bound"),
+        (lambda: streaming.Sum(0.0), "bound=0.0"),
+        (lambda: streaming.Mean(1.0, 1.0), "two finite numbers"),
+        (lambda: streaming.Mean(-math.inf, 1.0), "two finite numbers"),
+        (lambda: streaming.Histogram([]), "at least one"),
+        (lambda: streaming.Histogram(["a", "a"]), "distinct"),
         (lambda: streaming.SlidingWindow(0), "width=0"),
         (lambda: streaming.Decayed(1.0), "decay"),
     ],
@@ -301,21 +301,21 @@ def test_bad_statistics_are_refused(make, words):
 @pytest.mark.parametrize(
     ("statistic", "batch", "words"),
     [
-        (streaming.SumOf(1.0, 2), np.ones((3, 1)), r"shape \(3, 1\); \(records, 2\) is needed"),
-        (streaming.SumOf(1.0), np.array(["a"]), "real numbers of shape"),
-        (streaming.SumOf(1.0), "a", "one entry a record"),
-        (streaming.MeanOf(0, 1), np.ones((3, 1)), "shape"),
-        (streaming.HistogramOf([1]), np.ones((3, 1), int), "shape"),
-        (streaming.CountOf(), {"a": [1, 2], "b": [1]}, "no common length"),
-        (streaming.CountOf(), {"a": 5}, "or their number"),
-        (streaming.CountOf(), 1.5, "or their number"),
-        (streaming.CountOf(), "abc", "or their number"),
-        (streaming.CountOf(), -1, "batch=-1"),
+        (streaming.Sum(1.0, 2), np.ones((3, 1)), r"shape \(3, 1\); \(records, 2\) is needed"),
+        (streaming.Sum(1.0), np.array(["a"]), "real numbers of shape"),
+        (streaming.Sum(1.0), "a", "one entry a record"),
+        (streaming.Mean(0, 1), np.ones((3, 1)), "shape"),
+        (streaming.Histogram([1]), np.ones((3, 1), int), "shape"),
+        (streaming.Count(), {"a": [1, 2], "b": [1]}, "no common length"),
+        (streaming.Count(), {"a": 5}, "or their number"),
+        (streaming.Count(), 1.5, "or their number"),
+        (streaming.Count(), "abc", "or their number"),
+        (streaming.Count(), -1, "batch=-1"),
     ],
 )
 @pytest.mark.few(4)
 def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
-    stream = streaming.Estimator({"s": statistic}, epsilon=1.0, horizon=4)
+    stream = streaming.Stream({"s": statistic}, epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match=words):
         stream.update(batch)
     assert not stream._standing.open.any() and stream.release().step == 0
@@ -325,17 +325,17 @@ def test_a_mechanism_of_ones_own():
     mechanism = an.calibrate(
         an.strategies.Identity(5), sampling=External(MinSep(2, 2), 1, steps=5), epsilon=1.0, delta=1e-6
     )
-    count = streaming.Count(mechanism=mechanism, participation=MinSep(2, 2))
+    count = streaming.Stream(streaming.Count(), mechanism=mechanism, participation=MinSep(2, 2))
     assert count.mechanism is mechanism
     assert math.isclose(
         count.standard_deviations(4)["count"], mechanism.noise_std * math.sqrt(5), rel_tol=1e-5
     )
     with pytest.raises(ValueError, match="give the same participation"):
-        streaming.Count(mechanism=mechanism)
+        streaming.Stream(streaming.Count(), mechanism=mechanism)
     with pytest.raises(MismatchError, match="calibrated for"):
-        streaming.Count(mechanism=mechanism, participation=Single())
+        streaming.Stream(streaming.Count(), mechanism=mechanism, participation=Single())
     with pytest.raises(ValueError, match="either epsilon"):
-        streaming.Count(mechanism=mechanism, epsilon=1.0)
+        streaming.Stream(streaming.Count(), mechanism=mechanism, epsilon=1.0)
     drawn = an.calibrate(
         an.strategies.Identity(5),
         sampling=an.sampling.FixedOrder(examples=10, batch_size=2, steps=5),
@@ -343,16 +343,16 @@ def test_a_mechanism_of_ones_own():
         delta=1e-6,
     )
     with pytest.raises(MismatchError, match="FixedOrder"):
-        streaming.Count(mechanism=drawn)
+        streaming.Stream(streaming.Count(), mechanism=drawn)
     halved = an.calibrate(
         an.strategies.Identity(5), sampling=External(Single(), 2, steps=5), epsilon=1.0, delta=1e-6
     )
     with pytest.raises(MismatchError, match="batch_size=2"):
-        streaming.Count(mechanism=halved)
+        streaming.Stream(streaming.Count(), mechanism=halved)
 
 
 def test_a_stream_cannot_be_copied_or_used_in_a_fork():
-    count = streaming.Count(epsilon=1.0, horizon=4)
+    count = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(count)
     child = os.fork()
@@ -371,7 +371,7 @@ def test_a_stream_cannot_be_copied_or_used_in_a_fork():
 @pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.slow
 def test_threads_wait_for_one_another(in_file, tmp_path):
-    stream = quiet(count=streaming.CountOf())(horizon=100, state=tmp_path / "s" if in_file else None)
+    stream = quiet(count=streaming.Count())(horizon=100, state=tmp_path / "s" if in_file else None)
     barrier, faults = threading.Barrier(4), []
 
     def work():
@@ -397,7 +397,7 @@ def test_threads_wait_for_one_another(in_file, tmp_path):
 @pytest.mark.parametrize("act", ["update", "release", "steps"])
 @pytest.mark.few(4)
 def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeypatch, act, inside):
-    stream = streaming.Count(epsilon=1.0, horizon=5)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=5)
     stream.update(range(3))
     first = stream.release()
 
@@ -423,7 +423,7 @@ def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeyp
 
 
 def test_the_horizon_ends_a_stream_without_breaking_it():
-    stream = streaming.Count(epsilon=1.0, horizon=1)
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=1)
     last = stream.release()
     for call in (stream.release, lambda: stream.update([1]), lambda: stream.steps([[1]])):
         with pytest.raises(HorizonError):
@@ -432,7 +432,7 @@ def test_the_horizon_ends_a_stream_without_breaking_it():
 
 
 def test_a_callers_rule_for_floats_makes_no_content_an_error():
-    stream = streaming.Moments(bound=1, epsilon=1.0, horizon=2)
+    stream = streaming.Stream(streaming.Moments(bound=1), epsilon=1.0, horizon=2)
     with np.errstate(all="raise"):
         assert stream.update([1e-200])
     assert stream.release().step == 0

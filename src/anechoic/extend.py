@@ -1,0 +1,82 @@
+"""What a strategy, participation, sampling scheme, accountant or workload of your own is made of.
+
+    from anechoic.extend import SquareStrategy, Structure, serializable
+
+docs/extending.md builds one of each. `anechoic.testing` has a contract for each, which says whether it keeps
+what the others rely on. What a registered function answers is taken as it is, and guarantees follow from it.
+"""
+
+from anechoic._serialize import serializable
+from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
+from anechoic.accounting.laws.composed import composed_epsilon
+from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
+from anechoic.accounting.search import least_noise
+from anechoic.audit.counts import Counts, counts_of
+from anechoic.audit.hazards import Hazards, draw_units, hazards
+from anechoic.audit.ratios import log_mix, log_ratio
+from anechoic.batches.base import Batches, batches_of, below, integers
+from anechoic.noise.recurrence import (
+    Autoregressive,
+    Buffered,
+    MovingAverage,
+    Recurrence,
+    Stacked,
+    StackStep,
+    StateSpace,
+)
+from anechoic.participation.accounts import first_step
+from anechoic.participation.base import Participation
+from anechoic.sampling.base import Sampling
+from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.result import Sensitivity
+from anechoic.statement.theorem import Theorem
+from anechoic.strategies.base import SquareStrategy, Strategy, Structure
+from anechoic.workloads.base import GeneralWorkload, Workload
+
+#: Decorates a function of (participation, strategy) that gives the sensitivity under a schema of yours.
+register_sensitivity = under.register
+
+__all__ = [
+    # strategies, and how their noise is made
+    "Strategy",
+    "SquareStrategy",
+    "Structure",
+    "serializable",
+    "Recurrence",
+    "Autoregressive",
+    "Buffered",
+    "MovingAverage",
+    "Stacked",
+    "StackStep",
+    "StateSpace",
+    # participations and their sensitivity
+    "Participation",
+    "Sensitivity",
+    "Theorem",
+    "first_step",
+    "register_sensitivity",
+    # sampling schemes, their batches and accountants
+    "Accountant",
+    "Batches",
+    "Sampling",
+    "accountant_of",
+    "batches_of",
+    "below",
+    "composed_epsilon",
+    "integers",
+    "least_noise",
+    "only_deterministic",
+    "refuse_replacing",
+    "sampled_gaussian_pld",
+    # the law of a draw, for audits
+    "Counts",
+    "Hazards",
+    "counts_of",
+    "draw_units",
+    "hazards",
+    "log_mix",
+    "log_ratio",
+    # workloads
+    "GeneralWorkload",
+    "Workload",
+]
