@@ -699,7 +699,7 @@ class Note:
         self.seen, self.refuses = [], refuses
 
     def digest(self, parts):
-        return digest_of(parts)
+        return digest_of(parts, bytes(64))
 
     def record(self, step, digest):
         if step in self.refuses:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from anechoic.errors import CheckpointError
+from anechoic.runs.files import sync_folder
 
 #: Seconds that one writer waits for another; readers wait for nobody, and nobody for them.
 PATIENCE = 60.0
@@ -27,6 +30,18 @@ _REMEDIES = {
 }
 
 
+def source_of(path: Path) -> str:
+    """The URI under which SQLite reads a file, and changes nothing."""
+    # a closed file where nobody can write: SQLite would not find a place for what it keeps beside it
+    still = not log_of(path).exists() and not os.access(path.parent, os.W_OK)
+    return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if still else ''}"
+
+
+def log_of(path: Path) -> Path:
+    """What SQLite keeps beside a file while it is open: commits that are not in it yet."""
+    return path.with_name(f"{path.name}-wal")
+
+
 class Database:
     """A connection in write-ahead mode, whose commits wait for the disk.
 
@@ -40,15 +55,19 @@ class Database:
 
     def __init__(self, path: Path, otherwise: str) -> None:
         self.path, self._otherwise = path, otherwise
+        self._connect()
+
+    def _connect(self) -> None:
+        self._waits: bool | None = None
         with self._said():
             self._connection = sqlite3.connect(
-                path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
 
     @property
     def log(self) -> Path:
-        """What SQLite keeps beside the file while it is open: commits that are not in it yet."""
-        return self.path.with_name(f"{self.path.name}-wal")
+        """See `log_of`."""
+        return log_of(self.path)
 
     def run(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and all rows of its answer."""
@@ -58,7 +77,9 @@ class Database:
     def each(self, statement: str, values: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of an answer, one by one."""
         with self._said():
-            yield from self._connection.execute(statement, tuple(values))
+            # a loop of its own: an answer that nobody reads to its end is left, and not closed after its file
+            for row in self._connection.execute(statement, tuple(values)):  # noqa: UP028
+                yield row
 
     def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run a statement for each of the rows."""
@@ -73,34 +94,64 @@ class Database:
                 f"state file {self.path} lies where SQLite cannot keep a log beside it (journal {mode!r}):"
                 " put it on a local disk."
             )
-        self.run("PRAGMA synchronous=FULL")
+        self.wait(True)
         self.run("PRAGMA secure_delete=ON")
+
+    def wait(self, waits: bool) -> None:
+        """Whether commits wait for the disk, with all before them, or are safe from kills alone."""
+        if waits != self._waits:
+            self.run(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
+            self._waits = waits
+
+    def move(self, target: Path, closed: bytes) -> None:
+        """Close the file and open it at `target`; a symbolic link stays where it was.
+
+        Where that cannot be done, as on a file system without links, or beside a reader, it stays.
+        """
+        self.close(closed)
+        link = self.path.with_name(f".{self.path.name}.link")
+        with contextlib.suppress(OSError):
+            link.unlink(missing_ok=True)
+            if not self.log.exists():
+                link.symlink_to(target)
+                os.rename(self.path, target)
+                os.rename(link, self.path)
+                sync_folder(target.parent)
+                sync_folder(self.path.parent)
+                self.path = target
+        link.unlink(missing_ok=True)
+        self._connect()
+        self.durable()
 
     def fold(self) -> bool:
         """Bring what is in the log into the file, and whether that was done: not beside a reader."""
         busy, frames, done = self.run("PRAGMA wal_checkpoint(PASSIVE)")[0]
         return not busy and frames == done
 
-    def close(self, last: str | None = None) -> None:
+    def close(self, closed: bytes | None = None) -> None:
         """Give the file back.
 
         Args:
-            last: a statement that is true of the file once it holds all that was committed. It is the last
-                in the log: whoever folds that into the file, another program with it open or this one, does
-                so as a whole. Where it fails, as on a full disk, the log stays (from Python 3.12 on).
+            closed: what the file says under this name once it holds all that was committed and needs no log.
+                It is the last in the log: whoever folds that into the file, another program with it open or
+                this one, does so as a whole. Where it fails, as on a full disk, the log stays.
         """
         done = False
-        if last is not None:
+        if closed is not None:
             with contextlib.suppress(CheckpointError):
                 if self._connection.in_transaction:
                     self.run("ROLLBACK")
-                self.run(last)
+                self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (closed,))
                 done = self.fold()
-        keep = getattr(sqlite3, "SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE", None)  # from Python 3.12 on
-        if not done and keep is not None:
-            self._connection.setconfig(keep, True)  # type: ignore[attr-defined,unused-ignore]
+        reader = None
+        if not done:  # whoever closes a file last folds its log into it, but one who may only read
+            with contextlib.suppress(sqlite3.Error):
+                reader = sqlite3.connect(source_of(self.path), uri=True)
+                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with self._said():
             self._connection.close()
+        if reader is not None:
+            reader.close()
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:

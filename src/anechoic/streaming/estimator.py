@@ -18,7 +18,7 @@ from anechoic.participation import Accounts, Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM, shown_in
+from anechoic.runs.state_file import MECHANISM
 from anechoic.streaming.commit_group import Group
 from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
@@ -144,7 +144,7 @@ class Estimator(Published):
             accurate_to=accurate_to,
             loss=loss,
         )
-        self.mechanism = as_begun(planned, None if state is None else shown_in(state, MECHANISM))
+        self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
