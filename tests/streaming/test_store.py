@@ -463,6 +463,8 @@ def test_a_commit_that_may_have_been_written_is_not_to_be_repeated(tmp_path):
     database = stream._state._database
 
     class Interrupted:
+        version = database.version
+
         def run(self, text, *arguments):
             found = database.run(text, *arguments)
             if text == "COMMIT":

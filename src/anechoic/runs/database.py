@@ -86,6 +86,11 @@ class Database:
         with self._said():
             self._connection.executemany(statement, rows)
 
+    @property
+    def version(self) -> int:
+        """Another one after every commit of somebody else."""
+        return int(self.run("PRAGMA data_version")[0][0])
+
     def durable(self) -> None:
         """What is committed is on disk: one wait for it a commit. What is overwritten is gone."""
         mode = self.run("PRAGMA journal_mode=WAL")[0][0]

@@ -20,7 +20,7 @@ class SealedTable:
     """Rows (keyed digest, sealed content), among as many for nobody as make their number a power of two.
 
     So the file does not show how many there are, which may be the exact count that is published with noise.
-    The sum of the SHA-256 of all rows, modulo 2**256, finds damage, and seals nothing: the file keeps it sealed.
+    The sum of the SHA-256 of all rows, modulo 2**256, finds damage, and seals nothing: it is kept sealed.
 
     Args:
         database: open; whoever calls begins and ends transactions.

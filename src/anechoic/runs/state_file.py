@@ -192,6 +192,7 @@ class StateFile:
         first = self._admitted()
         with self._written():
             self._begin_opening(first)
+        self._version = self._database.version
         self._database.fold()  # so that the file itself says that it was not closed
 
     def _begin_opening(self, first: int) -> None:
@@ -243,7 +244,7 @@ class StateFile:
         """
         self._check_own()
         with self._written():
-            if self._meta("private") != self._sealed:
+            if self._database.version != self._version:
                 raise GuaranteeError(
                     f"state file {self.path} was changed by somebody else since this process opened it: two"
                     " writers would use the same rows of noise. End this process; only one may go on."
@@ -295,8 +296,7 @@ class StateFile:
             "time": time.time_ns(),
         }
         self._set("link", self.chain.link)
-        self._sealed = self.seal.close(self._name(), filled(json.dumps(private)))
-        self._set("private", self._sealed)
+        self._set("private", self.seal.close(self._name(), filled(json.dumps(private))))
 
     def _opened(self, sealed: Any) -> dict[str, Any]:
         try:
@@ -358,9 +358,6 @@ class StateFile:
             raise GuaranteeError(self._fault)
         self._file.check()
 
-    def _meta(self, name: str) -> Any:
-        return self._database.run("SELECT value FROM meta WHERE name = ?", (name,))[0][0]
-
     def _set(self, name: str, value: str | bytes) -> None:
         self._database.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
@@ -371,7 +368,8 @@ class StateFile:
         except BaseException:
             self._fault = f"state file {self.path} could not be moved: open it again, and {self.AGAIN}."
             raise
-        self.path = self._file.path = self._database.path
+        self.path, self._version = self._database.path, self._database.version
+        self._file.path = self.path
         with self.transaction():
             self._set("closed", "0")
 

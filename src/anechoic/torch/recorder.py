@@ -83,8 +83,8 @@ class Recorder:
             mark = Mark(**saved)
         except TypeError as error:
             raise CheckpointError(
-                f"the checkpoint names no journal of this version ({error}): finish the run with the version"
-                " of anechoic that began it; or start a new run, and count this one's releases too"
+                "the checkpoint was written with a journal of an earlier version of anechoic: finish the run"
+                " with the version that began it; or start a new run, and count this one's releases too"
                 " (PrivacyEngine.charge)."
             ) from error
         places = [folder / mark.name, Path(mark.path)]
