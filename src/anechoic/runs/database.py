@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +15,9 @@ from anechoic.runs.files import sync_folder
 
 #: Seconds that one writer waits for another; readers wait for nobody, and nobody for them.
 PATIENCE = 60.0
+
+#: What a closed file says, by the end of its chain, and whether all of its log is in it.
+Closing = Callable[[bytes, bool], bytes]
 
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "another program is writing to it: end that one, and open the file again",
@@ -108,7 +111,7 @@ class Database:
             self.run(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
             self._waits = waits
 
-    def move(self, target: Path, closed: bytes) -> None:
+    def move(self, target: Path, closed: Closing) -> None:
         """Close the file and open it at `target`; a symbolic link stays where it was.
 
         Where that cannot be done, as on a file system without links, or beside a reader, it stays.
@@ -133,7 +136,7 @@ class Database:
         busy, frames, done = self.run("PRAGMA wal_checkpoint(PASSIVE)")[0]
         return not busy and frames == done
 
-    def close(self, closed: bytes | None = None) -> None:
+    def close(self, closed: Closing | None = None) -> None:
         """Give the file back.
 
         Args:
@@ -146,7 +149,8 @@ class Database:
             with contextlib.suppress(CheckpointError):
                 if self._connection.in_transaction:
                     self.run("ROLLBACK")
-                self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (closed,))
+                said = closed(self.run("SELECT value FROM meta WHERE name = 'link'")[0][0], self.fold())
+                self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (said,))
                 done = self.fold()
         reader = None
         if not done:  # whoever closes a file last folds its log into it, but one who may only read

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import openings
-from anechoic.runs.database import Database
+from anechoic.runs.database import Closing, Database
 from anechoic.runs.identity import difference
 from anechoic.runs.sealing import Sealer
 
@@ -134,11 +134,16 @@ class FileHead:
 
         Raises:
             ReplayError: for such a file.
+            CheckpointError: for one that says of itself what was said of another one.
         """
         if committed is None or self.fresh or os.name == "nt":
             return
         if isinstance(self.said["closed"], bytes):
-            committed = max(committed, int(seal.open(b"closed", self.said["closed"])))
+            try:
+                closed = seal.open(b"closed" + self.said["link"], self.said["closed"])
+            except CheckpointError as error:
+                raise self.foreign(error) from error
+            committed = int(closed or self._changed * 1e9)
         late = self._changed - committed / 1e9
         if late > SLACK:
             raise ReplayError(
@@ -154,6 +159,10 @@ class FileHead:
         )
 
 
-def closing(seal: Sealer) -> bytes:
-    """What a file says that holds all of its commits: until when something was written to it."""
-    return seal.close(b"closed", str(time.time_ns()).encode())
+def closing(seal: Sealer) -> Closing:
+    """What a closed file says: until when it was written to, unless a reader is to fold its log later."""
+
+    def closed(link: bytes, folded: bool) -> bytes:
+        return seal.close(b"closed" + link, str(time.time_ns()).encode() if folded else b"")
+
+    return closed
