@@ -501,15 +501,16 @@ def test_a_full_disk_stops_the_run(path):
     assert opened(path, t).end == t > 20
 
 
-def test_a_link_in_another_folder_is_the_same_journal(path, tmp_path):
+def test_a_journal_that_is_carried_to_another_folder_is_the_same(path, tmp_path):
     book = opened(path)
     book.record(0, a_digest(0))
     folders = [tmp_path / "one", tmp_path / "two"]
     for t, folder in enumerate(folders, 1):
         folder.mkdir()
-        book.link(folder)
-        book.link(folder)
-        assert not (folder / path.name).is_symlink() and opened(path, t) is book
+        mark = book.mark()
+        book = opened(book.carry(folder), t, mark=mark)
+        book = opened(book.carry(folder), t, mark=mark)
+        assert book.path == folder / path.name and opened(path, t) is book
         book.record(t, a_digest(t))
     mark = book.mark()
     book.close()
@@ -529,11 +530,9 @@ def test_without_links_a_journal_stays_where_it_is(path, tmp_path, monkeypatch, 
     book = opened(path)
     (tmp_path / "other").mkdir()
     monkeypatch.setattr(os, call, none)
-    book.link(tmp_path / "other")
-    book.record(0, a_digest(0))
-    book.close()
-    assert os.listdir(tmp_path / "other") == [] and not path.is_symlink()
-    assert opened(path, 1).end == 1
+    assert book.carry(tmp_path / "other") == path
+    assert os.listdir(tmp_path / "other") == [] and sorted(os.listdir(path.parent)) == ["other", path.name]
+    assert opened(path).end == 0
 
 
 def test_another_file_of_the_name_is_not_taken(path, tmp_path):
@@ -542,7 +541,7 @@ def test_another_file_of_the_name_is_not_taken(path, tmp_path):
     other.mkdir()
     (other / path.name).write_bytes(b"")
     with pytest.raises(MismatchError, match="is not the journal of this run"):
-        book.link(other)
+        book.carry(other)
     book.record(0, a_digest(0))
     os.link(path, tmp_path / "name")
     with pytest.raises(GuaranteeError, match="2 names"):

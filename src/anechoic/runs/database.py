@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 from anechoic.errors import CheckpointError
-from anechoic.runs.files import sync_folder
 
 #: Seconds that one writer waits for another; readers wait for nobody, and nobody for them.
 PATIENCE = 60.0
@@ -58,13 +57,10 @@ class Database:
 
     def __init__(self, path: Path, otherwise: str) -> None:
         self.path, self._otherwise = path, otherwise
-        self._connect()
-
-    def _connect(self) -> None:
         self._waits: bool | None = None
         with self._said():
             self._connection = sqlite3.connect(
-                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+                path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
 
     @property
@@ -110,26 +106,6 @@ class Database:
         if waits != self._waits:
             self.run(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
             self._waits = waits
-
-    def move(self, target: Path, closed: Closing) -> None:
-        """Close the file and open it at `target`; a symbolic link stays where it was.
-
-        Where that cannot be done, as on a file system without links, or beside a reader, it stays.
-        """
-        self.close(closed)
-        link = self.path.with_name(f".{self.path.name}.link")
-        with contextlib.suppress(OSError):
-            link.unlink(missing_ok=True)
-            if not self.log.exists():
-                link.symlink_to(target)
-                os.rename(self.path, target)
-                os.rename(link, self.path)
-                sync_folder(target.parent)
-                sync_folder(self.path.parent)
-                self.path = target
-        link.unlink(missing_ok=True)
-        self._connect()
-        self.durable()
 
     def fold(self) -> bool:
         """Bring what is in the log into the file, and whether that was done: not beside a reader."""

@@ -20,7 +20,7 @@ from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import derive
 from anechoic.runs.digests import digest_key_of, digest_of, identity_of
 from anechoic.runs.exclusive_file import is_held
-from anechoic.runs.files import first_line
+from anechoic.runs.files import first_line, sync_folder
 from anechoic.runs.identity import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.sealing import Sealer
@@ -32,7 +32,7 @@ _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.char
 
 #: Journals that this process has open, by their path: two engines share one.
 _OPEN: weakref.WeakValueDictionary[Path, Journal] = weakref.WeakValueDictionary()
-_OPENING = threading.RLock()
+_OPENING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -214,29 +214,37 @@ class Journal(StateFile):
                 self.append(position, None, bytes.fromhex(digest))
             self._unsynced %= self._sync_every
 
-    def link(self, folder: str | os.PathLike[str]) -> None:
-        """Let the file be found in `folder` too: it goes there, and a symbolic link to it stays where it was.
+    def carry(self, folder: str | os.PathLike[str]) -> Path:
+        """Close it, and bring the file to `folder`: a symbolic link stays, and it outlives where it was.
 
-        So it outlives the folder that it was in. Where the file system has no links it stays, and checkpoints
-        find it by its whole path.
+        Returns:
+            Where it is now: where it was, if the file system has no links.
 
         Raises:
-            MismatchError: if another file has the name there.
+            MismatchError: if another file has the name there; it is not closed then.
         """
         target = Path(os.path.realpath(folder)) / self.path.name
-        with self._writing:
-            self._check_own()
-            if os.path.lexists(target):
-                if target.exists() and target.samefile(self.path):
-                    return
-                raise MismatchError(
-                    f"{target} is not the journal of this run, which is {self.path}: move it out of the way,"
-                    " or write checkpoints into another folder."
-                )
-            with _OPENING:
-                _OPEN.pop(self.path, None)
-                self._move(target)
-                _OPEN[self.path] = self
+        if os.path.lexists(target) and not (target.exists() and target.samefile(self.path)):
+            raise MismatchError(
+                f"{target} is not the journal of this run, which is {self.path}: move it out of the way, or"
+                " write checkpoints into another folder."
+            )
+        self._check_own()
+        self.close()
+        link = self.path.with_name(f".{self.path.name}.link")
+        link.unlink(missing_ok=True)
+        if os.path.lexists(target) or self._database.log.exists():  # a reader has it open
+            return self.path
+        try:
+            link.symlink_to(target)
+            os.rename(self.path, target)
+            os.rename(link, self.path)
+        except OSError:
+            link.unlink(missing_ok=True)
+            return self.path
+        sync_folder(target.parent)
+        sync_folder(self.path.parent)
+        return target
 
     # -- inside ----------------------------------------------------------------------------------
 

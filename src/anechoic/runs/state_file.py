@@ -361,18 +361,6 @@ class StateFile:
     def _set(self, name: str, value: str | bytes) -> None:
         self._database.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
-    def _move(self, target: Path) -> None:
-        """Go on at `target`, where that can be done; see `Database.move`."""
-        try:
-            self._database.move(target, closing(self.seal))
-        except BaseException:
-            self._fault = f"state file {self.path} could not be moved: open it again, and {self.AGAIN}."
-            raise
-        self.path, self._version = self._database.path, self._database.version
-        self._file.path = self.path
-        with self.transaction():
-            self._set("closed", "0")
-
     @property
     def usable(self) -> bool:
         """Whether it is open in this process."""

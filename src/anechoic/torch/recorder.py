@@ -67,8 +67,10 @@ class Recorder:
         if journal is None:
             journal = self._open(self._path or folder, step, noise_key)
             self.attach(journal)
-        if self._path is None and journal.path.parent != Path(os.path.abspath(folder)):
-            journal.link(folder)
+        if self._path is None and journal.path.parent != Path(os.path.realpath(folder)):
+            mark, place = journal.mark(), journal.carry(folder)
+            journal = self._open(place, step, noise_key, mark=mark)
+            self.attach(journal)
         return asdict(journal.mark())
 
     def resumed(
