@@ -19,8 +19,11 @@ PATIENCE = 60.0
 Closing = Callable[[bytes, bool], bytes]
 
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "another program is writing to it: end that one, and open the file again",
-    sqlite3.SQLITE_LOCKED: "another program is writing to it: end that one, and open the file again",
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        "another program is writing to it: end that one, and open the file again (on a network file system:"
+        " put it on a local disk)",
+    ),
     sqlite3.SQLITE_FULL: "make room on the disk, and open the file again; nothing that was released is lost",
     sqlite3.SQLITE_IOERR: (
         "the disk refuses to read or write (full, a limit on file sizes, or failing): mend that, and open the"
