@@ -6,6 +6,7 @@ it to them: a release that differs in a bit is refused before it is seen.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -161,7 +162,8 @@ class Journal(StateFile):
                     shown={"first": str(position)}, counter=counter, adopt=flag("adopt", adopt),
                 )  # fmt: skip
                 _OPEN[target] = found
-            elif found.identity != identity:
+                return found
+            if found.identity != identity:
                 what = difference(found.identity, identity)
                 raise MismatchError(f"journal {target} belongs to another run: {what}. {cls.OTHERWISE}")
             found._check(position, mark)
@@ -184,9 +186,8 @@ class Journal(StateFile):
         with self._writing:
             self._check_own()
             self._sync()
-            head = self._head(self.chain)
-        run = json.loads(self.identity)["run"]
-        return Mark(run, self.path.name, str(self.path), self.end, head)
+            run, head = json.loads(self.identity)["run"], self._head(self.chain)
+            return Mark(run, self.path.name, str(self.path), self.end, head)
 
     # -- releases --------------------------------------------------------------------------------
 
@@ -235,16 +236,14 @@ class Journal(StateFile):
         link.unlink(missing_ok=True)
         if os.path.lexists(target) or self._database.log.exists():  # a reader has it open
             return self.path
-        try:
-            link.symlink_to(target)
+        with contextlib.suppress(OSError):
+            link.symlink_to(os.path.relpath(target, link.parent))
             os.rename(self.path, target)
             os.rename(link, self.path)
-        except OSError:
-            link.unlink(missing_ok=True)
-            return self.path
-        sync_folder(target.parent)
-        sync_folder(self.path.parent)
-        return target
+            sync_folder(target.parent)
+            sync_folder(self.path.parent)
+        link.unlink(missing_ok=True)
+        return target if target.exists() else self.path
 
     # -- inside ----------------------------------------------------------------------------------
 
