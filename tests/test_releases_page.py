@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import anechoic as an
-from anechoic.runs.journal_format import read_journal
+from anechoic.runs.journal import read_journal
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "releases.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

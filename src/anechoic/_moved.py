@@ -66,7 +66,7 @@ _MOVED = {
         "planning.result": "Plan",
     },
     "runs": {
-        "runs.journal_format": "read_journal",
+        "runs.journal": "read_journal",
     },
     "sampling": {
         "extend": "Sampling",

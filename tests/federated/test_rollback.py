@@ -126,7 +126,7 @@ def test_a_state_of_an_earlier_version_is_refused_by_name(tmp_path):
     database.execute("UPDATE meta SET value = '1' WHERE name = 'format'")
     database.close()
     with pytest.raises(
-        ValueError, match="has format 1, .* reads format 2 alone. Finish the federated run with"
+        ValueError, match="has format 1, .* reads format 3 alone. Finish the federated run with"
     ):
         server_at(tmp_path / "run")
 

@@ -1,12 +1,13 @@
 """The journal of releases: what it takes, what it holds a run to, and what it recognises as not its file."""
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
-import itertools
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -20,38 +21,37 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
-from anechoic.runs import Journal, conflicts, digest_key_of, identity_of, journal
-from anechoic.runs.journal_format import SECOND, Record, Seal, digest_of, parse, read_journal
+from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.runs import Journal, conflicts, digest_key_of, state_file
+from anechoic.runs.digests import digest_of
+from anechoic.runs.exclusive_file import HeldFile
+from anechoic.runs.journal import read_journal
+from anechoic.runs.releases import ReleaseChain
 
-RUN = identity_of(bytes(range(32)))
-OTHER = identity_of(bytes(range(1, 33)))
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 PRINT = "f" * 64
-SECRET = digest_key_of(bytes(range(32)))
+SECRET = digest_key_of(KEY)
+LONG_AGO = 10**18
 
 
 def a_digest(word):
     return hashlib.sha256(str(word).encode()).hexdigest()
 
 
-def opened(path, position=0, *, identity=RUN, fingerprint=PRINT, digest_key=SECRET, **how):
-    what = {"identity": identity, "fingerprint": fingerprint, "digest_key": digest_key}
-    return Journal.open(path, position=position, **what, **how)
-
-
-def written(path, kind, releases, time=SECOND):
-    """A journal of an earlier version in the place of `path`, which anybody can write."""
-    record, content = Record(), b""
-    lines = [(kind, RUN, PRINT, 0, time), ("place", path.stat().st_ino, time)]
-    for fields in [*lines, *(("release", t, digest, time) for t, digest in enumerate(releases))]:
-        content += record.line(*fields)
-        record.take(content.splitlines(keepends=True)[-1])
-    path.write_bytes(content)
+def opened(path, position=0, *, key=KEY, fingerprint=PRINT, **how):
+    return Journal.open(path, position=position, key=key, fingerprint=fingerprint, **how)
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.journal"
+
+
+@pytest.fixture
+def long_ago(monkeypatch):
+    """A clock that stands still, until it is called."""
+    monkeypatch.setattr(state_file.time, "time_ns", lambda: LONG_AGO)
+    return monkeypatch.undo
 
 
 def filled(path, releases=5, first=0):
@@ -64,13 +64,30 @@ def filled(path, releases=5, first=0):
     return mark
 
 
+def killed(path, releases=3):
+    """A journal whose process was killed after so many releases: the last of them are in its log."""
+    child = os.fork()
+    if not child:
+        book = opened(path)
+        for t in range(releases):
+            book.record(t, a_digest(t))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    return path.with_name(f"{path.name}-wal")
+
+
+def edited(path, *statements):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for statement, *values in statements:
+            assert database.execute(statement, values).rowcount
+
+
 def test_releases_are_on_disk_before_record_returns(path):
     book = opened(path, 3)
     for t in range(3, 7):
         book.record(t, a_digest(t))
-        found = read_journal(path)
+        found = read_journal(path, key=KEY)
         assert (found.first, found.end, found.digests[-1]) == (3, t + 1, a_digest(t))
-    assert not found.torn
 
 
 def test_repeated_releases_must_be_the_same(path):
@@ -82,7 +99,7 @@ def test_repeated_releases_must_be_the_same(path):
     book.record(3, a_digest(3))
     book.record(4, a_digest(4))
     book.record(5, a_digest(5))
-    assert read_journal(path).digests == [a_digest(t) for t in range(6)]
+    assert read_journal(path).digests == tuple(a_digest(t) for t in range(6))
 
 
 def test_releases_come_in_order(path):
@@ -97,8 +114,7 @@ def test_another_process_cannot_open_it_and_a_worker_does_not_hold_it(path):
     book = opened(path)
     code = f"""
         from anechoic.runs import Journal
-        what = dict(identity={RUN!r}, fingerprint={PRINT!r}, digest_key={SECRET!r})
-        Journal.open({str(path)!r}, position=0, **what)
+        Journal.open({str(path)!r}, position=0, key={KEY!r}, fingerprint={PRINT!r})
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,6 +128,25 @@ def test_another_process_cannot_open_it_and_a_worker_does_not_hold_it(path):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_a_worker_that_outlives_a_killed_run_does_not_hold_its_journal(path):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        book = opened(path)
+        book.record(0, a_digest(0))
+        worker = os.fork()
+        if not worker:
+            signal.pause()
+        os.write(writer, worker.to_bytes(4, "little"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    worker = int.from_bytes(os.read(reader, 4), "little")
+    try:
+        assert opened(path, 1).end == 1
+    finally:
+        os.kill(worker, signal.SIGKILL)
 
 
 def test_a_fork_cannot_record(path):
@@ -134,58 +169,117 @@ def test_two_engines_of_one_process_share_it(path):
     with pytest.raises(ReplayError):
         other.record(0, a_digest("other"))
     assert one is other
+    with pytest.raises(MismatchError, match="another run: fingerprint differs"):
+        opened(path, fingerprint="0" * 64)
 
 
-@pytest.mark.parametrize("cut", [1, 20, 60, 139])
-def test_a_torn_line_is_no_release(path, cut):
-    mark = filled(path, 3)
-    content = path.read_bytes()
-    last = content.rsplit(b"\n", 2)[1] + b"\n"
-    with path.open("r+b") as file:  # as a crash leaves it: the same file
-        file.truncate(len(content) - len(last) + min(cut, len(last) - 1))
-    record = read_journal(path)
-    assert (record.end, record.torn) == (2, True)
+def test_a_refused_second_opening_leaves_the_locks_of_the_first(path):
+    """Whoever opens and closes a file ends all locks of SQLite that its process has on it."""
+    book = opened(path)
+    book.record(0, a_digest(0))
+    with pytest.raises(GuaranteeError, match="open in this process already"):
+        HeldFile(path)
+    read_journal(path)
+    with pytest.raises(MismatchError):
+        opened(path, fingerprint="0" * 64)
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM meta').fetchall()"
+    subprocess.run([sys.executable, "-I", "-c", code, str(path)], check=True)
+    assert path.with_name(f"{path.name}-wal").stat().st_size  # nobody else was the last to close the file
+    book.record(1, a_digest(1))
+    assert read_journal(path).end == 2
+
+
+def test_a_commit_cut_short_is_no_release(path, tmp_path):
+    log, ends, mark, whole = killed(path), [], None, path
+    for cut in range(0, log.stat().st_size, 1000):
+        (tmp_path / str(cut)).mkdir()
+        for file in (whole, log):
+            shutil.copy(file, tmp_path / str(cut))
+        path = tmp_path / str(cut) / path.name
+        os.truncate(path.with_name(log.name), log.stat().st_size - cut)
+        found = read_journal(path)
+        ends.append(found.end)
+        assert found.digests == tuple(a_digest(t) for t in range(found.end))
+        if not cut:
+            mark = opened(path, 3, adopt=True).mark()
+        if found.end == 2:
+            break
+    assert set(ends) == {2, 3}
     with pytest.raises(CheckpointError, match="was cut or put back"):
-        opened(path, 2, mark=mark)  # the checkpoint was written after the line was whole
-    book = opened(path, 2)
+        opened(path, 2, mark=mark, adopt=True)  # the checkpoint was written after the commit was whole
+    book = opened(path, 2, adopt=True)
     book.record(2, a_digest("anything"))
     assert read_journal(path).digests[2] == a_digest("anything")
 
 
 def test_a_file_that_was_only_created_is_begun_again(path):
-    for content in (b"", b"run 0123"):
-        path.write_bytes(content)
-        opened(path, 4).close()
-        assert read_journal(path).first == 4
-        path.unlink()
+    path.touch()
+    opened(path, 4).close()
+    assert read_journal(path).first == 4
+    path.write_bytes(b"")
+    mark = dataclasses.replace(filled(path.with_name("other"), 0), end=4)
+    with pytest.raises(CheckpointError, match="is missing"):
+        opened(path, 4, mark=mark)  # a checkpoint knew one
+    sqlite3.connect(path).execute("PRAGMA journal_mode=WAL").connection.close()
+    assert path.stat().st_size
+    with pytest.raises(CheckpointError, match="is missing"):
+        opened(path, 4, mark=mark)
 
 
-@given(st.data(), st.sampled_from(["run", "keyed", "authentic"]))
-@settings(deadline=None, max_examples=60)
-def test_whatever_is_changed_in_whole_lines_is_seen(data, kind):
-    record, content = Record(seal=Seal(SECRET)), b""
-    for fields in [(kind, RUN, PRINT, 0, SECOND), ("place", "1.2", SECOND), ("release", 0, a_digest(0), 0)]:
-        line = record.line(*fields)
-        assert record.take(line)
-        content += line
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_whatever_is_changed_is_seen(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("whole") / "run.journal"
+    filled(path)
+    before, content = read_journal(path), bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
-    byte = data.draw(st.integers(0, 255))
-    changed = content[:place] + bytes([byte]) + content[place + 1 :]
-    if changed == content:
-        return
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
     try:
-        found = parse(changed)
-    except CheckpointError:
+        opened(path, 5).close()
+        assert read_journal(path, key=KEY) == before  # it was no part of the content
+    except AnechoicError:
         return
-    assert found.torn and place == len(content) - 1  # without its line end the last line is torn
 
 
-def test_lines_that_are_left_out_or_swapped_are_seen(path):
-    filled(path, 4)
-    lines = path.read_bytes().splitlines(keepends=True)
-    for damaged in (lines[:2] + lines[3:], [*lines[:3], lines[4], lines[3], *lines[5:]], lines[1:]):
-        with pytest.raises(CheckpointError, match="damaged or was edited"):
-            parse(b"".join(damaged))
+RELEASES = "SELECT step, time, row FROM releases ORDER BY step"
+
+
+def relinked(path):
+    """The public end of the chain of what is there now, which anybody can compute."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        chain = ReleaseChain(Journal, path, dict(database.execute("SELECT name, value FROM meta")))
+        for _, when, row in database.execute(RELEASES):
+            chain.add(when, row)
+    return chain.link
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM releases WHERE step = 4",
+        "DELETE FROM releases WHERE step = 1",
+        "DELETE FROM releases",
+        "UPDATE releases SET row = zeroblob(32) WHERE step = 2",
+        "UPDATE releases AS r SET row = (SELECT row FROM releases WHERE step = 7 - r.step) WHERE step > 2",
+        "UPDATE meta SET value = '1' WHERE name = 'first'",
+        "INSERT INTO releases VALUES (5, 'null', zeroblob(32))",
+    ],
+)
+def test_releases_that_are_left_out_swapped_or_added_without_the_key_are_seen(path, statement):
+    filled(path)
+    edited(path, (statement,))
+    with pytest.raises(CheckpointError, match="missing|damaged"):
+        read_journal(path)
+    with pytest.raises(CheckpointError, match="missing|damaged"):
+        opened(path, 4)
+    edited(path, ("UPDATE meta SET value = ? WHERE name = 'link'", relinked(path)))
+    with contextlib.suppress(CheckpointError):
+        read_journal(path)  # nobody can tell without the key
+        with pytest.raises(CheckpointError, match="damaged"):
+            read_journal(path, key=KEY)
+    with pytest.raises(CheckpointError, match="missing|damaged"):
+        opened(path, 4)
 
 
 # Which file it is.
@@ -196,6 +290,7 @@ def test_a_missing_journal_is_refused(path):
     path.unlink()
     with pytest.raises(CheckpointError, match=r"is missing: .*PrivacyEngine\.charge"):
         opened(path, 5, mark=mark)
+    assert not path.exists()
 
 
 def test_a_shorter_journal_is_refused(path):
@@ -205,11 +300,10 @@ def test_a_shorter_journal_is_refused(path):
     book.record(3, a_digest(3))
     mark = book.mark()
     book.close()
-    with path.open("r+b") as file:
-        file.truncate(len(old))
-    for lines in (mark.lines, 0, -1):
+    path.write_bytes(old)
+    for end in (mark.end, -1):
         with pytest.raises(CheckpointError, match="was cut or put back"):
-            opened(path, 3, mark=dataclasses.replace(mark, lines=lines), adopt=True)
+            opened(path, 3, mark=dataclasses.replace(mark, end=end), adopt=True)
 
 
 def test_another_copy_that_went_on_by_itself_is_refused(path, tmp_path):
@@ -226,103 +320,152 @@ def test_another_copy_that_went_on_by_itself_is_refused(path, tmp_path):
         opened(copy, 3, mark=mark, adopt=True)
 
 
+def test_a_journal_that_was_begun_anew_is_not_the_one_of_the_checkpoint(path):
+    mark = filled(path, 0)
+    path.unlink()
+    filled(path, 2)
+    with pytest.raises(ReplayError, match="not the one that the checkpoint was written with"):
+        opened(path, 0, mark=mark)
+
+
 def test_a_copied_journal_is_refused_until_it_is_adopted(path, tmp_path):
     mark = filled(path)
     copy = tmp_path / "copy.journal"
     shutil.copy2(path, copy)
-    with pytest.raises(ReplayError, match="is another file than the one that the run wrote"):
+    with pytest.raises(ReplayError, match="is another file than the one that the training run wrote"):
+        opened(copy, 5, mark=mark)
+    for refused in (dataclasses.replace(mark, head="0" * 64), dataclasses.replace(mark, end=6)):
+        with pytest.raises(AnechoicError):
+            opened(copy, 5, mark=refused, adopt=True)
+    with pytest.raises(ReplayError, match="is another file"):  # what was refused was not adopted
         opened(copy, 5, mark=mark)
     opened(copy, 5, mark=mark, adopt=True).close()
     opened(copy, 5, mark=mark).close()  # from now on it is the one
     assert conflicts(path, copy) == []
 
 
-def test_a_journal_that_was_put_back_in_place_is_refused(path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.time, "time_ns", lambda: 10**18)  # long ago
-        mark = filled(path)
-    with pytest.raises(ReplayError, match=r"was changed \d+ s after its last line was written"):
+def test_a_journal_without_its_log_is_refused(path):
+    log = killed(path)
+    content = log.read_bytes()
+    log.unlink()
+    with pytest.raises(CheckpointError, match="was not closed, and its log .* is missing"):
+        opened(path, 0)
+    log.write_bytes(content)
+    with pytest.raises(MismatchError):
+        opened(path, fingerprint="0" * 64)  # who is refused leaves the log
+    assert opened(path, 3).end == 3
+
+
+def test_a_journal_that_was_put_back_in_place_is_refused(path, long_ago):
+    mark = filled(path)
+    long_ago()
+    with pytest.raises(ReplayError, match=r"was changed \d+ s after its last commit"):
         opened(path, 5, mark=mark)
     opened(path, 5, mark=mark, adopt=True).close()
     opened(path, 5, mark=mark).close()
 
 
-def test_a_journal_that_was_cut_within_an_old_line_is_refused(path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.time, "time_ns", lambda: 10**18)  # long ago
-        filled(path)
-    content = path.read_bytes()
-    with path.open("r+b") as file:
-        file.truncate(len(content) - 200)
-    assert (read_journal(path).end, read_journal(path).torn) == (3, True)
+def test_a_journal_whose_log_was_cut_later_is_refused(path, long_ago):
+    log = killed(path)
+    long_ago()
+    os.truncate(log, log.stat().st_size - 100)
     with pytest.raises(ReplayError, match=r"was changed \d+ s after .*adopt_journal=True"):
-        opened(path, 3)
-    opened(path, 3, adopt=True).close()
-    assert not read_journal(path).torn
-    opened(path, 3).close()
+        opened(path, 2)
+    opened(path, 2, adopt=True).close()
+    opened(path, 2).close()
+
+
+def test_a_run_that_ends_long_after_its_last_release_changed_its_file_itself(path, monkeypatch):
+    book = opened(path)
+    monkeypatch.setattr(state_file.time, "time_ns", lambda: LONG_AGO)
+    book.record(0, a_digest(0))
+    monkeypatch.undo()
+    book.close()
+    assert opened(path, 1).end == 1
+
+
+def test_a_log_that_a_reader_folds_later_is_no_change(path, long_ago):
+    book = opened(path)
+    book.record(0, a_digest(0))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM releases").fetchone() == (1,)
+        book.record(1, a_digest(1))
+        book.close()
+        long_ago()
+        reader.execute("COMMIT")
+    assert os.listdir(path.parent) == [path.name]
+    assert opened(path, 2).end == 2
 
 
 # Without the run's key.
 
 
-def test_a_journal_that_was_cut_and_made_fresh_without_the_key_is_refused(path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.time, "time_ns", lambda: 10**18)  # long ago
-        filled(path, 6)
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = parse(b"".join(lines[:4]))
-    assert (kept.end, kept.time) == (2, 0)
-    with pytest.raises(ValueError, match="under a key"):
-        kept.line("place", kept.token, time.time_ns())
-    forged = parse(b"".join(lines[:4]))
-    forged.seal = Seal(digest_key_of(bytes(32)))  # a key, but not the run's
-    for fresh in (forged.line("place", kept.token, time.time_ns()), b""):
-        with path.open("r+b") as file:
-            file.write(b"".join([*lines[:4], fresh]))
-            file.truncate()
-        with pytest.raises((CheckpointError, ReplayError), match="was edited|was changed .* s after"):
+def test_an_older_journal_that_was_made_fresh_without_the_key_is_refused(path, long_ago):
+    filled(path, 2)
+    old = path.read_bytes()
+    book = opened(path, 2, adopt=True)
+    book.record(2, a_digest(2))
+    book.close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        newer = dict(database.execute("SELECT name, value FROM meta"))
+    long_ago()
+    for name in ("closed", "private", "place"):
+        path.write_bytes(old)
+        edited(path, ("UPDATE meta SET value = ? WHERE name = ?", newer[name], name))
+        with pytest.raises(AnechoicError, match="was changed .* s after|two states|another time"):
+            opened(path, 2)
+    for closed in ("0", "1", str(time.time_ns()), b""):
+        path.write_bytes(old)
+        edited(path, ("UPDATE meta SET value = ? WHERE name = 'closed'", closed))
+        with pytest.raises(AnechoicError):
             opened(path, 2)
 
 
-def test_a_journal_of_a_version_that_anybody_can_write_has_to_be_adopted(path, tmp_path):
-    release = [b"what was released"]
-    for kind, key in (("keyed", SECRET), ("run", None)):
-        path = tmp_path / kind
-        opened(path).close()
-        written(path, kind, [digest_of(release, key)])
-        assert (read_journal(path).end, read_journal(path).keyed) == (1, key is not None)
-        with pytest.raises(ReplayError, match="anybody can write.*adopt_journal=True"):
-            opened(path, 0)
-        book = opened(path, 0, adopt=True)
-        book.record(0, book.digest(release))
-        with pytest.raises(ReplayError, match="would make release 2"):
-            book.record(2, book.digest(release))
-        book.record(1, book.digest(release))
-        book.close()
-        assert (read_journal(path).end, read_journal(path).authentic) == (2, False)
+@pytest.mark.parametrize(
+    "head", ["run 0123", "keyed 0123 f 0 60 77\n", "authentic 0123 f 0 60 77\nplace 1.2"]
+)
+def test_a_journal_of_a_version_that_wrote_text_is_refused_by_name(path, head):
+    mark = filled(path)
+    path.write_text(head)
+    for attempt in (
+        lambda: opened(path, 0),
+        lambda: opened(path, 5, mark=mark, adopt=True),
+        lambda: read_journal(path),
+        lambda: conflicts(path, path),
+    ):
+        with pytest.raises(
+            MismatchError, match=r"earlier version .* as text: finish .*PrivacyEngine\.charge"
+        ):
+            attempt()
+    assert path.read_text() == head
 
 
-def test_without_the_key_nobody_learns_how_long_a_step_took(path, monkeypatch):
-    clock = iter(SECOND * (1_700_000_000 + np.cumsum([1, 1, 5, 1, 9, 2, 1])))
-    now = {}
-    monkeypatch.setattr(journal.time, "time_ns", lambda: int(now.setdefault(len(now), next(clock))))
-    filled(path, 5)
-    seals = [line.split()[-2] for line in path.read_text().splitlines()]
-    assert [len(seal) for seal in seals] == [48] * 7 == [48] * len(now)
-    record = Record(seal=Seal(SECRET))
-    told = [record.take(line) and record.time for line in path.read_bytes().splitlines(keepends=True)]
-    assert told == list(now.values())  # the run itself knows
-    hidden = [int.from_bytes(bytes.fromhex(seal)[16:], "little") for seal in seals]
-    shown = [a ^ b for a, b in itertools.pairwise(hidden)]
-    assert not set(shown) & {(a // SECOND) ^ (b // SECOND) for a in told for b in told}
-    assert read_journal(path).time == 0
+def test_without_the_key_nobody_learns_how_long_a_step_took(tmp_path, monkeypatch):
+    shown = []
+    for name, pause in (("quick", 1), ("slow", 10**12)):
+        clock = iter(range(LONG_AGO, LONG_AGO + 100 * pause, pause))
+        monkeypatch.setattr(state_file.time, "time_ns", lambda clock=clock: next(clock))
+        log = killed(tmp_path / name)
+        content = (tmp_path / name).read_bytes() + log.read_bytes()
+        assert not any(str(LONG_AGO + t * pause).encode()[:9] in content for t in range(9))
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as database:
+            rows = database.execute("SELECT name, typeof(value), length(value) FROM meta").fetchall()
+            shown.append([rows, database.execute(RELEASES).fetchall()])
+    assert shown[0] == shown[1]
 
 
-def test_times_that_anybody_can_read_are_whole_minutes(path, monkeypatch):
-    monkeypatch.setattr(journal.time, "time_ns", lambda: 10**18 + 123_456_789)
-    book = opened(path, digest_key=None)
-    book.record(0, a_digest(0))
-    assert read_journal(path).time == -(-(10**18) // (60 * SECOND)) * 60 * SECOND
+def test_a_counter_sees_what_a_clock_does_not(path, tmp_path):
+    with contextlib.closing(opened(path, counter=tmp_path / "counter")) as book:
+        book.record(0, a_digest(0))
+    old = path.read_bytes()
+    with contextlib.closing(opened(path, 1, counter=tmp_path / "counter")) as book:
+        book.record(1, a_digest(1))
+    path.write_bytes(old)
+    with pytest.raises(ReplayError, match="older version was put back"):
+        opened(path, 1, counter=tmp_path / "counter", adopt=True)
+    with pytest.raises(ReplayError, match="was run with a counter"):
+        opened(path, 1, adopt=True)
 
 
 def test_a_renamed_folder_is_the_same_journal(path, tmp_path):
@@ -334,9 +477,9 @@ def test_a_renamed_folder_is_the_same_journal(path, tmp_path):
 
 def test_a_journal_of_another_run_or_mechanism_is_refused(path):
     filled(path)
-    with pytest.raises(MismatchError, match="belongs to run"):
-        opened(path, 5, identity=OTHER)
-    with pytest.raises(MismatchError, match="mechanism with fingerprint"):
+    with pytest.raises(MismatchError, match="another training run: run differs"):
+        opened(path, 5, key=OTHER)
+    with pytest.raises(MismatchError, match="another training run: fingerprint differs"):
         opened(path, 5, fingerprint="0" * 64)
 
 
@@ -344,30 +487,56 @@ def test_a_journal_that_is_deleted_under_a_run_stops_it(path):
     book = opened(path)
     book.record(0, a_digest(0))
     path.unlink()
-    with pytest.raises(GuaranteeError, match="was deleted while the run goes on"):
+    with pytest.raises(GuaranteeError, match="was moved, removed or replaced while it was open"):
         book.record(1, a_digest(1))
 
 
-def test_a_full_disk_stops_the_run(path, monkeypatch):
+def test_a_full_disk_stops_the_run(path):
     book = opened(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.os, "write", lambda handle, line: 3)
-        with pytest.raises(GuaranteeError, match="could not be written"):
-            book.record(0, a_digest(0))
-    with pytest.raises(GuaranteeError, match="could not be written"):
-        book.record(0, a_digest(0))
+    book._database.run("PRAGMA max_page_count = 1")
+    with pytest.raises(CheckpointError, match="full: make room on the disk"):
+        for t in range(400):
+            book.record(t, a_digest(t))
+    with pytest.raises(GuaranteeError, match="failed half-way.*go on from the last checkpoint"):
+        book.record(t, a_digest(t))
+    book.close()
+    assert opened(path, t).end == t > 20
 
 
-def test_a_link_in_another_folder_is_the_same_journal(path, tmp_path):
+def test_a_journal_that_is_carried_to_another_folder_is_the_same(path, tmp_path):
     book = opened(path)
-    other = tmp_path / "other"
-    other.mkdir()
-    book.link(other)
     book.record(0, a_digest(0))
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for t, folder in enumerate(folders, 1):
+        folder.mkdir()
+        mark = book.mark()
+        book = opened(book.carry(folder), t, mark=mark)
+        book = opened(book.carry(folder), t, mark=mark)
+        assert book.path == folder / path.name and opened(path, t) is book
+        book.record(t, a_digest(t))
     mark = book.mark()
     book.close()
-    path.unlink()
-    assert opened(other / path.name, 1, mark=mark).end == 1
+    assert opened(path, 3, mark=mark).path == folders[1] / path.name
+    opened(path, 3).close()
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    folders = [tmp_path.with_name("elsewhere") / folder.name for folder in folders]
+    assert opened(folders[0].parent / path.name, 3).path == folders[1] / path.name  # links go along
+    (folders[0] / path.name).unlink()
+    assert os.listdir(folders[0]) == []
+    assert opened(folders[1] / path.name, 3, mark=mark).end == 3
+
+
+@pytest.mark.parametrize("call", ["rename", "symlink"])
+def test_without_links_a_journal_stays_where_it_is(path, tmp_path, monkeypatch, call):
+    def none(*_):
+        raise OSError(1, "no links here")
+
+    book = opened(path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(os, call, none)
+    assert book.carry(tmp_path / "other") == path
+    assert os.listdir(tmp_path / "other") == [] and sorted(os.listdir(path.parent)) == ["other", path.name]
+    assert opened(path).end == 0
 
 
 def test_another_file_of_the_name_is_not_taken(path, tmp_path):
@@ -376,43 +545,53 @@ def test_another_file_of_the_name_is_not_taken(path, tmp_path):
     other.mkdir()
     (other / path.name).write_bytes(b"")
     with pytest.raises(MismatchError, match="is not the journal of this run"):
-        book.link(other)
+        book.carry(other)
+    book.record(0, a_digest(0))
+    os.link(path, tmp_path / "name")
+    with pytest.raises(GuaranteeError, match="2 names"):
+        book.record(1, a_digest(1))
 
 
-def test_group_commit_waits_for_the_disk_every_so_often(path, monkeypatch):
-    waited = []
-    real = os.fdatasync
-    monkeypatch.setattr(journal.os, "fdatasync", lambda handle: (waited.append(handle), real(handle)))
+def test_group_commit_waits_for_the_disk_every_so_often(path):
     book = opened(path, sync_every=4)
-    before = len(waited)
+    waits = []
     for t in range(10):
         book.record(t, a_digest(t))
-    assert len(waited) - before == 2
+        waits.append(book._database.run("PRAGMA synchronous")[0][0] == 2)  # at every commit, as for 2 alone
+    assert [t for t, waited in enumerate(waits) if waited] == [3, 7]
     assert read_journal(path).end == 10  # a killed process loses none
+    commits = book.commits
     book.mark()
-    assert len(waited) - before == 3
+    assert book._database.run("PRAGMA synchronous") == [(2,)] and book.commits == commits + 1
+    book.mark()
+    assert book.commits == commits + 1
+    every = opened(path.with_name("every"))
+    assert every._database.run("PRAGMA synchronous") == [(2,)]
+
+
+def test_a_folder_where_nobody_can_write_can_be_read(path, monkeypatch):
+    filled(path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert read_journal(path, key=KEY).end == 5 and os.listdir(path.parent) == [path.name]
 
 
 def test_conflicts_of_different_runs_are_not_compared(tmp_path):
     filled(tmp_path / "one")
-    opened(tmp_path / "two", identity=OTHER).close()
+    opened(tmp_path / "two", key=OTHER).close()
     with pytest.raises(ValueError, match="belong to different runs"):
         conflicts(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.mark.parametrize("key", [None, SECRET])
-def test_digests_tell_parts_and_order_apart(key):
+def test_digests_tell_parts_and_order_apart():
     words = [b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"c", b"ab"], [], [b""], [b"ab", b"c", b""]
-    found = [digest_of(parts, key) for parts in words]
+    found = [digest_of(parts, SECRET) for parts in words]
     assert len(set(found)) == len(found)
-    assert (
-        found
-        == [digest_of((np.frombuffer(part, np.uint8) for part in parts), key) for parts in words[:4]]
-        + found[4:]
-    )
+    assert found[:4] == [
+        digest_of((np.frombuffer(p, np.uint8) for p in parts), SECRET) for parts in words[:4]
+    ]
 
 
-def test_keyed_digests_are_hmacs_of_tags_and_see_every_bit():
+def test_digests_are_hmacs_of_tags_and_see_every_bit(path):
     large = np.random.default_rng(0).integers(256, size=2**22 + 3, dtype=np.uint8)
     tags = [Cipher(AES(SECRET[:32]), GCM(place.to_bytes(12, "little"))).encryptor() for place in range(2)]
     for tag, block in zip(tags, (large[: 2**22], large[2**22 :]), strict=True):
@@ -420,53 +599,20 @@ def test_keyed_digests_are_hmacs_of_tags_and_see_every_bit():
         tag.finalize()
     text = len(large).to_bytes(8, "little") + tags[0].tag + tags[1].tag
     expected = hmac.new(SECRET[32:], text, "sha256").hexdigest()
-    assert digest_of([large], SECRET) == expected
+    assert digest_of([large], SECRET) == expected == opened(path).digest([large])
     for place in (0, 2**22 - 1, 2**22, 2**22 + 2):
         large[place] ^= 1
         assert digest_of([large], SECRET) != expected
         large[place] ^= 1
-    assert digest_of([large], digest_key_of(bytes(range(1, 33)))) != expected
+    assert digest_of([large], digest_key_of(OTHER)) != expected
     with pytest.raises(ValueError, match="64 bytes"):
         digest_of([large], SECRET[:32])
 
 
-def test_a_journal_goes_on_with_the_digests_that_it_was_begun_with(path, tmp_path):
-    release = [b"what was released"]
-    book = opened(path, digest_key=SECRET)
-    assert book.digest(release) == digest_of(release, SECRET)
-    book.record(0, book.digest(release))
-    book.close()
-    assert read_journal(path).keyed
-    with pytest.raises(MismatchError, match="digest_key_of"):
-        opened(path, 1, digest_key=None)
-    book = opened(path, 0)
-    book.record(0, book.digest(release))
-    with pytest.raises(ReplayError, match="release 0"):
-        book.record(0, book.digest([b"something else"]))
-    opened(tmp_path / "plain", digest_key=None).close()
-    plain = opened(tmp_path / "plain", adopt=True)
-    assert plain.digest(release) == digest_of(release)
-    plain.record(0, plain.digest(release))
-    assert not read_journal(tmp_path / "plain").keyed
-    with pytest.raises(ValueError, match="under a key"):
-        conflicts(path, tmp_path / "plain")
-    with pytest.raises(ValueError, match="64 bytes"):
-        opened(tmp_path / "short", digest_key=bytes(32))
-
-
-def test_digests_of_large_parts_are_those_of_their_blocks(monkeypatch):
-    large = np.random.default_rng(0).integers(256, size=5 * 2**22 + 3, dtype=np.uint8)
-    expected = hashlib.sha256(len(large).to_bytes(8, "little"))
-    for start in range(0, len(large), 2**22):
-        expected.update(hashlib.sha256(large[start : start + 2**22]).digest())
-    assert digest_of([large]) == expected.hexdigest()
-    monkeypatch.setattr("anechoic.runs.journal_format._MANY", 99)
-    assert digest_of([large]) == expected.hexdigest()
-
-
 def test_nothing_in_it_is_secret(path):
-    key = bytes(range(32))
     filled(path)
     content = path.read_bytes()
-    assert key.hex().encode() not in content and key not in content
+    assert KEY.hex().encode() not in content and KEY not in content
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert "key" not in dict(database.execute("SELECT name, value FROM meta"))
     assert oct(path.stat().st_mode & 0o777) == "0o600"

@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
 from anechoic.runs import digest_key_of
-from anechoic.runs.journal_format import digest_of, read_journal
+from anechoic.runs.digests import digest_of
+from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from tests.torch.setting import mechanism
 
@@ -279,7 +280,7 @@ def resumed(folder):
     attempt("late generator", first={"dataset": Late(*examples())}, second={"dataset": Late(*examples())})
     attempt("rolled back", first={"keep": True}, change=lambda p: shutil.copy(p / "5.ckpt", p / "run.ckpt"))
     attempt("without journal", change=lambda p: [path.unlink() for path in p.glob("*.journal")])
-    attempt("cut journal", change=lambda p: [os.truncate(path, 300) for path in p.glob("*.journal")])
+    attempt("cut journal", change=lambda p: [os.truncate(path, 0) for path in p.glob("*.journal-wal")])
     copy = folder / "the copy"
     attempt("copied", change=lambda p: shutil.copytree(p, copy), into=copy)
     return found

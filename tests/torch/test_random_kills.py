@@ -73,8 +73,8 @@ def test_a_script_that_ends_and_is_started_again(asked):
         "would now be another one",
         "draws from a generator of its own",
         "is missing: without it",
-        "was cut or put back",
-        "is another file than the one that the run wrote",
+        "was not closed, and its log",
+        "is another file than the one that the training run wrote",
     ):
         assert words in errors
 

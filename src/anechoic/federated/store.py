@@ -13,23 +13,22 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from anechoic.errors import CheckpointError
 from anechoic.federated.clients import ClientId
 from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.multiset_hash import RowSum
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts, shown_in
+from anechoic.runs.state_file import MECHANISM, StateFile
 
 #: In the state directory.
 FILE = "state.db"
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
+_ENTRY = 24  # bytes of a client's account, see `ParticipationLedger`
 
 
 class RunStore(StateFile):
@@ -49,15 +48,10 @@ class RunStore(StateFile):
     """
 
     KIND = "federated run"
-    FORMAT = 2
-    SCHEMA = (
-        "CREATE TABLE standing (one INTEGER PRIMARY KEY CHECK (one = 1), sealed BLOB NOT NULL)",
-        "CREATE TABLE clients (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID",
-    )
+    FORMAT = 3
+    TABLES: ClassVar[dict[str, int]] = {"clients": _ENTRY}
     NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
-    AGAIN = "ask again: an open round has the same clients"
-    AGAIN_UNKNOWN = "ask again: the step shows whether the round was released"
-    WRITTEN = "The change is in the file."
+    AGAIN = "ask again: an open round has the same clients, and the step shows whether it was released"
     durable = True
     OTHERWISE = (
         "Open it with what it was begun with; for another mechanism, model or discipline begin another run,"
@@ -68,11 +62,8 @@ class RunStore(StateFile):
         self,
         path: str | os.PathLike[str],
         *,
-        identity: str,
-        shown: Mapping[str, str] | None = None,
-        key: bytes | None = None,
         counter: str | os.PathLike[str] | None = None,
-        adopt: bool = False,
+        **how: Any,
     ) -> None:
         folder = check_folder(path)
         if counter is not None and folder in Path(os.path.realpath(counter)).parents:
@@ -84,50 +75,18 @@ class RunStore(StateFile):
         self._vectors = Vectors(folder)
         self._files: dict[str, list[str]] = {}
         self._head: dict[str, Any] | None = None
-        self._saved, self._sum = "", RowSum()
-        super().__init__(folder / FILE, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
+        super().__init__(folder / FILE, counter=counter, **how)
         self._sweep()
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _read_public(self, meta: dict[str, Any]) -> None:
-        """What is published are the models, each with a digest of its own."""
-
-    def _public(self) -> bytes:
-        return digest_of_parts("federated run", self.identity.encode())
-
-    def _private(self) -> dict[str, Any]:
-        return {"ledger": self._sum.digest.hex(), "standing": self._saved}
-
-    def _read_private(self, private: dict[str, Any]) -> None:
-        self._saved = str(private["standing"])
-        rows = self._database.run("SELECT id, sealed FROM clients")
-        self._sum = RowSum(rows)
-        if self._sum.digest.hex() != private["ledger"]:
-            raise CheckpointError(
-                f"the ledger in state file {self.path} is damaged, so who took part cannot be told."
-                f" {self.NEW_RUN}"
-            )
-        self._sealed = dict(rows)
-        self._entries = {client: self.seal.open(b"client" + client, sealed) for client, sealed in rows}
-        self._head = self._read_head()
-        self._files = {} if self._head is None else self._head["files"]
-
-    def _read_head(self) -> dict[str, Any] | None:
-        found = self._database.run("SELECT sealed FROM standing")
-        if not found and not self._saved:
-            return None
-        sealed = bytes(found[0][0]) if found else b""
-        if digest_of_parts("standing", sealed).hex() != self._saved:
-            raise CheckpointError(
-                f"the open round in state file {self.path} is damaged or of another time. {self.NEW_RUN}"
-            )
-        head: dict[str, Any] = json.loads(self.seal.open(b"standing", sealed))
-        return head
-
-    @property
-    def releases_made(self) -> int:
-        return 0 if self._head is None else int(self._head["step"])
+    def _admitted(self) -> int:
+        found = self.held()
+        if found is None:
+            return 0
+        self._head = json.loads(found)
+        self._files = self._head["files"]
+        return int(self._head["step"])
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -167,18 +126,10 @@ class RunStore(StateFile):
             noise.restore(int(arrays["step"]), rows.dtype.str, rows.shape, rows.tobytes())
 
     def entries(self) -> Mapping[bytes, bytes]:
-        return self._entries
+        return self.tables["clients"].all()
 
     def charge(self, entries: Mapping[bytes, bytes]) -> None:
-        rows = []
-        for client, entry in entries.items():
-            sealed = self.seal.close(b"client" + client, entry)
-            if client in self._sealed:
-                self._sum.remove((client, self._sealed[client]))
-            self._sum.add((client, sealed))
-            self._sealed[client] = sealed
-            rows.append((client, sealed))
-        self._database.many("INSERT OR REPLACE INTO clients VALUES (?, ?)", rows)
+        self.tables["clients"].write(entries)
 
     def save(self, standing: RunStanding) -> None:
         if "model" not in self._files:
@@ -193,9 +144,7 @@ class RunStore(StateFile):
                 "tally": {**vars(standing.tally), "refused": dict(standing.tally.refused)},
             }
         )
-        sealed = self.seal.close(b"standing", filled(head))
-        self._saved = digest_of_parts("standing", sealed).hex()
-        self._database.run("INSERT OR REPLACE INTO standing VALUES (1, ?)", (sealed,))
+        self.keep(filled(head))
 
     def save_model(self, standing: RunStanding) -> None:
         self._write_model(standing)
@@ -222,7 +171,7 @@ class RunStore(StateFile):
 
 def mechanism_in(state: str | os.PathLike[str] | None) -> str | None:
     """The mechanism of the run in a state directory, as JSON; None where there is none."""
-    return None if state is None else shown_in(check_folder(state) / FILE, MECHANISM)
+    return None if state is None else RunStore.shown(check_folder(state) / FILE, MECHANISM)
 
 
 def check_folder(path: str | os.PathLike[str]) -> Path:

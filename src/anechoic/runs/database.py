@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from anechoic.errors import CheckpointError
 
 #: Seconds that one writer waits for another; readers wait for nobody, and nobody for them.
 PATIENCE = 60.0
 
+#: What a closed file says, by the end of its chain, and whether all of its log is in it.
+Closing = Callable[[bytes, bool], bytes]
+
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "another program is writing to it: end that one, and open the file again",
-    sqlite3.SQLITE_LOCKED: "another program is writing to it: end that one, and open the file again",
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        "another program is writing to it: end that one, and open the file again (on a network file system:"
+        " put it on a local disk)",
+    ),
     sqlite3.SQLITE_FULL: "make room on the disk, and open the file again; nothing that was released is lost",
     sqlite3.SQLITE_IOERR: (
         "the disk refuses to read or write (full, a limit on file sizes, or failing): mend that, and open the"
@@ -25,6 +33,18 @@ _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: "it must be there and writable, and its folder too: change that",
     sqlite3.SQLITE_PERM: "it must be writable, and its folder too: change that, and open it again",
 }
+
+
+def source_of(path: Path) -> str:
+    """The URI under which SQLite reads a file, and changes nothing."""
+    # a closed file where nobody can write: SQLite would not find a place for what it keeps beside it
+    still = not log_of(path).exists() and not os.access(path.parent, os.W_OK)
+    return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if still else ''}"
+
+
+def log_of(path: Path) -> Path:
+    """What SQLite keeps beside a file while it is open: commits that are not in it yet."""
+    return path.with_name(f"{path.name}-wal")
 
 
 class Database:
@@ -40,6 +60,7 @@ class Database:
 
     def __init__(self, path: Path, otherwise: str) -> None:
         self.path, self._otherwise = path, otherwise
+        self._waits: bool | None = None
         with self._said():
             self._connection = sqlite3.connect(
                 path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
@@ -47,8 +68,8 @@ class Database:
 
     @property
     def log(self) -> Path:
-        """What SQLite keeps beside the file while it is open: commits that are not in it yet."""
-        return self.path.with_name(f"{self.path.name}-wal")
+        """See `log_of`."""
+        return log_of(self.path)
 
     def run(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and all rows of its answer."""
@@ -58,12 +79,19 @@ class Database:
     def each(self, statement: str, values: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of an answer, one by one."""
         with self._said():
-            yield from self._connection.execute(statement, tuple(values))
+            # a loop of its own: an answer that nobody reads to its end is left, and not closed after its file
+            for row in self._connection.execute(statement, tuple(values)):  # noqa: UP028
+                yield row
 
     def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run a statement for each of the rows."""
         with self._said():
             self._connection.executemany(statement, rows)
+
+    @property
+    def version(self) -> int:
+        """Another one after every commit of somebody else."""
+        return int(self.run("PRAGMA data_version")[0][0])
 
     def durable(self) -> None:
         """What is committed is on disk: one wait for it a commit. What is overwritten is gone."""
@@ -73,34 +101,45 @@ class Database:
                 f"state file {self.path} lies where SQLite cannot keep a log beside it (journal {mode!r}):"
                 " put it on a local disk."
             )
-        self.run("PRAGMA synchronous=FULL")
+        self.wait(True)
         self.run("PRAGMA secure_delete=ON")
+
+    def wait(self, waits: bool) -> None:
+        """Whether commits wait for the disk, with all before them, or are safe from kills alone."""
+        if waits != self._waits:
+            self.run(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
+            self._waits = waits
 
     def fold(self) -> bool:
         """Bring what is in the log into the file, and whether that was done: not beside a reader."""
         busy, frames, done = self.run("PRAGMA wal_checkpoint(PASSIVE)")[0]
         return not busy and frames == done
 
-    def close(self, last: str | None = None) -> None:
+    def close(self, closed: Closing | None = None) -> None:
         """Give the file back.
 
         Args:
-            last: a statement that is true of the file once it holds all that was committed. It is the last
-                in the log: whoever folds that into the file, another program with it open or this one, does
-                so as a whole. Where it fails, as on a full disk, the log stays (from Python 3.12 on).
+            closed: what the file says under this name once it holds all that was committed and needs no log.
+                It is the last in the log: whoever folds that into the file, another program with it open or
+                this one, does so as a whole. Where it fails, as on a full disk, the log stays.
         """
         done = False
-        if last is not None:
+        if closed is not None:
             with contextlib.suppress(CheckpointError):
                 if self._connection.in_transaction:
                     self.run("ROLLBACK")
-                self.run(last)
+                said = closed(self.run("SELECT value FROM meta WHERE name = 'link'")[0][0], self.fold())
+                self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (said,))
                 done = self.fold()
-        keep = getattr(sqlite3, "SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE", None)  # from Python 3.12 on
-        if not done and keep is not None:
-            self._connection.setconfig(keep, True)  # type: ignore[attr-defined,unused-ignore]
+        reader = None
+        if not done:  # whoever closes a file last folds its log into it, but one who may only read
+            with contextlib.suppress(sqlite3.Error):
+                reader = sqlite3.connect(source_of(self.path), uri=True)
+                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with self._said():
             self._connection.close()
+        if reader is not None:
+            reader.close()
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:

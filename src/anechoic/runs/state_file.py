@@ -8,52 +8,51 @@ seen by nobody.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import sqlite3
+import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from anechoic._validate import flag
-from anechoic.errors import (
-    AnechoicError,
-    CheckpointError,
-    GuaranteeError,
-    MismatchError,
-    ReplayError,
-)
-from anechoic.keys import checked_key, derive, new_key
+from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, ReplayError
+from anechoic.keys import derive
 from anechoic.runs import openings
-from anechoic.runs.database import PATIENCE, Database
+from anechoic.runs.database import Database
 from anechoic.runs.exclusive_file import HeldFile
-from anechoic.runs.identity import difference
+from anechoic.runs.file_head import FileHead, closing
+from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.rollback_counter import Counter
+from anechoic.runs.sealed_table import SealedTable
 from anechoic.runs.sealing import Sealer, filled
 
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE openings (first INTEGER PRIMARY KEY, salt BLOB NOT NULL)",
+    "CREATE TABLE releases (step INTEGER PRIMARY KEY, time TEXT NOT NULL, row BLOB NOT NULL)",
+    "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), sealed BLOB NOT NULL)",
 )
+_OPENINGS = "SELECT first, salt FROM openings"
+_TABLE = "CREATE TABLE {} (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID"
 
 #: Under which name a file shows the JSON of its mechanism.
 MECHANISM = "mechanism"
 
 
-class StateFile(ABC):
-    """A state file, open for this process alone, with the tables that a subclass adds.
+class StateFile:
+    """A state file, open for this process alone, for releases, private state, and tables of a subclass.
 
     Guarantee: as long as all processes use this one file, each row of noise belongs to one release. A second
     process under whatever name of the file, a fork, a copy, a file with a second name (hard link), one moved
-    while it is open, one of another identity or key, and damaged content are refused. Every opening commits
-    a salt of its own before a row of noise is drawn, and rows from there on follow from it: where an older
-    version of the file is put back, or a copy goes on, rows that were released before are not drawn again,
-    and what that costs is one more release with independent noise. It is seen where a `counter` is given, a
-    path outside of what is backed up together with it; once given, the file cannot be opened without it.
+    while it is open, one of another identity or key, one that was changed a minute or more after its last
+    commit, and damaged content are refused. Every opening commits a salt of its own before a row of noise is
+    drawn, and rows from there on follow from it (but those of torch, which follow from the key alone): where
+    an older version of the file is put back within that minute, or a copy goes on, rows that were released
+    before are not drawn again, and what that costs is one more release with independent noise. It is seen
+    where a `counter` is given, a path outside of what is backed up together with it; once given, the file
+    cannot be opened without it.
 
     While the file is open, and after a process that was killed, commits may be in SQLite's log beside it
     (`NAME-wal`). A file that was not closed is refused without it.
@@ -69,14 +68,16 @@ class StateFile(ABC):
         shown: what the file says of the run besides, for those who read it without key, by name.
         key: 32 bytes that are then not written to the file; None for a fresh key inside it.
         counter: path of a small file that says how many commits there were; None for none.
-        adopt: take a file that was moved or copied, or is without its log or its counter, on the caller's
-            word that it is the newest and that no other copy is continued.
+        adopt: take a file that was moved, copied or put back, or is without its log or its counter, on the
+            caller's word that it is the newest and that no other copy is continued.
 
     Attributes:
         path: without symbolic links.
         key, salt: of the file.
         seal: for what is private.
         openings: from which row of noise on which salt holds.
+        chain: of the releases.
+        tables: private rows by digest, by name of the table.
         commits: transactions so far.
 
     Raises:
@@ -86,17 +87,20 @@ class StateFile(ABC):
         ReplayError: if it was copied, or an older version was put back.
     """
 
-    #: What such a file is of, the version of its tables, and the statements that make them.
+    #: What such a file is of, the version of its tables, what it shows besides its identity, and bytes of a
+    #: row of its private tables, by name.
     KIND: ClassVar[str]
     FORMAT: ClassVar[int]
-    SCHEMA: ClassVar[tuple[str, ...]]
-    #: What to do: where a run cannot go on; after a change that failed; after one of which that is not known;
-    #: after one that was written; and what may differ from a file's identity.
+    SHOWN: ClassVar[tuple[str, ...]] = (MECHANISM,)
+    TABLES: ClassVar[dict[str, int]] = {}
+    #: What to do: where a run cannot go on; after a change that may have failed or not; and with a file of
+    #: another identity.
     NEW_RUN: ClassVar[str]
     AGAIN: ClassVar[str]
-    AGAIN_UNKNOWN: ClassVar[str]
-    WRITTEN: ClassVar[str]
     OTHERWISE: ClassVar[str]
+
+    openings: list[tuple[int, bytes]]
+    tables: dict[str, SealedTable]
 
     def __init__(
         self,
@@ -126,66 +130,57 @@ class StateFile(ABC):
         except BaseException:
             self._file.close()
             raise
-        self._ended = weakref.finalize(self, _end, self._database, self._file, self._process)
+        self._ended = weakref.finalize(self, _end, self._database, self._file, self.seal, self._process)
 
-    # -- what a subclass adds ------------------------------------------------------------------
+    @classmethod
+    def shown(cls, path: str | os.PathLike[str], name: str) -> str | None:
+        """What the file at `path` shows under `name`, without its key or lock; None where it shows nothing.
 
-    @abstractmethod
-    def _public(self) -> bytes:
-        """A digest of what the file shows without its key, kept in the seal of what is private."""
-
-    @abstractmethod
-    def _private(self) -> dict[str, Any]:
-        """What stands for all private tables, as JSON data; at the end of every transaction."""
-
-    @abstractmethod
-    def _read_public(self, meta: dict[str, Any]) -> None:
-        """Read what can be read without the key.
-
-        Raises:
-            CheckpointError: for content that nobody wrote so.
+        Nobody has checked it: who opens the file will, and says what is wrong with it.
         """
-
-    @abstractmethod
-    def _read_private(self, private: dict[str, Any]) -> None:
-        """Read what is sealed, `private` being what `_private` gave.
-
-        Raises:
-            CheckpointError: for content that nobody wrote so.
-        """
+        with contextlib.suppress(CheckpointError), reading(path, cls) as (said, *_):
+            return str(said[name])
+        return None
 
     @property
-    @abstractmethod
-    def releases_made(self) -> int:
-        """Releases that the file knows of."""
+    def made(self) -> int:
+        """Releases in the file."""
+        return self.chain.made
+
+    def _admitted(self) -> int:
+        """The first row of noise that the next release needs, of a file that may go on."""
+        return self.made
 
     # -- opening -------------------------------------------------------------------------------
 
     def _open(self, identity: str, shown: dict[str, str], key: bytes | None, adopt: bool) -> None:
-        run, log = self._database.run, self._database.log
-        has_log = log.exists() and log.stat().st_size > 0  # before SQLite makes one
-        fresh = not run("SELECT count(*) FROM sqlite_master")[0][0]
-        if fresh:
+        head = FileHead(type(self), self._database)
+        if head.fresh:
             self._database.durable()
-            self._create(identity, shown, key)
-        meta = self._checked_meta(identity, adopt, has_log or fresh)
+            self._create(head, identity, shown, key)
+        head.check(identity, self._file.place, adopt=adopt)
         self._database.durable()
+        self.identity = identity
         try:
-            self.key = self._found_key(meta, key)
-            self.salt = bytes(meta["salt"])
-            self.seal = Sealer(self.key, self.salt)
-            self.openings = [(int(first), bytes(salt)) for first, salt in run("SELECT * FROM openings")]
-            if not fresh:
-                self._read_public(meta)
-            private = self._opened(meta["private"])
-            if (private["openings"], private["turn"]) != (self._openings_digest(), bytes(meta["turn"]).hex()):
+            if not head.fresh:
+                self._read(head, key)
+            private = self._opened(head.said["private"])
+            if private["openings"] != self._openings_digest():
                 raise self._two_states()
             self.commits, self._counted = int(private["commits"]), bool(private["counted"])
-            self._read_private(private)
+            self._saved = str(private["state"])
+            for name, table in self.tables.items():
+                if not table.checked(private["members"][name]):
+                    raise CheckpointError(
+                        f"the accounts of {name} in state file {self.path} are damaged, so who took part"
+                        f" cannot be told. {self.NEW_RUN}"
+                    )
+            if not adopt:
+                head.check_changed(private.get("time"), self.seal)
         except AnechoicError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise self._foreign(error) from error
+            raise head.foreign(error) from error
         if self._counter is not None:
             self._counter.check(self._identity_mark(), self.commits, adopt or not self._counted)
         elif self._counted:
@@ -194,13 +189,15 @@ class StateFile(ABC):
                 " not be told from the newest: give counter, the path of that file. If it is lost, and this"
                 " is the newest version, name a new one and say adopt=True."
             )
+        first = self._admitted()
         with self._written():
-            self._begin_opening()
+            self._begin_opening(first)
+        self._version = self._database.version
         self._database.fold()  # so that the file itself says that it was not closed
 
-    def _begin_opening(self) -> None:
-        """From here on noise is drawn with a salt that nobody had before."""
-        first, salt = self.releases_made, openings.new_salt()
+    def _begin_opening(self, first: int) -> None:
+        """From row `first` on noise is drawn with a salt that nobody had before."""
+        salt = openings.new_salt()
         kept = [entry for entry in self.openings if entry[0] < first]  # of rows that were released
         self.openings = [*kept, (first, salt)]
         self._database.run("DELETE FROM openings WHERE first >= ?", (first,))
@@ -210,81 +207,27 @@ class StateFile(ABC):
         self._set("closed", "0")
         self._write_private(self.commits)
 
-    def _checked_meta(self, identity: str, adopt: bool, has_log: bool) -> dict[str, Any]:
-        """What the file says of itself, if it is this run's, and all of it.
-
-        Raises:
-            CheckpointError, MismatchError, ReplayError: if it is not.
-        """
-        found = self._database.run("PRAGMA quick_check")[0][0]
-        if found != "ok":
-            raise CheckpointError(f"state file {self.path} is damaged ({found}). {self.NEW_RUN}")
-        meta = dict(self._database.run("SELECT name, value FROM meta"))
-        try:
-            version, here, closed = int(meta["format"]), str(meta["place"]), str(meta.get("closed"))
-            self.identity = str(meta["identity"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._foreign(error) from error
-        if version != self.FORMAT:
-            raise MismatchError(
-                f"state file {self.path} has format {version}, and this version reads format {self.FORMAT}"
-                f" alone. Finish the {self.KIND} with the version of anechoic that began it. {self.NEW_RUN}"
-            )
-        if self.identity != identity:
-            raise MismatchError(
-                f"state file {self.path} belongs to another {self.KIND}:"
-                f" {difference(self.identity, identity)}. {self.OTHERWISE}"
-            )
-        if here != self._file.place and not adopt:
-            raise ReplayError(
-                f"state file {self.path} is another file than the one that the {self.KIND} wrote: it was"
-                " copied or moved. If two copies go on, each of them costs the privacy of a release of its"
-                " own. If no other copy is continued and nothing was released after this one was taken, say"
-                " adopt=True (--adopt on the command line)."
-            )
-        if closed != "1" and not has_log and not adopt:
-            log = self._database.log.name
-            raise CheckpointError(
-                f"state file {self.path} was not closed, and its log {log} is missing or empty: the last"
-                f" releases were in there. Put {log} back beside it. If another program has opened the file"
-                " since then, such as the sqlite3 shell, the log is in the file: then say adopt=True."
-            )
-        return meta
-
-    def _foreign(self, error: Exception) -> CheckpointError:
-        what = f"it has no {error}" if isinstance(error, KeyError) else f"its head is damaged ({error})"
-        return CheckpointError(f"state file {self.path} is none of a {self.KIND}: {what}. {self.NEW_RUN}")
-
-    def _create(self, identity: str, shown: dict[str, str], key: bytes | None) -> None:
-        self.key = new_key() if key is None else checked_key(key)
-        self.salt, self.identity, self.openings = openings.new_salt(), identity, []
+    def _read(self, head: FileHead, key: bytes | None) -> None:
+        """The key, and all that stands in tables."""
+        self.key, self.salt = head.key(key), bytes(head.said["salt"])
         self.seal = Sealer(self.key, self.salt)
-        self.commits, self._counted = 0, False
-        with self._written():
-            for statement in (*_SCHEMA, *self.SCHEMA):
-                self._database.run(statement)
-            self._set("format", str(self.FORMAT))
-            self._set("identity", identity)
-            for name, text in shown.items():
-                self._set(name, text)
-            self._set("place", self._file.place)
-            self._set("salt", self.salt)
-            self._set("key_check", derive(self.key, "state file", size=16))
-            if key is None:
-                self._set("key", self.key)
-            self._read_public(dict(self._database.run("SELECT name, value FROM meta")))
-            self._write_private(0)
+        self.openings = [(int(first), bytes(salt)) for first, salt in self._database.run(_OPENINGS)]
+        self.chain = ReleaseChain(type(self), self.path, head.said)
+        for _ in self.chain.read(self._database.each(ROWS)):
+            pass
+        self.tables: dict[str, SealedTable] = {
+            name: SealedTable(self._database, name, size, self.seal, self.key)
+            for name, size in self.TABLES.items()
+        }
 
-    def _found_key(self, meta: dict[str, Any], key: bytes | None) -> bytes:
-        if key is None and "key" not in meta:
-            raise MismatchError(
-                f"state file {self.path} does not hold its key: give the key that the {self.KIND} was begun"
-                " with."
-            )
-        secret = bytes(meta["key"]) if key is None else checked_key(key)
-        if derive(secret, "state file", size=16) != meta["key_check"]:
-            raise MismatchError(f"state file {self.path} was begun with another key: give that one.")
-        return secret
+    def _create(self, head: FileHead, identity: str, shown: dict[str, str], key: bytes | None) -> None:
+        self.commits, self._counted, self._saved = 0, False, ""
+        with self._written():
+            for statement in (*_SCHEMA, *map(_TABLE.format, self.TABLES)):
+                self._database.run(statement)
+            head.begin(identity, shown, self._file.place, key)
+            self._read(head, key)
+            self._write_private(0)
 
     def _identity_mark(self) -> str:
         return derive(self.key, f"counter {self.salt.hex()}", size=16).hex()
@@ -301,7 +244,7 @@ class StateFile(ABC):
         """
         self._check_own()
         with self._written():
-            if self._meta("turn") != self._turn:
+            if self._database.version != self._version:
                 raise GuaranteeError(
                     f"state file {self.path} was changed by somebody else since this process opened it: two"
                     " writers would use the same rows of noise. End this process; only one may go on."
@@ -313,8 +256,8 @@ class StateFile(ABC):
             try:
                 self._counter.write(self._identity_mark(), self.commits)
             except BaseException:
-                what = f"state file {self.path} was written, its counter was not: open both again."
-                self._fault = f"{what} {self.WRITTEN}"
+                what = f"state file {self.path} was written, its counter was not: open both again"
+                self._fault = f"{what}, and {self.AGAIN}."
                 raise
 
     @contextlib.contextmanager
@@ -336,29 +279,28 @@ class StateFile(ABC):
         except BaseException:  # Ctrl-C among them, which may come when all is written
             self._fault = (
                 f"whether the last change of state file {self.path} was written is not known. Open the file"
-                f" again, and {self.AGAIN_UNKNOWN}."
+                f" again, and {self.AGAIN}."
             )
             with contextlib.suppress(CheckpointError):
                 run("ROLLBACK")
             raise
 
     def _write_private(self, commits: int) -> None:
-        """Sealer what stands for all tables after so many commits."""
-        # not the number of commits itself: there may be one a record
-        self._turn = derive(self.key, f"turn {self.openings[-1:]}", commits, size=16)
+        """Seal what stands for all tables after so many commits."""
         private = {
             "commits": commits,
-            "turn": self._turn.hex(),
             "counted": self._counted,
             "openings": self._openings_digest(),
-            **self._private(),
+            "members": {name: table.state for name, table in self.tables.items()},
+            "state": self._saved,
+            "time": time.time_ns(),
         }
-        self._set("turn", self._turn)
-        self._set("private", self.seal.close(self._name("private"), filled(json.dumps(private))))
+        self._set("link", self.chain.link)
+        self._set("private", self.seal.close(self._name(), filled(json.dumps(private))))
 
     def _opened(self, sealed: Any) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self.seal.open(self._name("private"), sealed))
+            found: dict[str, Any] = json.loads(self.seal.open(self._name(), sealed))
         except CheckpointError as error:
             raise self._two_states() from error
         return found
@@ -370,11 +312,41 @@ class StateFile(ABC):
             f" sealed in it differ. Put back the file and its log {log} as they were; else: {self.NEW_RUN}"
         )
 
-    def _name(self, what: str) -> bytes:
-        return digest_of_parts(what, self._public())
+    def _name(self) -> bytes:
+        return digest_of_parts("private", self.chain.link)
 
     def _openings_digest(self) -> str:
         return digest_of_parts(repr(self.openings)).hex()
+
+    # -- content -------------------------------------------------------------------------------
+
+    def append(self, step: int, time: str | float | None, row: bytes) -> None:
+        """What was released, or a digest of it, as the next release."""
+        written = json.dumps(time)
+        self._database.run("INSERT INTO releases VALUES (?, ?, ?)", (step, written, row))
+        self.chain.add(written, row)
+
+    def keep(self, state: bytes) -> None:
+        """Private content, in the place of what was kept before."""
+        sealed = self.seal.close(b"state", state)
+        self._saved = digest_of_parts("state", sealed).hex()
+        self._database.run("INSERT OR REPLACE INTO state VALUES (1, ?)", (sealed,))
+
+    def held(self) -> bytes | None:
+        """What was kept last, or None.
+
+        Raises:
+            CheckpointError: if that is damaged.
+        """
+        found = self._database.run("SELECT sealed FROM state")
+        if not found and not self._saved:
+            return None
+        sealed = bytes(found[0][0]) if found else b""
+        if digest_of_parts("state", sealed).hex() != self._saved:
+            raise CheckpointError(
+                f"the open step in state file {self.path} is damaged or of another time. {self.NEW_RUN}"
+            )
+        return self.seal.open(b"state", sealed)
 
     def _check_own(self) -> None:
         if os.getpid() != self._process:
@@ -386,11 +358,13 @@ class StateFile(ABC):
             raise GuaranteeError(self._fault)
         self._file.check()
 
-    def _meta(self, name: str) -> Any:
-        return self._database.run("SELECT value FROM meta WHERE name = ?", (name,))[0][0]
-
     def _set(self, name: str, value: str | bytes) -> None:
         self._database.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open in this process."""
+        return self._ended.alive and os.getpid() == self._process
 
     def close(self) -> None:
         """Give the file and its lock back, all commits in the file itself."""
@@ -398,40 +372,10 @@ class StateFile(ABC):
         self._fault = f"state file {self.path} is closed."
 
 
-def shown_in(path: str | os.PathLike[str], name: str) -> str | None:
-    """What the file at `path` shows under `name`, read without its key or lock; None where it shows nothing.
-
-    Nobody has checked it: who opens the file will.
-    """
-    target = os.path.realpath(path)
-    if not os.path.isfile(target):
-        return None
-    source = f"file:{quote(target)}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(source, uri=True, timeout=PATIENCE)) as database:
-            found = database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    except sqlite3.Error:  # no such file, or a damaged one: opening it says what is wrong
-        return None
-    return None if found is None else str(found[0])
-
-
-#: The file needs no log any more.
-_CLOSED = "UPDATE meta SET value = '1' WHERE name = 'closed'"
-
-
-def _end(database: Database, file: HeldFile, process: int) -> None:
+def _end(database: Database, file: HeldFile, seal: Sealer, process: int) -> None:
     """Close a file that was open, also where nobody does who could, as when a process ends."""
     if os.getpid() == process:
         try:
-            database.close(_CLOSED)
+            database.close(closing(seal))
         finally:
             file.close()
-
-
-def digest_of_parts(head: str, *blobs: bytes) -> bytes:
-    """SHA-256 of text and blobs, each of the blobs behind its length."""
-    found = hashlib.sha256(head.encode())
-    for blob in blobs:
-        found.update(len(blob).to_bytes(8, "little"))
-        found.update(blob)
-    return found.digest()

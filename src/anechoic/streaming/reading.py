@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
-from anechoic.errors import CheckpointError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
-from anechoic.runs.database import PATIENCE
+from anechoic.runs.releases import reading
 from anechoic.runs.state_file import MECHANISM
 from anechoic.streaming.described import over_of, statistic_of
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Statistic, quantile
-from anechoic.streaming.store import LABELS, Store, first_link, next_link
+from anechoic.streaming.store import LABELS, Store
 
 
 def read_releases(
@@ -44,18 +39,8 @@ def read_releases(
     Raises:
         CheckpointError: if it is missing, damaged, or no such file, or has a statistic that is not known.
     """
-    target = Path(os.path.abspath(path))
-    try:
-        source = f"file:{quote(str(target))}?mode=ro"
-        with closing(sqlite3.connect(source, uri=True, timeout=PATIENCE)) as database:
-            database.execute("BEGIN")  # all of it as it is now
-            meta = dict(database.execute("SELECT name, value FROM meta"))
-            if int(meta["format"]) != Store.FORMAT:
-                raise ValueError(f"format {meta['format']}, and this version reads format {Store.FORMAT}")
-            rows = database.execute("SELECT time, row FROM releases ORDER BY step")
-            return list(_releases(meta, rows, since, statistics))
-    except (sqlite3.Error, ValueError, AttributeError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{target} cannot be read as a state file: {error}.") from error
+    with reading(path, Store) as (meta, _, rows):
+        return list(_releases(meta, rows, since, statistics))
 
 
 def _releases(
@@ -78,13 +63,10 @@ def _releases(
     shared = SharedRelease(known, identity["weights"], identity["per_step"], grid_bits(mechanism, dimension))
     shared.labels = {name: tuple(labels) for name, labels in json.loads(meta[LABELS]).items()}
     past = Past(Publisher(mechanism, over, quantile(identity["level"])), shared)
-    link, kept = first_link(meta), {}
+    kept = {}
     for step, (time, row) in enumerate(rows):
-        link = next_link(link, time, row)
         kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)
         past.advance(kept.__getitem__)
         kept.pop(step - over.reach, None)
         if step >= since:
             yield past.release()
-    if past.step and link != meta["link"]:
-        raise ValueError("what was released, or what it is called, is damaged")

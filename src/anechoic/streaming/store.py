@@ -11,24 +11,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
-from anechoic.errors import CheckpointError
+from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import MECHANISM, StateFile, digest_of_parts
-from anechoic.streaming.account_table import Members
+from anechoic.runs.state_file import MECHANISM, StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import Standing
+from anechoic.units.ids import DIGEST
 
 #: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
 LABELS = "labels"
 #: Parts of a snapshot that are bytes; the others are JSON.
 _BLOBS = ("open", "total", "noise")
+_ACCOUNT, _STEP = 24, struct.Struct("<Q")  # bytes of an account, see `Ledger`, and the step of a batch
 
 
 class Store(StateFile):
@@ -47,73 +49,20 @@ class Store(StateFile):
 
     KIND = "stream"
     FORMAT = 3
-    SCHEMA = (
-        "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), sealed BLOB NOT NULL)",
-        "CREATE TABLE releases (step INTEGER PRIMARY KEY, time TEXT NOT NULL, row BLOB NOT NULL)",
-        "CREATE TABLE batches (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID",
-        "CREATE TABLE units (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID",
-    )
+    SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
+    TABLES: ClassVar[dict[str, int]] = {"units": _ACCOUNT, "batches": _STEP.size}
     NEW_RUN = "Start a new stream in another file, whose privacy cost adds to this one's."
-    AGAIN = "repeat the batch"
-    AGAIN_UNKNOWN = "repeat the batch only under the batch_id that it had: then it counts once"
-    WRITTEN = "Do not repeat the batch; it is in the file."
+    AGAIN = "repeat the batch only under the batch_id that it had: then it counts once"
     OTHERWISE = (
         "Open it with what it was begun with; for another mechanism, statistic or clock begin another file,"
         " whose privacy cost adds to this one's."
     )
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        identity: str,
-        shown: Mapping[str, str],
-        key: bytes | None = None,
-        counter: str | os.PathLike[str] | None = None,
-        adopt: bool = False,
-    ) -> None:
-        self._saved = ""
-        super().__init__(path, identity=identity, shown=shown, key=key, counter=counter, adopt=adopt)
-        self.units: Table = self._members.units
+    def __init__(self, path: str | os.PathLike[str], **how: Any) -> None:
+        super().__init__(path, **how)
+        self.units: Table = self.tables["units"]
+        self._batches, self._secret = self.tables["batches"], derive(self.key, "batches", size=32)
         self.kept = self.made
-
-    # -- opening -------------------------------------------------------------------------------
-
-    def _read_public(self, meta: dict[str, Any]) -> None:
-        self._link, self.made = first_link(meta), 0
-        for step, time, row in self._database.each("SELECT step, time, row FROM releases ORDER BY step"):
-            if step != self.made:
-                raise CheckpointError(
-                    f"release {self.made} is missing in state file {self.path}, so what was released cannot"
-                    f" be told. {self.NEW_RUN}"
-                )
-            self._link = next_link(self._link, time, row)
-            self.made += 1
-        if self.made and meta["link"] != self._link:
-            raise CheckpointError(
-                f"releases in state file {self.path} are damaged, or the last ones are missing, so what was"
-                f" released cannot be told. {self.NEW_RUN}"
-            )
-        self._members = Members(self._database, self.seal, self.key)
-
-    def _public(self) -> bytes:
-        return self._link
-
-    def _private(self) -> dict[str, Any]:
-        self._set("link", self._link)
-        return {"members": self._members.state, "state": self._saved}
-
-    def _read_private(self, private: dict[str, Any]) -> None:
-        self._saved = str(private["state"])
-        if not self._members.checked(private["members"]):
-            raise CheckpointError(
-                f"the accounts of units or batches in state file {self.path} are damaged, so who took part"
-                f" cannot be told. {self.NEW_RUN}"
-            )
-
-    @property
-    def releases_made(self) -> int:
-        return self.made
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -124,15 +73,10 @@ class Store(StateFile):
     # -- content -------------------------------------------------------------------------------
 
     def load(self, noise: NoiseRows) -> Standing | None:
-        found = self._database.run("SELECT sealed FROM state")
-        if not found and not self._saved:
+        held = self.held()
+        if held is None:
             return None
-        sealed = bytes(found[0][0]) if found else b""
-        if digest_of_parts("state", sealed).hex() != self._saved:
-            raise CheckpointError(
-                f"the open step in state file {self.path} is damaged or of another time. {self.NEW_RUN}"
-            )
-        content = memoryview(self.seal.open(b"state", sealed))
+        content = memoryview(held)
         size = int.from_bytes(content[:8], "little")
         head, place = json.loads(bytes(content[8 : 8 + size])), 8 + size
         for name in _BLOBS:
@@ -161,21 +105,18 @@ class Store(StateFile):
         }
         written = filled(json.dumps(head))
         content = b"".join([len(written).to_bytes(8, "little"), written, *blobs])
-        sealed = self.seal.close(b"state", content)
-        self._saved = digest_of_parts("state", sealed).hex()
-        self._database.run("INSERT OR REPLACE INTO state VALUES (1, ?)", (sealed,))
+        self.keep(content)
 
     def seen(self, batch_id: str) -> int | None:
-        return self._members.step_of(batch_id)
+        for held in self._batches.fetch([self._batch(batch_id)]).values():
+            return int(_STEP.unpack(held)[0])
+        return None
 
     def mark(self, batch_id: str, step: int) -> None:
-        self._members.mark(batch_id, step)
+        self._batches.write({self._batch(batch_id): _STEP.pack(step)})
 
-    def append(self, step: int, time: str | float | None, row: bytes) -> None:
-        written = json.dumps(time)
-        self._link = next_link(self._link, written, row)
-        self._database.run("INSERT INTO releases VALUES (?, ?, ?)", (step, written, row))
-        self.made = step + 1
+    def _batch(self, batch_id: str) -> bytes:
+        return derive(self._secret, batch_id, size=DIGEST)
 
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         time, row = self._database.run("SELECT time, row FROM releases WHERE step = ?", (step,))[0]
@@ -183,13 +124,3 @@ class Store(StateFile):
 
     def forget(self, before: int) -> None:
         """A file keeps all."""
-
-
-def first_link(meta: Mapping[str, Any]) -> bytes:
-    """Of the chain of digests of all that is published: what the file says of its stream."""
-    return digest_of_parts("stream", *(str(meta[name]).encode() for name in ("identity", LABELS, MECHANISM)))
-
-
-def next_link(before: bytes, time: str, row: bytes) -> bytes:
-    """The same with another release."""
-    return digest_of_parts("release", before, time.encode(), row)

@@ -19,7 +19,7 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM, shown_in
+from anechoic.runs.state_file import MECHANISM
 from anechoic.streaming.commit_group import Group
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
@@ -162,7 +162,7 @@ class Stream(Published):
             accurate_to=accurate_to,
             loss=loss,
         )
-        self.mechanism = as_begun(planned, None if state is None else shown_in(state, MECHANISM))
+        self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)

@@ -63,8 +63,8 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
         noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone, or functions that
             return them; None takes fresh ones from the operating system when make_private is called. Give
             them where figures must be reproduced, or where a checkpoint may not hold them.
-        journal: where releases are written down: a file, or a folder. None: beside the first checkpoint, and
-            from it on; then nothing is written in a run that saves none.
+        journal: where releases are written down: a file, or a folder. None: beside the newest checkpoint,
+            from the first one on; then nothing is written in a run that saves none.
         journal_sync_every: releases between two waits for the disk. Above 1 a killed process still loses
             none; a power cut may take the last ones out of the journal.
 

@@ -24,7 +24,7 @@ from anechoic.errors import (
 )
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.journal_format import read_journal
+from anechoic.runs.journal import read_journal
 
 #: The key under which optimizer.state_dict() holds the stamp.
 STAMP = "anechoic"
@@ -273,7 +273,10 @@ def _journaled(stamped: Mapping[str, Any]) -> int | None:
     path = stamped.get("journal")
     if not path or not Path(path).exists():
         return None
-    record = read_journal(path)
+    try:
+        record = read_journal(path)
+    except MismatchError:  # of an earlier version
+        return None
     if record.identity == stamped["run"] and record.fingerprint != stamped["fingerprint"]:
         raise MismatchError(
             f"run {stamped['run'][:12]}… has a mechanism with fingerprint {stamped['fingerprint'][:12]}… by"

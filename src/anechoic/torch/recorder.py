@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.runs import Journal, digest_key_of, identity_of
-from anechoic.runs.journal_format import Mark, digest_of, read_journal
+from anechoic.runs import Journal, identity_of
+from anechoic.runs.journal import Mark, read_journal
 from anechoic.torch.noise_adder import Releaser
 
 
@@ -63,27 +62,16 @@ class Recorder:
         if self.journal is None and self._path is not None:
             self.attach(self._open(self._path, step, noise_key))
 
-    def digest(self, parts: Iterable[Any]) -> str:
-        """Digest of a release that consists of these arrays, for `record`."""
-        return digest_of(parts) if self.journal is None else self.journal.digest(parts)
-
-    def record(self, step: int, digest: str) -> None:
-        """Record release `step`.
-
-        Raises:
-            ReplayError: if it was made before and was another one; it must not be used.
-        """
-        if self.journal is not None:
-            self.journal.record(step, digest)
-
     def mark(self, folder: Path, step: int, noise_key: bytes) -> dict[str, Any]:
         """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
         journal = self.journal
         if journal is None:
             journal = self._open(self._path or folder, step, noise_key)
             self.attach(journal)
-        if self._path is None and journal.path.parent != Path(os.path.abspath(folder)):
-            journal.link(folder)
+        if self._path is None and journal.path.parent != Path(os.path.realpath(folder)):
+            mark, place = journal.mark(), journal.carry(folder)
+            journal = self._open(place, step, noise_key, mark=mark)
+            self.attach(journal)
         return asdict(journal.mark())
 
     def resumed(
@@ -97,7 +85,11 @@ class Recorder:
         try:
             mark = Mark(**saved)
         except TypeError as error:
-            raise CheckpointError(f"the checkpoint names no journal: {error}.") from error
+            raise CheckpointError(
+                "the checkpoint was written with a journal of an earlier version of anechoic: finish the run"
+                " with the version that began it; or start a new run, and count this one's releases too"
+                " (PrivacyEngine.charge)."
+            ) from error
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]
@@ -106,17 +98,15 @@ class Recorder:
 
     def attach(self, journal: Journal) -> None:
         """Go on with `journal`."""
-        self.journal = journal
-        self._release.journal = self
+        self.journal = self._release.journal = journal
 
     def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:
         return Journal.open(
             _file(place, noise_key),
-            identity=identity_of(noise_key),
+            key=noise_key,
             fingerprint=self._release.mechanism.fingerprint,
             position=step,
             sync_every=self.sync_every,
-            digest_key=digest_key_of(noise_key),
             **how,
         )
 

@@ -16,7 +16,7 @@ from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.stream import NoiseState
 from anechoic.runs import digest_key_of, identity_of
-from anechoic.runs.journal_format import digest_of
+from anechoic.runs.digests import digest_of
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise

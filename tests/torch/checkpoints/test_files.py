@@ -1,7 +1,5 @@
 """What a checkpoint file may hold, where it may lie, and files without keys."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import nn
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
 from anechoic.runs import ledger
 from anechoic.runs.files import writing
-from anechoic.runs.journal_format import read_journal
+from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.plain import plain, unplain
@@ -321,14 +319,36 @@ def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
     assert all(torch.equal(p, q) for p, q in zip(other.model.parameters(), before, strict=True))
 
 
+def test_a_checkpoint_of_an_earlier_journal_is_refused_and_no_journal_begun(path, other_process):
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path)
+    run.engine._current().recorder.journal.close()
+    text, name = "authentic 0123 f 0 60 77\n", the_journal(path.parent)
+    name.write_text(text)
+    other_process()
+    for adopt in (False, True):
+        with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
+            start(keys=False).engine.load_checkpoint(path=path, adopt_journal=adopt)
+    content = checkpoint.read(path)
+    content["journal"] = {"identity": "0", "name": name.name, "path": str(name), "lines": 4, "head": "0"}
+    with writing(path, checkpoint.MAGIC) as file:
+        torch.save(plain("checkpoint", content), file)
+    with pytest.raises(CheckpointError, match="journal of an earlier version"):
+        start(keys=False).engine.load_checkpoint(path=path)
+    with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
+        train(start(engine={"journal": path.parent}), 1)  # under the same keys, without the checkpoint
+    assert name.read_text() == text
+
+
 def test_the_journal_shows_no_key(path):
     run = start()
     train(run, 2)
     run.engine.save_checkpoint(path=path)
     train(run, 4)
-    content = the_journal(path.parent).read_bytes()
-    assert NOISE_KEY.hex().encode() not in content and SAMPLING_KEY.hex().encode() not in content
-    assert json.dumps(content.decode("ascii"))
+    content = b"".join(file.read_bytes() for file in path.parent.glob("*.journal*"))
+    for key in (NOISE_KEY, SAMPLING_KEY):
+        assert key not in content and key.hex().encode() not in content
 
 
 @pytest.mark.parametrize("releases", [0, 2])

@@ -145,10 +145,9 @@ class Resumable(OfRun):
 
         Args:
             path: of the checkpoint, with its journal beside it.
-            adopt_journal: take a journal that was moved, copied or put back, or one of an earlier version,
-                whose lines anybody could have written. It is the caller's word that no other copy of the run
-                is continued, and that nothing was released after this copy was taken: otherwise rows of
-                noise are used twice unseen.
+            adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that no
+                other copy of the run is continued, and that nothing was released after this copy was taken:
+                otherwise rows of noise are used twice unseen.
 
         Returns:
             The `checkpoint_dict` that was saved.

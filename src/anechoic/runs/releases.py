@@ -1,0 +1,100 @@
+"""What a state file shows of its releases: a row each, chained, so that none is missing or another one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from anechoic.errors import CheckpointError
+from anechoic.runs.database import PATIENCE, source_of
+from anechoic.runs.file_head import FileKind
+
+#: Rows of the table, in order.
+ROWS = "SELECT step, time, row FROM releases ORDER BY step"
+
+
+class ReleaseChain:
+    """A chain of digests: of what a file says of its run, and of every release.
+
+    Args:
+        of: kind of the file.
+        path: of it.
+        meta: what it says of itself.
+
+    Attributes:
+        first: number of the first release in the file.
+        made: of the next one.
+        link: of the last one in the chain.
+    """
+
+    def __init__(self, of: FileKind, path: Path, meta: Mapping[str, Any]) -> None:
+        self._of, self._path = of, path
+        self.first = self.made = int(meta.get("first", 0))
+        self._end = meta.get("link")
+        said = (str(meta[name]).encode() for name in ("identity", *of.SHOWN))
+        self.link = digest_of_parts(of.KIND, *said)
+
+    def add(self, time: str, row: bytes) -> None:
+        """The next release."""
+        self.link = digest_of_parts("release", self.link, time.encode(), row)
+        self.made += 1
+
+    def read(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]:
+        """Time and content of all releases of a file.
+
+        Raises:
+            CheckpointError: where one is missing, or another one than was written.
+        """
+        for step, time, row in rows:
+            if step != self.made:
+                raise CheckpointError(
+                    f"release {self.made} is missing in state file {self._path}, so what was released cannot"
+                    f" be told. {self._of.NEW_RUN}"
+                )
+            self.add(time, row)
+            yield time, row
+        if self._end != self.link and (self._end is not None or self.made > self.first):
+            raise CheckpointError(
+                f"what was released, or what it is called, is damaged in state file {self._path}, or the last"
+                f" ones are missing, so it cannot be told. {self._of.NEW_RUN}"
+            )
+
+
+@contextmanager
+def reading(
+    path: str | os.PathLike[str], of: FileKind
+) -> Iterator[tuple[dict[str, Any], ReleaseChain, Iterator[tuple[str, bytes]]]]:
+    """What the file at `path` says of itself, the chain of its releases, and time and content of each.
+
+    It needs no key. Nothing is changed; a run that writes the file does not wait, nor does the reader.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, or no such file.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        with closing(sqlite3.connect(source_of(target), uri=True, timeout=PATIENCE)) as database:
+            database.execute("BEGIN")  # all of it as it is now
+            meta = dict(database.execute("SELECT name, value FROM meta"))
+            if int(meta["format"]) != of.FORMAT:
+                raise ValueError(f"format {meta['format']}, and this version reads format {of.FORMAT}")
+            chain = ReleaseChain(of, target, meta)
+            yield meta, chain, chain.read(database.execute(ROWS))
+    except CheckpointError:
+        raise
+    except (sqlite3.Error, ValueError, AttributeError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{target} cannot be read as a state file: {error}.") from error
+
+
+def digest_of_parts(head: str, *blobs: bytes) -> bytes:
+    """SHA-256 of text and blobs, each of the blobs behind its length."""
+    found = hashlib.sha256(head.encode())
+    for blob in blobs:
+        found.update(len(blob).to_bytes(8, "little"))
+        found.update(blob)
+    return found.digest()
