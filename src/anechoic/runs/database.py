@@ -131,15 +131,14 @@ class Database:
                 said = closed(self.run("SELECT value FROM meta WHERE name = 'link'")[0][0], self.fold())
                 self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (said,))
                 done = self.fold()
-        reader = None
-        if not done:  # whoever closes a file last folds its log into it, but one who may only read
-            with contextlib.suppress(sqlite3.Error):
-                reader = sqlite3.connect(source_of(self.path), uri=True)
-                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        with self._said():
-            self._connection.close()
-        if reader is not None:
-            reader.close()
+        with contextlib.ExitStack() as stack:
+            if not done:  # whoever closes a file last folds its log into it, but one who may only read
+                with contextlib.suppress(sqlite3.Error):
+                    reader = sqlite3.connect(source_of(self.path), uri=True)
+                    stack.callback(reader.close)
+                    reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            with self._said():
+                self._connection.close()
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:
