@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.history import STAMP
 from anechoic.torch.interrupts import uninterrupted
@@ -64,7 +65,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.original_optimizer = optimizer
         self._update = Update(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
-        self.guard = Guard(self, surroundings)
+        self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
@@ -112,6 +113,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def _step(self) -> Any:
         delivery = self.ledger.due()
         rest()  # the work on the batch is done
+        try:
+            return self._released(delivery)
+        except BaseException:
+            self._surroundings.take()  # it is in hand still
+            raise
+
+    def _released(self, delivery: Delivery) -> Any:
         self._admit_what_was_loaded()
         self.guard.check()
         if self._step_skip_queue:

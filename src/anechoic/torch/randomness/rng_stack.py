@@ -95,6 +95,8 @@ class Surroundings:
             _DESK.remove(self)
             if had:
                 _DESK.give_back()
+            else:
+                csprng_dispatch.start()  # the batch of another run has them
 
     def _have(self) -> None:
         _DESK.batches.append(ref(self))

@@ -154,6 +154,10 @@ class RowTypes:
         """Whether a tensor was made from the batch in hand."""
         return tensor in self._labels
 
+    def overwritten(self, tensor: Tensor) -> bool:
+        """Whether something of the batch in hand was written to where a tensor lies."""
+        return bool(self._written) and storage(tensor) in self._written and self.of(tensor) is not None
+
     def knows(self, value: Any) -> bool:
         """Whether anything in it was made from a batch."""
         return any(self.of(tensor) is not None for tensor in tensors_among(value))
@@ -251,8 +255,13 @@ class RowTypes:
             self.mark(tensor, label)
             if self._written:
                 self._since[tensor] = label
-            if not isinstance(label, RowAxis) and tensor.dim() and self._is_counted(call):
+            if tensor.dim() > isinstance(label, RowAxis) and self._is_counted(call):
                 self._counted[tensor] = True
+
+    def failed(self, call: Call) -> None:
+        """An operation was not done to its end: what it writes to may hold anything of its arguments."""
+        for tensor in call.written if call.labels else ():
+            self._wrote(tensor, Mixed(f"{call.packet.__name__} failed after it may have written to it"))
 
     def _wrote(self, tensor: Tensor, label: Label) -> Label:
         """The label of a tensor that was written to, and with it what else lies there."""
@@ -278,6 +287,10 @@ class RowTypes:
                 if tensor not in self._labels:
                     self.mark(tensor, label)
                     self._counted[tensor] = True
+
+    def counted(self, tensor: Tensor) -> None:
+        """The data decide the length of a tensor."""
+        self._counted[tensor] = True
 
     def asked(self, tensor: Tensor) -> None:
         """The script has asked for a size of a tensor."""

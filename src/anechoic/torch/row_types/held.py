@@ -1,31 +1,72 @@
-"""What attributes of a model hold of a batch, which every row would see."""
+"""What a model holds of a batch, which every row would see."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError
 from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import Mixed
 from anechoic.torch.row_types.numbers import among
 
-#: What cannot hold anything of it.
+#: What cannot hold anything of it, and what torch's own attributes are called.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_TORCH = frozenset(vars(nn.Module()))
 
 
-def check_held(types: RowTypes, module: nn.Module) -> None:
-    """Refuse a model whose attributes hold something of a batch.
+def check_held(types: RowTypes, module: nn.Module) -> set[int]:
+    """Refuse a model whose attributes, buffers or frozen weights hold something of a batch.
+
+    Returns:
+        Identities of the tensors in its attributes, for `mark_kept`.
 
     Raises:
         DesynchronizedError: naming the attribute.
     """
+
+    def taken(tensor: Tensor) -> bool:
+        return types.follows(tensor) or types.overwritten(tensor)
+
+    seen: set[int] = set()
+    for layer, name, value in _own(module):
+        tensors = tensors_among(value)
+        seen.update(map(id, tensors))
+        if among(value) or any(map(taken, tensors)):
+            raise _refused(layer, name)
+    for layer in module.modules():
+        for name, tensor in (*layer._buffers.items(), *layer._parameters.items()):
+            if tensor is not None and taken(tensor):
+                raise _refused(layer, name)
+    return seen
+
+
+def mark_kept(types: RowTypes, module: nn.Module, seen: set[int]) -> None:
+    """What a model that runs row by row leaves in its attributes is of the batch: the loss may not use it.
+
+    Args:
+        seen: what `check_held` returned before it ran.
+    """
+    for layer, name, value in _own(module):
+        for tensor in tensors_among(value):
+            if id(tensor) not in seen:
+                types.mark(tensor, Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one"))
+
+
+def _own(module: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Attributes of a model that may hold something."""
     for layer in module.modules():
         for name, value in vars(layer).items():
-            if type(value) in _PLAIN or name[0] == "_":
-                continue
-            if among(value) or any(map(types.follows, tensors_among(value))):
-                raise DesynchronizedError(
-                    f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number that"
-                    " was taken out of one (.item()), so each row sees the others there. Nothing was"
-                    " released. Hand it over as an input, one row an example."
-                )
+            if type(value) not in _PLAIN and name not in _TORCH:
+                yield layer, name, value
+
+
+def _refused(layer: nn.Module, name: str) -> DesynchronizedError:
+    return DesynchronizedError(
+        f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number that was taken"
+        " out of one (.item()), so each row sees the others there. Nothing was released. Hand it over as an"
+        " input, one row an example."
+    )

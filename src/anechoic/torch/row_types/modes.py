@@ -15,7 +15,8 @@ from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.following import ACTIVE, NUMBER, REMEDY, RowTypes
 from anechoic.torch.row_types.graph import reached
 from anechoic.torch.row_types.labels import One, RowAxis
-from anechoic.torch.row_types.numbers import among, one_a_row, plain, taken
+from anechoic.torch.row_types.memory import storage
+from anechoic.torch.row_types.numbers import OWN, among, one_a_row, plain, strange, taken
 
 #: How values leave a tensor past torch.
 _TAKING = frozenset(
@@ -46,7 +47,12 @@ def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
     tensors = tensors_among((args, kwargs))
     # a copy: runs that are collected meanwhile leave the list
     calls = [(types, types.called(func, args, kwargs, tensors)) for types in tuple(ACTIVE)]
-    out = run(func, args, kwargs)
+    try:
+        out = run(func, args, kwargs)
+    except BaseException:
+        for types, call in calls:
+            types.failed(call)
+        raise
     made = tensors_among(out)
     _PAUSED.append(True)
     try:
@@ -95,6 +101,8 @@ class Starting(TorchFunctionMode):
             return _taken(func, args[0], out)
         for run, count in before:
             run.like(args, out)
+            if func is torch.nn.functional.one_hot and run.batch.taken > count:
+                run.counted(out)  # as many classes as the data have
             if func in _SIZES:
                 run.asked(args[0])
             elif func in _COMING and one_a_row(args[-1] if args else None, run.rows):
@@ -139,16 +147,24 @@ class Strangers(TorchFunctionMode):
 
     Args:
         types: of the run.
+        inputs: tensors that it is given.
     """
 
-    def __init__(self, types: RowTypes) -> None:
+    def __init__(self, types: RowTypes, inputs: list[Tensor]) -> None:
         super().__init__()
-        self._types = types
+        self._types, self._given = types, {storage(tensor) for tensor in inputs}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if strange((args, kwargs)):
+            raise DesynchronizedError(
+                "the model, or the criterion, uses a number that was delivered, or taken out of a tensor of"
+                " the batch (.item()), in a closure or an object: it may know all rows. Nothing was released."
+                " Give it a tensor with one row an example."
+            )
         for value in tensors_among((args, kwargs)):
-            if self._types.follows(value):
+            written = storage(value) not in self._given and self._types.overwritten(value)
+            if written or self._types.follows(value):
                 raise DesynchronizedError(
                     f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
                     " from the batch (an attribute, a hook, a closure), so each row sees the others there."
@@ -162,7 +178,7 @@ class Taking(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        return taken(out, 0) if func in (Tensor.item, Tensor.tolist) else out
+        return taken(out, OWN) if func in (Tensor.item, Tensor.tolist) else out
 
 
 def _seeing(hook: Any) -> Any:

@@ -6,12 +6,15 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+#: In the place of a row: the number is one that a model took out of its own row.
+OWN = -1
+
 
 class RowFloat(float):
     """A float that rows of the batch decided, as `loss.item()` is; arithmetic with it gives others.
 
     Attributes:
-        row: whose it is, where it is one row's; else None.
+        row: whose it is, where it is one row's, or `OWN`; else None.
     """
 
     row: int | None = None
@@ -95,6 +98,15 @@ def among(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(among, value.values()))
     return isinstance(value, (RowFloat, RowInteger))
+
+
+def strange(value: Any) -> bool:
+    """Whether an argument inside of a model is, or holds, a number that the script took out of a batch."""
+    if isinstance(value, (list, tuple)):
+        return any(map(strange, value))
+    if isinstance(value, dict):
+        return any(map(strange, value.values()))
+    return isinstance(value, (RowFloat, RowInteger)) and value.row != OWN
 
 
 def taken(value: Any, row: int | None = None) -> Any:

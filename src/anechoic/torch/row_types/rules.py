@@ -137,7 +137,10 @@ def _where(out: Tensor, alone: Tensor, row: int, rows: int) -> Label | None:
     if not out.dtype.is_floating_point and not out.is_complex():
         same = torch.equal(own, alone)
     else:
-        same = torch.allclose(own, alone, rtol=_ROUNDING.get(out.dtype, 1e-2), equal_nan=True)
+        near = _ROUNDING.get(out.dtype, 1e-2)
+        finite = alone[torch.isfinite(alone)].abs()
+        scale = float(finite.max()) if finite.numel() else 0.0
+        same = torch.allclose(own, alone, rtol=near, atol=near * scale, equal_nan=True)
     return RowAxis(other[0], inner) if same else None
 
 

@@ -88,6 +88,8 @@ class GradientSource(ABC):
         self.clipping = setup.clipping
         self.ledger = setup.ledger
         self.contributions = Contributions(setup.parameters)
+        #: whether weights are what was released: asked before the model works on a batch
+        self.check_weights: Callable[[], None] = lambda: None
         self.types = RowTypes(batch_first=setup.batch_first, means=self.means)
         self.types.share(setup.module.buffers())
         if isinstance(setup.criterion, nn.Module):

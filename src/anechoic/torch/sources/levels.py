@@ -18,7 +18,7 @@ from torch._functorch import vmap as _vmap
 from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.row_types.numbers import taken
+from anechoic.torch.row_types.numbers import OWN, taken
 
 _torch: Any = torch._C._functorch
 
@@ -121,7 +121,7 @@ class Decisions(TorchFunctionMode):
             kind, found = _READS[func], self._decided(args[0])
             if found.numel() != 1:
                 raise UnsupportedError("a decision by several numbers of each row.")
-            return taken(found.item(), 0) if kind is None else kind(found.item())
+            return taken(found.item(), OWN) if kind is None else kind(found.item())
         if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):
             return func(self._decided(args[0]), *args[1:], **kwargs)
         if func is F.one_hot and self._own(args[0]) and (count := _classes(*args[1:], **kwargs)) > 0:

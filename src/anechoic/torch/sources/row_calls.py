@@ -101,7 +101,7 @@ class RowCall:
             )
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
-        self._watch = nullcontext() if watch is None else Strangers(watch)
+        self._watch = nullcontext() if watch is None else Strangers(watch, self.inputs)
         self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.row_types.held import check_held
+from anechoic.torch.row_types.held import check_held, mark_kept
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
@@ -180,8 +180,9 @@ class RowsSource(GradientSource):
 
     def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> Pending:
         """The same, up to the outputs of the rows."""
+        self.check_weights()
         self.types.check_inputs((arguments, keywords))
-        check_held(self.types, self.setup.module)
+        held = check_held(self.types, self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(
@@ -193,6 +194,8 @@ class RowsSource(GradientSource):
             order=None if delivery.units is None else _by_items(delivery),
             watch=self.types if self.single.rows(delivery) else None,
         )
+        if self._rows.loops:
+            mark_kept(self.types, self.setup.module, held)
         return Pending(self, rows, delivery, self.marks())
 
     def received(self, call: Pending) -> None:

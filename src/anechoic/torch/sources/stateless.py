@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.sources.untraced import untraced
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -106,17 +107,18 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, own, parameters, tensors in layers:
-            layer.__dict__.clear()
-            layer.__dict__.update(own)
-            layer._parameters.clear()
-            layer._parameters.update(parameters)
-            layer._buffers.clear()
-            layer._buffers.update(tensors)
-        for buffer, version, value in buffers:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(value)
+        with uninterrupted():  # half of it would be the end of the model
+            for layer, own, parameters, tensors in layers:
+                layer.__dict__.clear()
+                layer.__dict__.update(own)
+                layer._parameters.clear()
+                layer._parameters.update(parameters)
+                layer._buffers.clear()
+                layer._buffers.update(tensors)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    with torch.no_grad():
+                        buffer.copy_(value)
 
 
 def _names(module: nn.Module) -> dict[str, str]:

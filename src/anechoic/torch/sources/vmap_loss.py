@@ -147,7 +147,7 @@ class RowCriterion:
             row = [next(first) if is_own else next(second) for is_own in own]
             batch = [t if axis is None else t.unsqueeze(axis) for t, axis in zip(row, axes, strict=True)]
             arguments, keywords = filled(given, batch)
-            with Strangers(self._source.types):
+            with Strangers(self._source.types, parts):
                 found: Tensor = self._criterion(*arguments, **keywords)
             if found.numel() != 1:
                 raise UnsupportedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,7 +36,9 @@ class Guard:
         self._values = ParameterWatch(self._bound, lambda: _still(module))
         self.expect()
         called = module if self._source.by_layers else self._source.module  # else it runs row by row
-        before = BeforeCall(optimizer.ledger, surroundings, self._values)
+        self._source.check_weights = self._values.check_parameters
+        check = self._source.check_weights if self._source.by_layers else None  # else the call itself asks
+        before = BeforeCall(optimizer.ledger, surroundings, check)
         self._hook = called.register_forward_pre_hook(before, prepend=True)  # before anything that draws
 
     def expect(self) -> None:
@@ -133,15 +136,15 @@ class BeforeCall:
     also if the weights are put back before step().
     """
 
-    def __init__(self, ledger: Any, surroundings: Surroundings, values: ParameterWatch) -> None:
-        self._ledger, self._surroundings, self._values = ledger, surroundings, values
+    def __init__(self, ledger: Any, surroundings: Surroundings, check: Callable[[], None] | None) -> None:
+        self._ledger, self._surroundings, self._check = ledger, surroundings, check
 
     def __call__(self, *_: Any) -> None:
         if self._ledger.in_hand is not None:
             self._surroundings.take()
-            if torch.is_grad_enabled():
+            if self._check is not None and torch.is_grad_enabled():
                 with paused():
-                    self._values.check_parameters()
+                    self._check()
 
     def __reduce__(self) -> Any:  # a copy of the model is another model
         return idle, ()
