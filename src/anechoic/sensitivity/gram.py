@@ -161,7 +161,6 @@ def _banded_diagonal(columns: Array) -> Callable[[int], Array]:
     def diagonal(lag: int) -> Array:
         if lag >= bands:
             return np.zeros(n - lag)
-        products = columns[: n - lag, lag:] * columns[lag:, : bands - lag]
-        return np.asarray(products.sum(axis=1))
+        return np.einsum("ji,ji->j", columns[: n - lag, lag:], columns[lag:, : bands - lag])
 
     return diagonal
