@@ -12,6 +12,7 @@ from anechoic.algebra import toeplitz
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses import KINDS, LossKind, row_weights
+from anechoic.optimize.columns.neighbours import neighbours, serves
 from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of
@@ -62,7 +63,8 @@ def banded(
 
     Args:
         workload: A, n steps.
-        bands: 1 <= bands <= n, and at most the separation of participations of one unit.
+        bands: 1 <= bands <= n, and at most the separation of participations of one unit (twice of it, see
+            above).
         participation: Single (default), Cyclic, MinSep, or FullBatch with one band.
         loss: "rms", "max" or "last", or weights of the squared errors of the steps, >= 0, shape (n,).
         progress: called with the evaluations so far and the current loss, after every iteration.
@@ -102,6 +104,19 @@ def banded(
         )
     if isinstance(participation, MinSep) and not largest and grain(workload, bands, participation) > 1:
         columns, evaluations = refined(workload, weights, bands, participation, _columns)
+        return finish(
+            Banded(n, presentable(columns)),
+            workload,
+            participation,
+            loss,
+            evaluations=evaluations,
+            started=started,
+        )
+    long = isinstance(participation, MinSep) and (
+        bands > participation.separation or grain(workload, bands, participation) > 1
+    )
+    if largest and long and serves(workload, bands, participation):
+        columns, evaluations = neighbours(workload, bands, participation, progress)
         return finish(
             Banded(n, presentable(columns)),
             workload,

@@ -28,7 +28,9 @@ from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import banded
+from anechoic.optimize.columns.objective import DENSE
 from anechoic.optimize.columns.refined import interpolated
+from anechoic.optimize.columns.search import Progress
 from anechoic.participation import MinSep, Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
 from anechoic.workloads import Workload, prefix_sum
@@ -42,50 +44,54 @@ ROUNDS, NORM_ROUNDS = 120, 30  # of L-BFGS in each stage
 LAGS = 50  # about as many lags of neighbours that are looked at for norms
 NEVER = -1e30  # logarithm of what there is none of
 
+#: Variables and a power to a value and its gradient.
+Function = Callable[[Array, float], tuple[float, Array]]
 
-def serves(workload: Workload, participation: Participation) -> bool:
-    """Whether this search is quick, and its cells are fine enough."""
+
+def serves(workload: Workload, bands: int, participation: Participation) -> bool:
+    """Whether this search knows the class, is quick, and has cells that are fine enough."""
     n = workload.n
-    if not isinstance(participation, MinSep) or not 1 < participation.max_participations_in(n) <= MOST:
+    if not isinstance(participation, MinSep) or bands > 2 * participation.separation:
         return False
     size = _grain(n)
-    return participation.separation >= SHORTEST * size and (size == 1 or workload.is_prefix_sum)
+    return (
+        1 < participation.max_participations_in(n) <= MOST
+        and participation.separation >= SHORTEST * size
+        and (size == 1 or (workload.is_prefix_sum and n <= DENSE))
+    )
 
 
-def neighbours(workload: Workload, bands: int, participation: MinSep) -> tuple[Array, int]:
+def neighbours(
+    workload: Workload, bands: int, participation: MinSep, progress: Progress | None = None
+) -> tuple[Array, int]:
     """Columns, shape (n, bands), of small largest error for their sensitivity, and evaluations.
 
     Args:
         workload: A, which `serves`.
         bands: of C, at most twice the separation.
         participation: with more than one participation.
+        progress: called with the evaluations so far and about the loss, after each round.
     """
     n, last = workload.n, _grain(workload.n)
     count, separation = participation.max_participations_in(n), participation.separation
-    coarse, evaluations, size = None, 0, 0
+    coarse, stages, size = None, Stages(progress), 0
     for factor in COARSE:
         if factor > 1 and not (workload.is_prefix_sum and separation >= SHORTEST * factor * last):
             continue
         before, size = size, factor * last
         cells, wide = -(-n // size), -(-bands // size)
-        start = root_columns(workload.truncate(cells), wide)
+        root = square_root_coefficients(prefix_sum(cells), wide)
+        start = banded.of_toeplitz(root, cells)
         if coarse is not None:
             start = interpolated(coarse, workload.truncate(cells), wide, before // size)
         apart = -(-separation // size)
         search = _Search(workload.truncate(cells), wide, Chains(cells, apart, count, 1), _delta(n, cells))
-        columns = search.minimised(start, FIRST if coarse is None else LATER)
-        coarse, evaluations = columns, evaluations + search.evaluations
+        coarse = search.minimised(start, stages, FIRST if coarse is None else LATER)
     assert coarse is not None
     if size > 1:
         norms = _Norms(interpolated(coarse, workload, bands, size), Chains(n, separation, count, LAGS))
-        return norms.minimised(), evaluations + norms.evaluations
-    return coarse, evaluations
-
-
-def root_columns(workload: Workload, bands: int) -> Array:
-    """Columns of the root of prefix sums, shape (n, bands)."""
-    n = workload.n
-    return np.tile(square_root_coefficients(prefix_sum(n), bands), (n, 1))
+        coarse = norms.minimised(stages)
+    return coarse, stages.evaluations
 
 
 def _grain(n: int) -> int:
@@ -174,18 +180,28 @@ def _largest(squares: Array, power: float) -> tuple[float, Array]:
     return largest * mean ** (1 / power), shares * mean ** (1 / power - 1) / len(squares)
 
 
-def _stages(
-    function: Callable[[Array, float], tuple[float, Array]],
-    x: Array,
-    powers: tuple[float, ...],
-    rounds: int,
-) -> Array:
-    for power in powers:
+class Stages:
+    """L-BFGS for one power after the other, from where the one before ended."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.evaluations = 0
+
+    def __call__(self, function: Function, x: Array, powers: tuple[float, ...], rounds: int) -> Array:
+        def counted(x: Array, power: float) -> tuple[float, Array]:
+            self.evaluations += 1
+            return function(x, power)
+
+        def after(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+            if self._progress is not None:
+                self._progress(self.evaluations, float(np.exp(intermediate_result.fun / 2)))
+
         options = {"maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-10}
-        x = scipy.optimize.minimize(
-            function, x, args=(power,), jac=True, method="L-BFGS-B", options=options
-        ).x
-    return np.asarray(x)
+        for power in powers:
+            x = scipy.optimize.minimize(
+                counted, x, args=(power,), jac=True, method="L-BFGS-B", callback=after, options=options
+            ).x
+        return np.asarray(x)
 
 
 class _Search:
@@ -197,21 +213,15 @@ class _Search:
         lags = self._steps[:, None] - self._steps
         self._inside = (lags >= 0) & (lags < bands)
         self._bands = bands
-        self.evaluations = 0
 
-    def minimised(self, columns: Array, powers: tuple[float, ...]) -> Array:
-        x = _stages(self, banded.dense(columns)[self._inside], powers, ROUNDS)
+    def minimised(self, columns: Array, stages: Stages, powers: tuple[float, ...]) -> Array:
+        x = stages(self, banded.dense(columns)[self._inside], powers, ROUNDS)
         c = np.zeros_like(self._a)
         c[self._inside] = x
-        n = len(c)
-        found = np.zeros((n, self._bands))
-        for lag in range(min(self._bands, n)):
-            found[: n - lag, lag] = c.diagonal(-lag)
-        return found
+        return banded.from_dense(c, self._bands)
 
     def __call__(self, x: Array, power: float) -> tuple[float, Array]:
         """The logarithm of the squared loss, and its gradient."""
-        self.evaluations += 1
         c = np.zeros_like(self._a)
         c[self._inside] = x
         own = c.diagonal().copy()
@@ -253,14 +263,12 @@ class _Norms:
         products = inverse @ inverse.T
         self._own = products.diagonal().copy()
         self._before = np.tril(products, -1)
-        self.evaluations = 0
 
-    def minimised(self) -> Array:
-        logs = _stages(self, np.log(self._norms), NORMS, NORM_ROUNDS)
+    def minimised(self, stages: Stages) -> Array:
+        logs = stages(self, np.log(self._norms), NORMS, NORM_ROUNDS)
         return np.asarray(np.exp(logs)[:, None] * self._unit)
 
     def __call__(self, logs: Array, power: float) -> tuple[float, Array]:
-        self.evaluations += 1
         q = np.exp(logs - logs.mean())
         chains = self._chains
         factors = np.zeros_like(self._pairs)
