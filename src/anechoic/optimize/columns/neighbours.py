@@ -235,7 +235,9 @@ class _Search:
         by_gram = np.diag(by_squares)
         for row, lag in zip(by_pairs, self._chains.lags, strict=True):
             later = self._steps[lag:]
-            by_gram[later - lag, later] = by_gram[later, later - lag] = row[lag:] * np.sign(gram.diagonal(lag))
+            by_gram[later - lag, later] = by_gram[later, later - lag] = row[lag:] * np.sign(
+                gram.diagonal(lag)
+            )
         b = solve_triangular(c, self._a.T, trans="T", lower=True, check_finite=False).T
         errors = np.square(b).sum(axis=1) + self._delta / np.square(own)
         error, by_error = _largest(errors, power)
