@@ -258,7 +258,7 @@ def test_equal_modes_have_slopes():
     ],
 )
 def test_patterns_of_cells_are_allowed(n, schema):
-    size, patterns = cell_patterns(schema, n)
+    size, patterns = cell_patterns(schema, n, 5)
     for cells in patterns.tolist():
         for place in range(size):
             assert schema.allows([size * c + place for c in cells if size * c + place < n], n)
@@ -268,7 +268,7 @@ def test_patterns_of_cells_are_allowed(n, schema):
 @pytest.mark.parametrize(("n", "schema"), [(40, MinSep(8, 3)), (37, MinSep(7, 4)), (21, Cyclic(4))])
 @pytest.mark.slow
 def test_the_bound_of_cells_is_that_of_its_multiplier(n, schema, free):
-    size, patterns = cell_patterns(schema, n)
+    size, patterns = cell_patterns(schema, n, 5)
     cells = _Cells(n, size, patterns, free)
     value = cells.ascended(5)
     shares, unit, _, _, mass = cells._unpacked(cells._at)

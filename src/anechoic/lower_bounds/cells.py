@@ -26,13 +26,13 @@ from anechoic.participation.base import Participation
 
 LARGEST = 64  # cells up to which the bound is cheap
 ROUNDS = 100  # of L-BFGS, for few cells
-WORK = 1.5e6  # rounds times cells cubed, at most
-PARTS = 5  # cells to a separation, at most
+WORK = 3.2e6  # rounds times cells cubed, at most
+PARTS, PARTS_OF_MAX = 5, 8  # cells to a separation, at most; for the max loss, where more of them tell more
 WASTE = 1.01  # of a separation that is no multiple of the cells
-NUMBERS = 2**14  # in the factors of all patterns
+NUMBERS = 2**16  # in the factors of all patterns
 # To begin with, the best of these: blends of correlations with the identity, growths of the weights of the
 # steps from one separation to the next, and logarithms of the shares of patterns that are not regular.
-BLENDS, GROWTHS, OTHERS = (0.3, 0.6, 0.9), (1.05, 1.4, 2.0, 3.0), (0.0, -3.0)
+BLENDS, GROWTHS, OTHERS = (0.3, 0.6, 0.9, 0.98), (1.05, 1.4, 2.0, 3.0), (0.0, -3.0)
 RIDGE = 1e-8  # of the trace of R, as patterns of one cell, so that R is definite
 STILL = 1e-5  # relative growth in a round below which the ascent ends
 
@@ -48,7 +48,7 @@ def cells_bound(n: int, participation: Participation, *, free: bool) -> float | 
     References:
         Monograph, Problem 4.6, whose dual this is; the theorem is in `lower_bounds.dual`.
     """
-    size, patterns = cell_patterns(participation, n)
+    size, patterns = cell_patterns(participation, n, PARTS_OF_MAX if free else PARTS)
     count = -(-n // size)
     if not 1 < count <= LARGEST:
         return None
@@ -66,8 +66,8 @@ def _ascended(n: int, size: int, patterns: tuple[tuple[int, ...], ...], free: bo
 
 
 @singledispatch
-def cell_patterns(participation: Participation, n: int) -> tuple[int, NDArray[np.intp]]:
-    """Steps of a cell, and patterns of cells, shape (count, longest).
+def cell_patterns(participation: Participation, n: int, most: int) -> tuple[int, NDArray[np.intp]]:
+    """Steps of a cell, and patterns of cells, shape (count, longest); at most `most` cells to a separation.
 
     One cell for each cycle of the least period that the schema allows, unless it knows better.
 
@@ -79,20 +79,20 @@ def cell_patterns(participation: Participation, n: int) -> tuple[int, NDArray[np
 
 
 @cell_patterns.register
-def _(participation: MinSep, n: int) -> tuple[int, NDArray[np.intp]]:
-    """All patterns of the cells that part a separation, as many as a second or two allow."""
-    separation, most = participation.separation, participation.max_participations_in(n)
-    for parts in range(min(PARTS, separation), 0, -1):
+def _(participation: MinSep, n: int, most: int) -> tuple[int, NDArray[np.intp]]:
+    """All patterns of the cells that part a separation, as many as a few seconds allow."""
+    separation, count = participation.separation, participation.max_participations_in(n)
+    for parts in range(min(most, separation), 0, -1):
         size = -(-separation // parts)
         cells = -(-n // size)
         apart = -(-separation // size)
-        longest = min(most, -(-cells // apart))
+        longest = min(count, -(-cells // apart))
         free = cells - (apart - 1) * (longest - 1)  # cells, but for those that must be empty
         small = cells <= LARGEST and math.comb(free, longest) * longest**2 <= NUMBERS
         if small and size * apart <= WASTE * separation:
             chosen = np.array(list(combinations(range(free), longest)), dtype=np.intp)
             return size, chosen + (apart - 1) * np.arange(longest)
-    return cell_patterns.dispatch(Participation)(participation, n)
+    return cell_patterns.dispatch(Participation)(participation, n, most)
 
 
 class _Cells:

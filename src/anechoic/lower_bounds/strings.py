@@ -167,23 +167,21 @@ class _Segment:
         masses, inverse, modes = self._masses, self._inverse, self._modes
         between = 0.5 * (masses[:, None] + masses)
         apart = masses[:, None] - masses
-        near = np.abs(apart) < CLOSE * between
-        points = mu[:, None, None]
-        above, below = (self._of(points, between * (1 + sign * CLOSE)) for sign in (1, -1))
+        near = np.nonzero(np.abs(apart) < CLOSE * between)  # the diagonal, and little else
+        apart[near] = 1.0
+        middle = between[near]
+        above, below = (self._of(mu[:, None], middle * (1 + sign * CLOSE)) for sign in (1, -1))
         by_r, by_mass = np.zeros_like(inverse), np.zeros(len(masses))
         for kind, given in enumerate((by_ends, by_across)):
             values = self._diagonals[kind]
-            quotients = np.where(
-                near,
-                (above[kind] - below[kind]) / (2 * CLOSE * between),
-                (values[:, :, None] - values[:, None, :]) / np.where(near, 1.0, apart),
-            )
+            quotients = (values[:, :, None] - values[:, None, :]) / apart
+            quotients[:, *near] = (above[kind] - below[kind]) / (2 * CLOSE * middle)
             turned = inverse @ given @ inverse.T
             changes = quotients * between - 0.5 * (values[:, :, None] + values[:, None, :])
             by_r += inverse.T @ (changes * turned).sum(axis=0) @ inverse
             by_mass += np.einsum("ia,ab,ib->i", modes, (quotients * turned).sum(axis=0), modes)
-        own = np.arange(len(masses))
-        inner = by_inner @ (above[2] - below[2])[:, own, own] / (2 * CLOSE * masses)
+        own = near[0] == near[1]
+        inner = by_inner @ (above[2] - below[2])[:, own] / (2 * CLOSE * masses)
         by_r += (inverse.T * (inner * masses)) @ inverse
         by_mass += np.square(modes) @ inner
         return by_r, by_mass

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import banded
@@ -63,6 +64,9 @@ def objective_of(workload: Workload, bands: int) -> Objective | None:
     return BlockObjective(inverse, bands) if uneven is None else SumsObjective(*uneven, bands)
 
 
+FEW = 64  # bands up to which rows are substituted one by one, each for all steps
+
+
 class DenseObjective:
     """For any workload, given as A, in O(n^3)."""
 
@@ -76,8 +80,13 @@ class DenseObjective:
     def __call__(self, columns: Array, mean: Mean) -> Evaluation:
         b = self._b(columns)
         value, weights = mean(np.square(b).sum(axis=1))
-        image = -2.0 * banded.solve(columns, b.T @ (weights[:, None] * b)).T
-        return Evaluation(value, weights, banded.from_dense(image, columns.shape[1]))
+        # -2 B^T W B C^-T, its bands alone
+        decoders, n = np.ascontiguousarray(b.T), self.n
+        images = -2.0 * self._solve(columns, decoders) * weights
+        gradient = np.zeros_like(columns)
+        for lag in range(min(columns.shape[1], n)):
+            gradient[: n - lag, lag] = np.einsum("jt,jt->j", images[: n - lag], decoders[lag:])
+        return Evaluation(value, weights, gradient)
 
     def multipliers(self, columns: Array, weights: Array) -> Array:
         b: Array = np.sqrt(weights)[:, None] * self._b(columns)
@@ -85,9 +94,29 @@ class DenseObjective:
         return banded.from_dense(image @ image.T, columns.shape[1])
 
     def _b(self, columns: Array) -> Array:
-        from scipy.linalg import solve_triangular
+        n, bands = columns.shape
+        if bands > FEW:
+            return np.asarray(solve_triangular(banded.dense(columns), self._a.T, lower=True, trans="T").T)
+        b = np.array(self._a.T, order="C")
+        for j in range(n - 1, -1, -1):  # rows of B^T, of which the last `bands` matter
+            b[j, j:] -= columns[j, 1 : n - j] @ b[j + 1 : j + bands, j:]
+            b[j, j:] /= columns[j, 0]
+        return b.T
 
-        return np.asarray(solve_triangular(banded.dense(columns), self._a.T, lower=True, trans="T").T)
+    def _solve(self, columns: Array, z: Array) -> Array:
+        n, bands = columns.shape
+        if bands > FEW:
+            return np.asarray(solve_triangular(banded.dense(columns), z, lower=True))
+        # rows[j, i] = C[j, j - bands + 1 + i]
+        rows = np.zeros((n, bands))
+        for lag in range(min(bands, n)):
+            rows[lag:, bands - 1 - lag] = columns[: n - lag, lag]
+        x = z.copy()
+        for j in range(n):
+            first = max(0, j - bands + 1)
+            x[j] -= rows[j, bands - 1 - (j - first) : bands - 1] @ x[first:j]
+            x[j] /= rows[j, bands - 1]
+        return x
 
 
 class RestOfRun(NamedTuple):

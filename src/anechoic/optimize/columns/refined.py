@@ -57,11 +57,11 @@ def refined(
     coarse = MinSep(-(-participation.separation // size), participation.max_participations_in(n))
     cells = np.add.reduceat(weights, np.arange(0, n, size))
     found = optimise(workload.truncate(len(cells)), -(-bands // size), coarse, cells)
-    columns = _interpolated(found, workload, bands, size)
+    columns = interpolated(found, workload, bands, size)
     return _with_norms(columns / np.sqrt(np.square(columns).sum(axis=1))[:, None], weights, participation)
 
 
-def _interpolated(coarse: Array, workload: Workload, bands: int, size: int) -> Array:
+def interpolated(coarse: Array, workload: Workload, bands: int, size: int) -> Array:
     """Columns over those of the root, linear in both directions; zero beyond the last row."""
     steps, few = coarse.shape
     shapes = coarse / square_root_coefficients(workload, few)

@@ -17,6 +17,7 @@ from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import EVERY, NUCLEAR, ascended, contained_patterns, full_batch_bound
 from anechoic.optimize.columns.banded import NEGLIGIBLE, begun, presentable
+from anechoic.optimize.columns.neighbours import neighbours, serves
 from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
@@ -184,11 +185,16 @@ def _(
     enough: float,
     progress: Progress | None,
 ) -> tuple[Array, int]:
-    """For many steps as many bands as the separation, the same class, by columns.
+    """For the largest error up to twice as many bands as the separation, where that search is quick.
+
+    Else, for many steps, as many bands as the separation, the same class, by columns.
 
     Where the inverse of the workload has few bands, an evaluation takes O(n separation^2).
     """
-    n = workload.n
+    n, twice = workload.n, min(2 * participation.separation, workload.n)
+    if weights is None and serves(workload, twice, participation):
+        columns, evaluations = neighbours(workload, twice, participation, progress)
+        return banded.dense(presentable(columns)), evaluations
     if n <= SMALL_BANDS:
         return _over_windows.dispatch(Participation)(participation, workload, a, weights, enough, progress)
     bands = min(participation.separation, n)

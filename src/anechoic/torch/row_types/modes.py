@@ -12,11 +12,12 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.torch.row_types.call import tensors_among
-from anechoic.torch.row_types.following import ACTIVE, NUMBER, REMEDY, RowTypes
+from anechoic.torch.row_types.following import ACTIVE, NUMBER, RowTypes
 from anechoic.torch.row_types.graph import reached
 from anechoic.torch.row_types.labels import One, RowAxis
 from anechoic.torch.row_types.memory import storage
 from anechoic.torch.row_types.numbers import OWN, among, one_a_row, plain, strange, taken
+from anechoic.torch.row_types.refusals import REMEDY
 
 #: How values leave a tensor past torch.
 _TAKING = frozenset(
