@@ -43,7 +43,7 @@ def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
     with Federation(tmp_path) as federation:
         federation.superlink()
         federation.supernodes(configs(), HOSTS)
-        settings = {"report": str(report), "state": str(tmp_path / "state")}
+        settings = {"report": str(report), "state": str(tmp_path / "state"), "patience": 600.0}
         run = federation.run(APP, **settings)
         wait_for(lambda: len(lines(report)) > 4, 600, "four rounds")
         federation.kill("node0")
