@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from anechoic import losses, optimize, sensitivity
+from anechoic import optimize, sensitivity
 from anechoic.errors import UnsupportedError
 from anechoic.lower_bounds import lower_bound
 from anechoic.optimize.columns.neighbours import NEVER, Chains, _Norms, _Search, serves
@@ -62,7 +62,7 @@ def test_columns_that_interact_gain(workload):
     orthogonal = optimize.banded(workload, bands=8, participation=schema, loss="max")
     found = optimize.banded(workload, bands=16, participation=schema, loss="max")
     assert sensitivity(found.strategy, schema).exact
-    assert found.loss == pytest.approx(losses.loss(workload, found.strategy, schema, "max"), rel=1e-9)
+    assert found.loss == pytest.approx(loss(workload, found.strategy, schema, "max"), rel=1e-9)
     assert lower_bound(workload, schema, "max").value < found.loss < 0.99 * orthogonal.loss
     dense = optimize.dense(workload, participation=schema, loss="max")
     assert dense.loss <= found.loss * (1 + 1e-6)
