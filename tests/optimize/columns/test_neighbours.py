@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from anechoic import optimize, sensitivity
+from anechoic import loss, optimize, sensitivity
 from anechoic.errors import UnsupportedError
 from anechoic.lower_bounds import lower_bound
 from anechoic.optimize.columns.neighbours import NEVER, Chains, _Norms, _Search, serves
