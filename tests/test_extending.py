@@ -8,6 +8,7 @@ import pytest
 from anechoic import _serialize
 from anechoic.testing._compare import ContractError
 from anechoic.testing.contract import check_strategy
+from anechoic.testing.matrix import check_varied
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -40,7 +41,7 @@ def page():
 def test_the_strategy_keeps_the_contract(page):
     suite = page["TestSeasonal"]()
     rules = [name for name in dir(suite) if name.startswith("test_")]
-    assert len(rules) == 12
+    assert len(rules) == 13
     for rule in rules:
         getattr(suite, rule)()
 
@@ -68,3 +69,10 @@ def test_the_contract_of_the_page_is_a_contract(page):
 def test_every_block_is_run():
     assert (len(DEFINED), len(SHOWN)) == (8, 4)
     assert BLOCKS[:2] == DEFINED[:2] and BLOCKS[2] == SHOWN[0]
+
+
+def test_a_parameter_that_keeps_its_default_is_no_contract(page):
+    seasonal = page["Seasonal"]
+    with pytest.raises(ContractError, match=r"share is 0.5 in all strategies"):
+        check_varied([seasonal(n, season) for n in (1, 7) for season in (1, 3)])
+    check_varied([seasonal(7, 3), seasonal(7, 1, 0.9)])

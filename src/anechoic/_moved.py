@@ -160,8 +160,9 @@ def moved(room: str, name: str, level: int = 2) -> Any:
     home, new = known[name]
     place = f"{home}.{new}".rstrip(".")
     message = f"{whole}.{name} is {place} now: the old name goes in 0.2."
+    found = getattr(import_module(home), new) if new else import_module(home)  # which may ask here, too
     warnings.warn(message, DeprecationWarning, stacklevel=level)
-    return getattr(import_module(home), new) if new else import_module(home)
+    return found
 
 
 def keep_old_names(module: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,9 @@ def without_noise(run: TrainingRun, model: nn.Module, optimizer: Any) -> tuple[n
         return model, optimizer
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
+
+    # torch says of Opacus's hooks, in the first backward pass, that inputs need no gradient
+    warnings.filterwarnings("ignore", "Full backward hook is firing")
 
     return GradSampleModule(model), DPOptimizer(
         optimizer,

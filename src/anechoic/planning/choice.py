@@ -15,6 +15,8 @@ from anechoic.planning.table import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03
+#: Batches of random allocation, N / period, are those of another scheme where they differ by this at most.
+_ALIKE = 0.02
 #: More memory is mentioned where it gains at least this, and as much of it as gives this part of all gain.
 _WORTH, _NEARLY_ALL = 0.03, 0.9
 
@@ -203,9 +205,10 @@ def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
 
 
 def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
-    """Rows of independent noise with the batches and steps of the choice, the best one first."""
+    """Rows of independent noise with the steps of the choice and about its batches, the best one first."""
     plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
-    return [row for row in plain if row.batch_size == best.batch_size and _steps(row) == _steps(best)]
+    alike = [row for row in plain if abs(row.batch_size / best.batch_size - 1) <= _ALIKE]
+    return [row for row in alike if _steps(row) == _steps(best)]
 
 
 def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:

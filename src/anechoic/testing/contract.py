@@ -45,7 +45,8 @@ class StrategyContract:
             def strategies(self):
                 return [Mine(1), Mine(2), Mine(9), Mine(16)]
 
-    Give at least n = 1, an odd n, and one of every kind that your constructor can make.
+    Give at least n = 1, an odd n, and one of every kind that your constructor can make: each parameter with a
+    default takes another value in one of them, or `truncate` and files could lose it unseen.
 
     Attributes:
         serialized: whether strategies must survive a round trip through JSON.
@@ -73,6 +74,9 @@ class StrategyContract:
 
     def test_truncate_is_the_strategy_of_the_first_steps(self) -> None:
         self._each(lambda strategy: matrix.check_truncate(strategy, self._rng()))
+
+    def test_each_parameter_has_another_value_than_its_default(self) -> None:
+        matrix.check_varied(list(self.strategies()))
 
     def test_wrong_arguments_are_refused(self) -> None:
         self._each(matrix.check_refusals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,19 @@ def check_serialized(strategy: Strategy) -> None:
     require(strategy, again.n == strategy.n, f"JSON gave back n={again.n}, not {strategy.n}")
     require(strategy, bool((again.to_dense() == strategy.to_dense()).all()), "JSON changed a number of C")
     check_same_text(strategy, again)
+
+
+def check_varied(strategies: list[Strategy]) -> None:
+    """Each parameter of a class takes another value than its default in one of the strategies."""
+    for kind in {type(strategy) for strategy in strategies}:
+        own = [strategy for strategy in strategies if type(strategy) is kind]
+        for parameter in fields(kind) if is_dataclass(kind) else ():
+            default = parameter.default
+            if not parameter.init or default is MISSING or default is None or parameter.name == "n":
+                continue
+            same = all(np.array_equal(getattr(strategy, parameter.name), default) for strategy in own)
+            rule = f"{parameter.name} is {default!r} in all strategies of the contract: give others, too"
+            require(own[0], not same, rule)
 
 
 def check_refusals(strategy: Strategy) -> None:
