@@ -205,7 +205,7 @@ def test_supremum(strategy, participation, truth):
 class TestTheContractAsAClass(testing.StrategyContract):
     def strategies(self):
         return [
-            STRATEGIES["tree"],
+            Tree(13, 3),
             STRATEGIES["banded-mixed"],
             STRATEGIES["restarted(full-tree)"],
             Identity(1),

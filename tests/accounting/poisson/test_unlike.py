@@ -31,6 +31,7 @@ def test_one_kind_is_one_kind(sigma, rate, count, adjacency):
     assert compose_sampled(halves, DELTA, adjacency=adjacency) == pytest.approx(twice, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "releases",
     [
