@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+
+#: Names of the attributes that torch gives every layer.
+TORCHS_OWN = frozenset(vars(nn.Module()))
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:

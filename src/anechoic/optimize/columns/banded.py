@@ -107,23 +107,17 @@ def banded(
             f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
             f" {DENSE}: leave out what makes it long (Nesterov, windows), or use optimize.banded_toeplitz."
         )
-    if isinstance(participation, MinSep) and not largest and grain(workload, bands, participation) > 1:
-        columns, evaluations = refined(workload, weights, bands, participation, _columns)
-        return finish(
-            Banded(n, presentable(columns)),
-            workload,
-            participation,
-            loss,
-            evaluations=evaluations,
-            started=started,
-        )
-    if (
-        largest
-        and isinstance(participation, MinSep)
-        and (bands > participation.separation or grain(workload, bands, participation) > 1)
-        and serves(workload, bands, participation)
-    ):
-        columns, evaluations = neighbours(workload, bands, participation, progress)
+    found: tuple[Array, int] | None = None  # columns and evaluations, where a coarser run comes first
+    if isinstance(participation, MinSep):
+        long = grain(workload, bands, participation) > 1
+        if long and not largest:
+            found = refined(workload, weights, bands, participation, _columns)
+        elif (
+            largest and (long or bands > participation.separation) and serves(workload, bands, participation)
+        ):
+            found = neighbours(workload, bands, participation, progress)
+    if found is not None:
+        columns, evaluations = found
         return finish(
             Banded(n, presentable(columns)),
             workload,

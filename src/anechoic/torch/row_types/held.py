@@ -12,10 +12,10 @@ from anechoic.torch.row_types.call import tensors_among
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import Mixed
 from anechoic.torch.row_types.numbers import among
+from anechoic.torch.structure import TORCHS_OWN
 
-#: What cannot hold anything of it, and what torch's own attributes are called.
+#: What cannot hold anything of it.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-_TORCH = frozenset(vars(nn.Module()))
 
 
 def check_held(types: RowTypes, module: nn.Module) -> set[int]:
@@ -32,12 +32,12 @@ def check_held(types: RowTypes, module: nn.Module) -> set[int]:
         return types.follows(tensor) or types.overwritten(tensor)
 
     seen: set[int] = set()
-    for layer, name, value in _own(module):
-        tensors = tensors_among(value)
-        seen.update(map(id, tensors))
-        if among(value) or any(map(taken, tensors)):
-            raise _refused(layer, name)
     for layer in module.modules():
+        for name, value in _own(layer):
+            tensors = tensors_among(value)
+            seen.update(map(id, tensors))
+            if among(value) or any(map(taken, tensors)):
+                raise _refused(layer, name)
         for name, tensor in (*layer._buffers.items(), *layer._parameters.items()):
             if tensor is not None and taken(tensor):
                 raise _refused(layer, name)
@@ -50,18 +50,19 @@ def mark_kept(types: RowTypes, module: nn.Module, seen: set[int]) -> None:
     Args:
         seen: what `check_held` returned before it ran.
     """
-    for layer, name, value in _own(module):
-        for tensor in tensors_among(value):
-            if id(tensor) not in seen:
-                types.mark(tensor, Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one"))
-
-
-def _own(module: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Attributes of a model that may hold something."""
     for layer in module.modules():
-        for name, value in vars(layer).items():
-            if type(value) not in _PLAIN and name not in _TORCH:
-                yield layer, name, value
+        for name, value in _own(layer):
+            why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
+            for tensor in tensors_among(value):
+                if id(tensor) not in seen:
+                    types.mark(tensor, why)
+
+
+def _own(layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Attributes of a layer that may hold something."""
+    for name, value in vars(layer).items():
+        if type(value) not in _PLAIN and name not in TORCHS_OWN:
+            yield name, value
 
 
 def _refused(layer: nn.Module, name: str) -> DesynchronizedError:

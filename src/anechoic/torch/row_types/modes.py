@@ -16,7 +16,7 @@ from anechoic.torch.row_types.following import ACTIVE, NUMBER, RowTypes
 from anechoic.torch.row_types.graph import reached
 from anechoic.torch.row_types.labels import One, RowAxis
 from anechoic.torch.row_types.memory import storage
-from anechoic.torch.row_types.numbers import OWN, among, one_a_row, plain, strange, taken
+from anechoic.torch.row_types.numbers import OWN, among, one_a_row, plain, taken
 from anechoic.torch.row_types.refusals import REMEDY
 
 #: How values leave a tensor past torch.
@@ -157,7 +157,7 @@ class Strangers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if strange((args, kwargs)):
+        if among((args, kwargs), own=False):
             raise DesynchronizedError(
                 "the model, or the criterion, uses a number that was delivered, or taken out of a tensor of"
                 " the batch (.item()), in a closure or an object: it may know all rows. Nothing was released."

@@ -91,22 +91,17 @@ for _kind in (RowFloat, RowInteger):
         setattr(_kind, f"__{_name}__", _passed_on(_function))
 
 
-def among(value: Any) -> bool:
-    """Whether an argument is one, or holds one."""
-    if isinstance(value, (list, tuple)):
-        return any(map(among, value))
-    if isinstance(value, dict):
-        return any(map(among, value.values()))
-    return isinstance(value, (RowFloat, RowInteger))
+def among(value: Any, *, own: bool = True) -> bool:
+    """Whether an argument is one, or holds one.
 
-
-def strange(value: Any) -> bool:
-    """Whether an argument inside of a model is, or holds, a number that the script took out of a batch."""
-    if isinstance(value, (list, tuple)):
-        return any(map(strange, value))
+    Args:
+        own: whether those count that a model took out of its own row.
+    """
     if isinstance(value, dict):
-        return any(map(strange, value.values()))
-    return isinstance(value, (RowFloat, RowInteger)) and value.row != OWN
+        value = tuple(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(among(part, own=own) for part in value)
+    return isinstance(value, (RowFloat, RowInteger)) and (own or value.row != OWN)
 
 
 def taken(value: Any, row: int | None = None) -> Any:

@@ -46,6 +46,9 @@ from anechoic.torch.watching.modules import report_unregistered
 
 logger = logging.getLogger("anechoic")
 
+#: Steps whose expected sizes tell how large batches are as a rule: an open run has a million.
+_LOOKED_AT = 1000
+
 
 def check(setup: Setup) -> list[nn.Parameter]:
     """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
@@ -249,8 +252,8 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger) -> Gradie
 
 def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:
     """Rows that nearly all batches have at most: of random sizes, four deviations more than on average."""
-    sampling = mechanism.sampling
-    expected = max(map(sampling.expected_size, range(sampling.steps))) * setup.examples / max(1, setup.count)
+    sizes = map(mechanism.sampling.expected_size, range(min(mechanism.steps, _LOOKED_AT)))
+    expected = max(sizes) * setup.examples / max(1, setup.count)
     return max(1, math.ceil(expected + (4 * math.sqrt(expected) if mechanism.amplified else 0)))
 
 

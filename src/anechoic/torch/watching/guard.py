@@ -134,6 +134,9 @@ class BeforeCall:
 
     Per-example gradients at weights that hold something of other examples are not those of single examples,
     also if the weights are put back before step().
+
+    Args:
+        check: looks at the weights; None for a source that does so itself, in its call of the model.
     """
 
     def __init__(self, ledger: Any, surroundings: Surroundings, check: Callable[[], None] | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError
+from anechoic.torch.structure import TORCHS_OWN
 
 logger = logging.getLogger("anechoic")
 
@@ -18,7 +19,6 @@ logger = logging.getLogger("anechoic")
 MIXING = (nn.modules.batchnorm._BatchNorm,)
 #: Values of one attribute that are looked at for what is not registered, and attributes that are named.
 LOOKED_AT, NAMED = 1024, 5
-_OWN = frozenset(nn.Module().__dict__)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -54,7 +54,7 @@ def report_unregistered(module: nn.Module) -> None:
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in module.named_modules()
         for name, value in vars(layer).items()
-        if name not in _OWN and any(map(_trains, _held(value, known)))
+        if name not in TORCHS_OWN and any(map(_trains, _held(value, known)))
     ]
     if found:
         logger.warning(
