@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 
 from anechoic.cli.progress import check_writable, naming, need, patience, text_of
 from anechoic.cli.values import as_tuple
@@ -36,8 +35,8 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning.compare import plan
+    from anechoic.planning.update import Update
     from anechoic.sampling.base import plural
-    from anechoic.workloads import momentum, prefix_sum
 
     if options.max_participations is not None and options.min_sep is None:
         raise ValueError(
@@ -63,9 +62,10 @@ def plan(options: argparse.Namespace) -> None:
             memory_budget=options.memory_budget,
             random_sampling=not options.no_random_sampling,
             participation=promised,
-            workload=partial(momentum, momentum=options.momentum) if options.momentum else prefix_sum,
+            scheduler=options.schedule,
+            keep=options.keep,
             strategy=options.mechanism,
-            optimizer=options.optimizer,
+            optimizer=Update(options.optimizer, options.momentum),
             clip_norm=options.clip_norm,
             adjacency=options.adjacency,
             unit=options.unit,

@@ -9,7 +9,7 @@ from typing import Any
 
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
-from anechoic.cli.values import count, size
+from anechoic.cli.values import count, kept, size
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
@@ -82,6 +82,19 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument(
         "--momentum", type=float, default=0.0, help="of SGD: what its steps add up to is planned for"
+    )
+    plan.add_argument(
+        "--schedule",
+        choices=("constant", "cosine", "linear"),
+        default="constant",
+        help="of the learning rate, over the run",
+    )
+    plan.add_argument(
+        "--keep",
+        type=kept,
+        default="last",
+        metavar="WHAT",
+        help="last (default), all, average, or the weight of the last iterate",
     )
     plan.add_argument("--clip-norm", type=float, default=1.0)
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")

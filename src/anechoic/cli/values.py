@@ -34,5 +34,13 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GB, 512MiB or 1000000") from error
 
 
+def kept(text: str) -> str | float:
+    """What is kept of a run, a word or a weight; `plan` says which."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values)

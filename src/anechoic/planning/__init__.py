@@ -1,9 +1,9 @@
 """plan(): from a training setting to a ranked table of mechanisms and a chosen one.
 
 Every class of strategies that fits the noise state is compared under every scheme that is permitted, a fixed
-order always among them: permitting more never gives a worse choice. Strategies are designed for prefix sums
-whatever the optimiser (monograph, Section 4.4), unless another workload is asked for, and ranked by the
-predicted error of those sums at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
+order always among them: permitting more never gives a worse choice. Strategies are designed for what the
+optimizer adds up (its momentum, weight decay and learning rates) and for what is kept of the run, and ranked
+by the predicted error of that at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
 all that may be the best by them are calibrated.
 """
 

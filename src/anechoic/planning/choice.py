@@ -49,7 +49,7 @@ class Scored:
 def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.rms(one.strategy), one.strategy.recurrence().rows)
+        Scored(one, setting, setting.designs.of(one.strategy), one.strategy.recurrence().rows)
         for one in candidates
     ]
 

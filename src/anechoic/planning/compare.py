@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import Any
 
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
@@ -19,14 +19,15 @@ from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.memory_budget import Room, room
-from anechoic.planning.records import AccountingChoice, Candidate, Goal, OptimizerKind, PlanRow
+from anechoic.planning.objective import Kept
+from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.unsampled import Unsampled
+from anechoic.planning.update import Interval, update_of, with_schedule
 from anechoic.sampling import Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.workloads import prefix_sum
 from anechoic.workloads.base import Workload
 
 #: Names of the classes that a plan can be restricted to.
@@ -50,9 +51,12 @@ def plan(
     memory_budget: float | str | None = None,
     random_sampling: bool = True,
     participation: Participation | None = None,
-    workload: Workload | Callable[[int], Workload] = prefix_sum,
+    optimizer: Any = "sgd",
+    scheduler: Any = None,
+    scheduler_interval: Interval = "step",
+    keep: Kept | float = "last",
+    workload: Workload | Callable[[int], Workload] | None = None,
     strategy: StrategyName = "auto",
-    optimizer: OptimizerKind = "sgd",
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
@@ -85,16 +89,25 @@ def plan(
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
-        workload: what the error is measured on, and strategies are designed for: a Toeplitz workload of as
-            many steps as the run has, or a function of that number, such as
+        optimizer: "sgd", or a torch optimizer, whose momentum (Nesterov's too) and weight decay are read: for
+            updates that are linear in the gradients the error of what they add up to decides. "adam" for
+            those that divide by the size of gradients: they take smaller steps where the noise of a step is
+            larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says
+            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd".
+        scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cosine",
+            "linear" or "constant"; the rates themselves, one for every step; or a function of their number
+            that returns them. Their size has no meaning; those below a thousandth of the largest count as
+            that. None for a constant rate.
+        scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
+        keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
+            has the weight .2; "all" without that, where every iterate is used (online learning); "average"
+            gives that weight to the last half of the run, for a mean of iterates; a number in [0, 1] is the
+            weight of the last iterate. Much of it helps convex models and harms networks (docs/choosing.md).
+        workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
+            has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
         strategy: "auto", or one class: "identity", "output", "banded_toeplitz" or "banded" (which are
             compared together), "blt", "dense".
-        optimizer: "sgd" for updates that are linear in the gradients (momentum too): the error of sums
-            decides. "adam" for those that divide by the size of gradients: they take smaller steps where the
-            noise of a step is larger, so that at a given learning rate "auto" takes the row of least noise in
-            a step, and says what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is
-            as "sgd".
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
         accounting: "deterministic", or "verified" to compare balls in bins and min-sep sampling too, by Monte
@@ -108,8 +121,7 @@ def plan(
         UnsupportedError: where no theorem covers what is asked for.
     """
     one_of("strategy", strategy, STRATEGIES)
-    remedy = "CorrectedAdam, and SGD with momentum, count as 'sgd'; AdamW and the like as 'adam'."
-    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
+    update = with_schedule(update_of(optimizer), scheduler, scheduler_interval)
     one_of("accounting", accounting, ("deterministic", "verified"))
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     flag("random_sampling", random_sampling)
@@ -137,6 +149,8 @@ def plan(
             participation,
             drop_last,
             workload,
+            update,
+            keep,
         )
         goal, note = _equal_privacy(setting, asked)
         notes += [note] if note else []
@@ -151,7 +165,7 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             " raise the budget, or take 'identity'."
         )
-    quiet = optimizer == "adam" and strategy == "auto"
+    quiet = update.kind == "adam" and strategy == "auto"
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     chosen = choose(rows, [*notes, space.reason], quiet=quiet)

@@ -1,4 +1,4 @@
-"""Strategies of one workload by their number of bands or buffers, and their errors: computed once."""
+"""Strategies of one objective by their number of bands or buffers, and their errors: computed once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from anechoic.losses.dispatch import error
+from anechoic.losses.kinds import LossKind
 from anechoic.optimize import banded, banded_toeplitz, blt
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
+from anechoic.planning.objective import Objective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.workloads.base import Workload
+from anechoic.workloads.optimizers import toeplitz_factor
 
 #: Longest run for which column-normalised strategies are tried: their error takes O(n bands) work.
 NORMALIZE_UP_TO = 200_000
@@ -29,17 +30,21 @@ FREE_STEPS_UP_TO = 5000
 REMEMBERED_UP_TO, REMEMBERED = 20_000, 8
 #: More buffers than this gain next to nothing (Section 4.3.2).
 BUFFERS = 4
+#: Longest run whose BLTs are optimised for weights of the steps; those of longer ones for the mean, in closed
+#: form.
+WEIGHTS_UP_TO = 200_000
 
 
 class Designs:
-    """Banded strategies for a Toeplitz workload, and buffered ones.
+    """Banded strategies for a Toeplitz workload with any learning rates, and buffered ones.
 
     For as many groups or steps between participations as bands, all columns that one example touches are
     orthogonal, so that the best one for a single participation is the best one whatever the amplification.
     """
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
+    def __init__(self, objective: Objective) -> None:
+        self.objective, self.workload = objective, objective.workload
+        self.loss: LossKind = objective.loss
         self._made: dict[int, Strategy] = {}
         self._free: dict[int, Strategy] = {}
         self._errors: dict[Strategy, float] = {}
@@ -49,7 +54,7 @@ class Designs:
     def toeplitz(self, bands: int) -> Strategy:
         """The best banded Toeplitz strategy, its columns normalised unless the run is very long."""
         if bands not in self._made:
-            best: Strategy = banded_toeplitz(self.workload, bands=bands, loss="rms").strategy
+            best: Strategy = banded_toeplitz(self.workload, bands=bands, loss=self.loss).strategy
             if bands == 1:
                 best = Identity(self.workload.n)
             elif self.workload.n <= NORMALIZE_UP_TO:
@@ -57,15 +62,15 @@ class Designs:
             self._made[bands] = best
         return self._made[bands]
 
-    def rms(self, strategy: Strategy) -> float:
-        """RMS error of a strategy for unit noise."""
+    def of(self, strategy: Strategy) -> float:
+        """Root of the objective for unit noise."""
         if strategy not in self._errors:
-            self._errors[strategy] = error(self.workload, strategy).rms
+            self._errors[strategy] = self.objective.measure(strategy)
         return self._errors[strategy]
 
     def error(self, bands: int) -> float:
-        """RMS error of `toeplitz(bands)` for unit noise; its largest column norm is 1."""
-        return self.rms(self.toeplitz(bands))
+        """That of `toeplitz(bands)`; its largest column norm is 1."""
+        return self.of(self.toeplitz(bands))
 
     def curve(self, most: int) -> Callable[[int], float]:
         """About `error(bands)` for 1 <= bands <= most, from the errors at powers of two; for rankings."""
@@ -83,22 +88,27 @@ class Designs:
 
     @property
     def free_up_to(self) -> int:
-        """The most bands for which `free` is quick."""
+        """The most bands for which `free` is quick: none with learning rates, where it gains below 1 %."""
         n = self.workload.n
-        return math.isqrt(FREE_UP_TO // n) if n <= FREE_STEPS_UP_TO else 0
+        if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz:
+            return 0
+        return math.isqrt(FREE_UP_TO // n)
 
     def free(self, bands: int) -> Strategy | None:
         """The best banded strategy with columns of norm 1, where that is quick to find."""
         if not 1 < bands <= self.free_up_to:
             return None
         if bands not in self._free:
-            self._free[bands] = banded(self.workload, bands=bands, loss="rms").strategy
+            self._free[bands] = banded(self.workload, bands=bands, loss=self.loss).strategy
         return self._free[bands]
 
     def blt(self, buffers: int, schema: Participation = SINGLE) -> Strategy:
         """The best BLT of at most so many buffers."""
         if (schema, buffers) not in self._blts:
-            found = blt(self.workload, buffers=buffers, participation=schema, loss="rms")
+            workload, loss = self.workload, self.loss
+            if workload.n > WEIGHTS_UP_TO:
+                workload, loss = toeplitz_factor(workload), "rms"
+            found = blt(workload, buffers=buffers, participation=schema, loss=loss)
             self._blts[schema, buffers] = found.strategy
         return self._blts[schema, buffers]
 
@@ -113,20 +123,25 @@ class Designs:
 
 @dataclass(frozen=True)
 class _Alike:
-    """A workload among others: those of one kind with the same coefficients have the same designs."""
+    """An objective among others: workloads of one kind with the same numbers have the same designs."""
 
     kind: type
-    coefficients: bytes
-    workload: Workload = field(compare=False)
+    numbers: tuple[bytes, ...]
+    objective: Objective = field(compare=False)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _remembered(alike: _Alike) -> Designs:
-    return Designs(alike.workload)
+    return Designs(alike.objective)
 
 
-def designs_of(workload: Workload) -> Designs:
-    """The designs of a Toeplitz workload; of one that was asked for lately, those made then."""
+def designs_of(objective: Objective) -> Designs:
+    """The designs of an objective; of one that was asked for lately, those made then."""
+    workload = objective.workload
     if workload.n > REMEMBERED_UP_TO:
-        return Designs(workload)
-    return _remembered(_Alike(type(workload), workload.coefficients.tobytes(), workload))
+        return Designs(objective)
+    arrays = [workload.coefficients, objective.weights]
+    if workload.rates is not None:
+        arrays.append(workload.rates)
+    numbers = tuple(array.tobytes() for array in arrays)
+    return _remembered(_Alike(type(workload), numbers, objective))

@@ -52,8 +52,8 @@ class NoiseEstimates:
         return [*found, *self._separated(self.goal.epsilon)]
 
     def rms(self, candidate: Candidate) -> float:
-        """RMS error of a candidate for unit noise."""
-        return self.setting.designs.rms(candidate.strategy)
+        """Root of the objective of a candidate, for unit noise."""
+        return self.setting.designs.of(candidate.strategy)
 
     def _within(self, bands: int) -> int:
         """`bands`, or as many as the noise state has room for."""
@@ -74,6 +74,7 @@ class NoiseEstimates:
                 epsilon=epsilon,
                 delta=self.goal.delta,
                 bands=bands,
+                loss=self.setting.designs.loss,
                 rounds=2,
             ).strategy
             yield estimated(tuned)

@@ -76,9 +76,10 @@ class PlanRow:
         sampling: how batches are formed, in words.
         noise_std: std of one entry of Z over the clip norm.
         noise_multiplier: noise_std over the reference sensitivity.
-        rms_error: root mean square over steps of the prefix-sum error for unit noise, ||B||_F / sqrt(n).
-        predicted: noise_std * rms_error / batch size: predicted error of the prefix sums of mean gradients,
-            in clip norms, per coordinate.
+        rms_error: root of the objective for unit noise: the weighted mean square over the steps of the error
+            of what the optimizer adds up, see `plan`.
+        predicted: noise_std * rms_error / batch size: predicted error of the iterates, per coordinate, in
+            clip norms at a learning rate of 1 (the largest one).
         step_noise: std of the noise in the mean gradient of one step, RMS over the steps, in clip norms, per
             coordinate: the noise-to-batch ratio. It is what an adaptive optimiser divides by.
         memory: bytes of noise state, None where the dimension is unknown.

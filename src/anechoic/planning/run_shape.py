@@ -9,6 +9,8 @@ from functools import cached_property, singledispatch
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
+from anechoic.planning.objective import Kept, Objective
+from anechoic.planning.update import Update
 from anechoic.sampling import External, FixedOrder
 from anechoic.sampling.base import Sampling
 from anechoic.workloads.base import Workload
@@ -25,17 +27,21 @@ class Setting:
     random_sampling: bool
     participation: Participation | None
     drop_last: bool
-    design: Workload | Callable[[int], Workload]
+    design: Workload | Callable[[int], Workload] | None
+    update: Update
+    keep: Kept | float
 
     @cached_property
     def workload(self) -> Workload:
-        """What the error is measured on, for the steps of this run."""
+        """What the error is measured on in the steps of this run: what was given, or what an update adds."""
         n = self.fixed.steps
+        if self.design is None:
+            return self.update.workload(n, self.period)
         found = self.design(n) if callable(self.design) else self.design
-        if not isinstance(found, Workload) or not found.is_toeplitz:
+        if not isinstance(found, Workload) or not found.has_toeplitz_factor:
             raise ValueError(
-                f"workload={found!r} must be a Toeplitz workload, such as prefix_sum(n) or momentum(n, 0.9):"
-                " leave learning rates out of the design."
+                f"workload={found!r} must be a Toeplitz workload, with learning rates or not, such as"
+                " prefix_sum(n) or momentum(n, 0.9)."
             )
         if found.n != n:
             raise ValueError(
@@ -45,7 +51,7 @@ class Setting:
 
     @cached_property
     def designs(self) -> Designs:
-        return designs_of(self.workload)
+        return designs_of(Objective.of(self.workload, self.keep))
 
     @property
     def fixed(self) -> FixedOrder:

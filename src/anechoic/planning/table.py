@@ -11,9 +11,9 @@ HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory",
 BY_LENGTH = ("steps", "predicted / steps")
 LEGEND = (
     "→ the choice; · no row has less noise state and less error. σ: noise std over the reference sensitivity."
-    " Predicted: std of the noise in a sum of mean gradients, per coordinate, RMS over the steps, in clip"
-    " norms; one step: in the mean gradient of a single step. Time: of one core, about, for the noise of a"
-    " step."
+    " Predicted: std of the noise in an iterate, per coordinate, in clip norms at a learning rate of 1, root"
+    " mean square over the iterates as they are weighted; one step: in the mean gradient of a single step."
+    " Time: of one core, about, for the noise of a step."
 )
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 

@@ -55,7 +55,11 @@ class Unsampled:
         if "blt" in families and self.n > 1 and (self.separation > 1 or len(families) == 1):
             yield from self._buffered()
         if "dense" in families and self.separation > 1 and self.n <= DENSE_UP_TO:
-            yield dense(self.setting.workload, participation=self.schema, loss="rms").strategy
+            yield self._dense()
+
+    def _dense(self) -> Strategy:
+        designs = self.setting.designs
+        return dense(designs.workload, participation=self.schema, loss=designs.loss).strategy
 
     def _banded(self) -> Iterable[Strategy]:
         designs, most = self.setting.designs, min(self.n, self.separation)

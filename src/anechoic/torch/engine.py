@@ -158,7 +158,11 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             target_delta: delta of the printed guarantee; None for N^-1.1.
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
-            workload: of the optimizer, as in `plan`: ``lambda n: workloads.momentum(n, 0.9)`` plans for that.
+            scheduler: of the learning rates, as in `plan`; or the rates. Momentum and weight decay of the
+                optimizer are planned for without it.
+            scheduler_interval: whether it is stepped once a "step" or once an "epoch".
+            keep: which iterates matter, as in `plan`: "last" (default), "all", "average" or a weight.
+            workload: instead of what the optimizer adds up to, as in `plan`.
             memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`.
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected

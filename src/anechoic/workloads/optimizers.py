@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, singledispatch
 from typing import cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from anechoic.workloads.base import (
     decaying_sums,
     impulse,
 )
+from anechoic.workloads.sums import ToeplitzWorkload
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,3 +248,21 @@ def scheduled(workload: Workload, learning_rates: ArrayLike) -> Workload:
         [1.0, 1.5, 1.75]
     """
     return Scheduled(workload, learning_rates)
+
+
+@singledispatch
+def toeplitz_factor(workload: Workload) -> Workload:
+    """T of a workload A = T D: the same with a constant learning rate; it has `has_toeplitz_factor`."""
+    if workload.is_toeplitz:
+        return workload
+    return ToeplitzWorkload(workload.n, workload.coefficients)
+
+
+@toeplitz_factor.register
+def _(workload: _WithMomentum) -> Workload:
+    return replace(workload, learning_rates=None)
+
+
+@toeplitz_factor.register
+def _(workload: Scheduled) -> Workload:
+    return toeplitz_factor(workload.base)

@@ -181,8 +181,13 @@ def test_refusals(change, message):
         balls_in_bins(prefix_sum(20), **{**good, **change})
 
 
-def test_workloads_with_learning_rates_are_refused():
+def test_the_largest_error_with_learning_rates_is_refused():
     with pytest.raises(UnsupportedError, match="learning rates"):
         balls_in_bins(
-            scheduled(prefix_sum(20), np.linspace(1, 2, 20)), bins=5, epsilon=1.0, delta=1e-3, bands=4
+            scheduled(prefix_sum(20), np.linspace(1, 2, 20)),
+            bins=5,
+            epsilon=1.0,
+            delta=1e-3,
+            bands=4,
+            loss="max",
         )

@@ -6,13 +6,13 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from anechoic import workloads
+from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BandedToeplitz, Toeplitz
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Toeplitz
 from tests.marks import each_pair, every_other, in_turn
 
 module = import_module("anechoic.optimize.series.toeplitz_objective")
@@ -194,8 +194,25 @@ def test_refusals(arguments, message):
         banded_toeplitz(workloads.prefix_sum(30), **arguments)
 
 
-def test_learning_rates_are_refused():
-    with pytest.raises(UnsupportedError, match="leave learning rates out"):
-        banded_toeplitz(workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]), bands=2)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("last", [0.0, 0.2, 0.9])
+def test_learning_rates_are_designed_for(momentum, last):
+    # normalised, it is within some per cent of the best of free columns, and better than without the rates
+    n, bands = 96, 6
+    rates = 0.01 + np.linspace(1.0, 0.0, n)
+    weights = np.r_[np.full(n - 1, (1 - last) / n), (1 - last) / n + last]
+    workload = workloads.momentum(n, momentum, learning_rates=rates)
+    best = optimize.banded(workload, bands=bands, loss=weights)
+    constant = banded_toeplitz(workloads.momentum(n, momentum), bands=bands, loss=weights).strategy
+    aware = banded_toeplitz(workload, bands=bands, loss=weights).strategy
+    losses = [loss(workload, ColumnNormalized(c), kind=weights) for c in (aware, constant)]
+    assert best.lower_bound <= losses[0] < min(1.02 * best.loss, 1.0001 * losses[1])
+
+
+def test_what_has_no_toeplitz_factor_is_refused():
+    with pytest.raises(UnsupportedError, match="nor one with learning rates"):
+        banded_toeplitz(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), bands=2)
+    with pytest.raises(UnsupportedError, match="loss=.max. of a workload with learning rates"):
+        banded_toeplitz(workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]), bands=2, loss="max")
     with pytest.raises(ValueError, match="must be a Workload"):
         banded_toeplitz(np.ones(3), bands=2)

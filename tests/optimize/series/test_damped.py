@@ -158,7 +158,7 @@ def test_refusals(arguments, message):
 
 def test_workloads_that_are_not_toeplitz_are_refused():
     with pytest.raises(UnsupportedError, match="not Toeplitz"):
-        optimize.damped(workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]))
+        optimize.damped(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))))
 
 
 @pytest.mark.slow

@@ -144,9 +144,8 @@ def test_refusals(arguments, message):
 
 def test_workloads_that_are_not_toeplitz_are_refused():
     dense = workloads.from_dense(np.tril(1.0 + np.random.default_rng(0).random((4, 4))))
-    for workload in (workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2]), dense):
-        with pytest.raises(UnsupportedError, match="not Toeplitz"):
-            optimize.toeplitz(workload)
+    with pytest.raises(UnsupportedError, match="not Toeplitz"):
+        optimize.toeplitz(dense)
     with pytest.raises(ValueError, match="must be a Workload"):
         optimize.toeplitz(np.eye(3))
 

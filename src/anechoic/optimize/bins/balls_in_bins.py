@@ -67,7 +67,7 @@ def balls_in_bins(
     strongly correlated. Deterministic in `seed`. A local minimum.
 
     Args:
-        workload: a Toeplitz workload, n steps.
+        workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
         bins: b >= 2; an example takes part in steps i, i + b, ….
         epsilon: > 0.
         delta: in (0, 1).
@@ -87,7 +87,7 @@ def balls_in_bins(
 
     Raises:
         ValueError: for an argument out of range, or delta at least the probability of taking part at all.
-        UnsupportedError: for a workload that is not Toeplitz, or more bins than can be held.
+        UnsupportedError: for a workload without Toeplitz factor, or more bins than can be held.
 
     References:
         arXiv 2410.06266, Section 4; 2601.22334.

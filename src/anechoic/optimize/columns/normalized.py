@@ -69,7 +69,7 @@ def column_normalized(
 
     Raises:
         ValueError: for bad arguments, or unless exactly one of `bands` and `buffers` is given.
-        UnsupportedError: for a workload that is not Toeplitz, schemas without a known worst pattern, bands
+        UnsupportedError: for a workload without Toeplitz factor, schemas without a known worst pattern, bands
             above the separation, or too many steps (it is a ValueError too).
 
     Example:

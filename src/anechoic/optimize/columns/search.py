@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import scipy
@@ -16,6 +17,8 @@ from anechoic.optimize.columns.rows import bound_by_rows, level
 from anechoic.optimize.columns.scales import Scales
 from anechoic.workloads.base import Workload
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Progress = Callable[[int, float], None]
 
 TOLERANCE = 5e-6  # projected gradient aimed at
@@ -140,10 +143,9 @@ class Search:
 
         def by_variables(variables: Array) -> tuple[float, Array]:
             self._work += 1.0
-            with np.errstate(all="ignore"):
-                found = self.objective(scales.columns(variables), mean)
-                if not (np.isfinite(found.value) and np.isfinite(found.gradient).all()):
-                    return 1e10, np.zeros_like(variables)
+            found = _attempt(self.objective, scales.columns(variables), mean)
+            if found is None or not (np.isfinite(found.value) and np.isfinite(found.gradient).all()):
+                return 1e10, np.zeros_like(variables)
             slopes, self.gradient = scales.pull_back(variables, found.gradient / (2.0 * found.value))
             self._error = float(np.sqrt(found.value))
             return 0.5 * float(np.log(found.value)), slopes
@@ -163,10 +165,10 @@ class Search:
             directions = variables.reshape(free.shape) / units
             norms = np.sqrt(np.einsum("ji,ji->j", directions, directions))[:, None]
             directions /= norms
-            with np.errstate(all="ignore"):
-                value, gradient = window(lengths * directions)
-                if not (np.isfinite(value) and np.isfinite(gradient).all()):
-                    return 1e10, np.zeros_like(variables)
+            found = _attempt(window, lengths * directions)
+            if found is None or not (np.isfinite(found[0]) and np.isfinite(found[1]).all()):
+                return 1e10, np.zeros_like(variables)
+            value, gradient = found
             gradient *= lengths / (2.0 * total)
             gradient -= directions * np.einsum("ji,ji->j", gradient, directions)[:, None]
             self.gradient = size * float(np.sqrt(np.square(gradient / lengths).sum()))
@@ -240,6 +242,15 @@ class _Minimax:
         if largest < self.smallest:
             self.smallest, self.best = largest, columns
         return self.smallest / self.highest.value - 1.0
+
+
+def _attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What it gives, or None where a step of the line search made C singular."""
+    try:
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+    except np.linalg.LinAlgError:
+        return None
 
 
 def weighted(weights: Array) -> Mean:

@@ -1,4 +1,4 @@
-"""The best banded Toeplitz strategy for any Toeplitz workload (monograph, Section 4.3.1)."""
+"""The best banded Toeplitz strategy for Toeplitz workloads, with learning rates or not (Section 4.3.1)."""
 
 from __future__ import annotations
 
@@ -49,10 +49,13 @@ def banded_toeplitz(
     it is a local minimum.
 
     Args:
-        workload: a Toeplitz workload, n steps, or `workloads.restart_differences` of one (loss "rms").
+        workload: a Toeplitz workload, n steps, with any learning rates, or
+            `workloads.restart_differences` of one (loss "rms"). With learning rates the
+            search takes them to be constant within the memory of C^-1, and no bound of the class is known;
+            the loss is exact.
         bands: 1 <= bands <= n; n bands give the optimal Toeplitz strategy.
         participation: Single (default), Cyclic, MinSep or FullBatch.
-        loss: "rms", "max" or "last", or weights of the steps.
+        loss: "rms", "max" (not with learning rates) or "last", or weights of the steps.
         progress: called with the number of evaluations so far and the present loss.
 
     Returns:
@@ -61,8 +64,8 @@ def banded_toeplitz(
 
     Raises:
         ValueError: for bad arguments, or bands > n.
-        UnsupportedError: for a workload that is not Toeplitz, or schemas without a known worst pattern (it is
-            a ValueError too).
+        UnsupportedError: for a workload without Toeplitz factor, or schemas without a known worst pattern
+            (it is a ValueError too).
 
     Example:
         >>> from anechoic import workloads
@@ -115,7 +118,11 @@ def best_column(
 def class_bound(
     objective: ToeplitzObjective, workload: Workload, loss: LossKind, column: Array
 ) -> Bound | None:
-    """The dual bound at `column` of at most `separation` bands; None where it would take too long."""
+    """The dual bound at `column` of at most `separation` bands; None where it would take too long, or where
+    learning rates vary.
+    """
+    if workload.rates is not None:
+        return None
     columns = objective.column_weights(len(column))
     if workload.restarts is not None:
         return form_bound(objective.a, column, columns, objective.form)

@@ -83,7 +83,7 @@ def blt(
 
     Raises:
         ValueError: for bad arguments.
-        UnsupportedError: for workloads that are not Toeplitz, too many steps of one without a short
+        UnsupportedError: for workloads without Toeplitz factor, too many steps of one without a short
             recursion, and other schemas (it is a ValueError too).
 
     Example:
@@ -129,18 +129,16 @@ def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, Sq
         elif named and kind == "rms":
             return RestartSums(workload.n, period), None
         return kind, MaterialisedError(base.coefficients, quadratic_form(workload, loss)[1])
-    if not workload.is_toeplitz:
-        raise UnsupportedError(
-            f"workload={type(workload).__name__} is not Toeplitz, and BLTs are optimised for Toeplitz ones"
-            " and restarts of them: design for the workload without learning rates, and use that strategy."
-        )
-    if named:
+    if named and workload.is_toeplitz:
         short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
         if short is not None:
             return kind, short
     what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+    if workload.rates is not None:
+        what = "learning rates vary"
     _check_materialised(workload, what)
-    return kind, MaterialisedError(workload.coefficients, quadratic_form(workload, loss)[1])
+    _, form = quadratic_form(workload, loss)  # refuses what has no coefficients
+    return kind, MaterialisedError(workload.coefficients, form)
 
 
 def _check_materialised(workload: Workload, what: str) -> None:

@@ -49,7 +49,8 @@ def damped(
     exact without restarts; with restarts it is what `sensitivity` finds.
 
     Args:
-        workload: a Toeplitz workload, n steps, or `workloads.restart_differences` of one (loss "rms",
+        workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
+            `workloads.restart_differences` of one (loss "rms",
             without restarts).
         participation: Single (default), Cyclic, MinSep or FullBatch.
         loss: "rms", "max" or "last", or weights of the steps.
@@ -62,7 +63,7 @@ def damped(
 
     Raises:
         ValueError: for bad arguments.
-        UnsupportedError: for a workload that is not Toeplitz, or schemas without a known worst pattern.
+        UnsupportedError: for a workload without Toeplitz factor, or schemas without a known worst pattern.
 
     Example:
         >>> from anechoic import participation, workloads

@@ -35,7 +35,8 @@ def toeplitz(
     With several participations it is what `banded_toeplitz` gives for n bands.
 
     Args:
-        workload: a Toeplitz workload, n steps, or `workloads.restart_differences` of one (loss "rms").
+        workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
+            `workloads.restart_differences` of one (loss "rms").
         participation: Single (default), Cyclic, MinSep or FullBatch.
         loss: "rms", "max" or "last", or weights of the steps.
         progress: called with the number of evaluations so far and the present loss.
@@ -45,7 +46,7 @@ def toeplitz(
 
     Raises:
         ValueError: for bad arguments.
-        UnsupportedError: for a workload that is not Toeplitz, or schemas without a known worst pattern.
+        UnsupportedError: for a workload without Toeplitz factor, or schemas without a known worst pattern.
 
     Example:
         >>> from anechoic import workloads

@@ -17,8 +17,9 @@ from scipy import fft
 from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, tail_weights
+from anechoic.losses.kinds import KINDS, LossKind, row_weights, tail_weights
 from anechoic.workloads.base import Workload, checked_workload
+from anechoic.workloads.optimizers import toeplitz_factor
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for
 # n = 10^3 to 10^5.
@@ -95,6 +96,9 @@ class ToeplitzObjective:
 def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, QuadraticForm]:
     """The Toeplitz workload behind `workload`, and Q with squared error b^T Q b for b = a/c.
 
+    With learning rates the error is that form but for what they change within the memory of C^-1: entry
+    [t, t - s] of B is taken to be b_s times the rate of its column.
+
     Raises:
         UnsupportedError: if there is no such workload, or for restart differences another loss than "rms".
     """
@@ -106,13 +110,21 @@ def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Quadra
             raise UnsupportedError(f"loss={kind!r} of restart differences: Toeplitz optimisers know 'rms'.")
         base, period = workload.restarts
         return base, RestartForm(workload.n, period)
-    if not workload.is_toeplitz:
+    if not workload.has_toeplitz_factor:
         raise UnsupportedError(
-            f"workload={type(workload).__name__} is not Toeplitz: leave learning rates out of the design"
-            " (prefix_sum(n) serves every optimiser well)."
+            f"workload={type(workload).__name__} is not Toeplitz, nor one with learning rates: take"
+            " optimize.banded, or optimize.dense."
         )
-    v = tail_weights(kind, workload.n)
-    return workload, lambda b: np.asarray(v * b)
+    if workload.rates is None:
+        v = tail_weights(kind, workload.n)
+    elif isinstance(kind, str) and kind == "max":
+        raise UnsupportedError(
+            'loss="max" of a workload with learning rates: Toeplitz optimisers know "rms", "last", weights.'
+        )
+    else:  # v_s = sum_t w_t eta_{t - s}^2
+        weights = row_weights(kind, workload.n)
+        v = np.maximum(toeplitz.multiply(np.square(workload.rates), weights[::-1].copy())[::-1], 0.0)
+    return toeplitz_factor(workload), lambda b: np.asarray(v * b)
 
 
 class RestartForm:

@@ -15,7 +15,9 @@ from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
+from anechoic.planning.objective import Kept
 from anechoic.planning.result import mechanism_in
+from anechoic.planning.update import Interval
 from anechoic.torch.setup.options import DEFAULTS
 from anechoic.torch.sources.base import ALIASES
 from anechoic.units.ownership import Units
@@ -51,7 +53,10 @@ class Setup:
     adjacency: Adjacency | None
     unit: str | None
     participation: Participation | None
-    workload: Workload | Callable[[int], Workload]
+    scheduler: Any
+    scheduler_interval: Interval
+    keep: Kept | float
+    workload: Workload | Callable[[int], Workload] | None
     memory_budget: float | str | None
     unit_ids: Any
     exact_sums: bool | None

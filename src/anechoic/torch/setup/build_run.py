@@ -20,7 +20,8 @@ from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.families import StrategyName
 from anechoic.planning.result import Plan
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.adam import kind_of, tell_noise, tell_rates
+from anechoic.torch import reading as reading  # registers what a plan reads of an optimizer
+from anechoic.torch.adam import tell_noise, tell_rates
 from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
@@ -43,6 +44,7 @@ from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.grid import GridClipping
 from anechoic.torch.sources.leftovers import take_over
 from anechoic.torch.watching.modules import report_unregistered
+from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")
 
@@ -101,7 +103,10 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         )
     loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
     if mechanism_fit.is_open(setup):
-        name, setup = "identity", replace(setup, mechanism="identity", steps=mechanism_fit.OPEN_STEPS)
+        name = "identity"
+        setup = replace(
+            setup, mechanism=name, steps=mechanism_fit.OPEN_STEPS, workload=prefix_sum, keep="all"
+        )
     size = mechanism_fit.planned_size(setup)
     if setup.participation is None:
         mechanism_fit.is_shuffled(loader)
@@ -130,9 +135,12 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             memory_budget=memory_budget,
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
+            optimizer=setup.optimizer,
+            scheduler=setup.scheduler,
+            scheduler_interval=setup.scheduler_interval,
+            keep=setup.keep,
             workload=setup.workload,
             strategy=name,
-            optimizer=kind_of(setup.optimizer),
             clip_norm=clip_norm,
             adjacency=setup.adjacency or "zero_out",
             unit=setup.unit or ("example" if setup.units is None else "unit"),

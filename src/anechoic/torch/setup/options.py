@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
+from anechoic.planning.objective import Kept
 from anechoic.planning.result import Plan
+from anechoic.planning.update import Interval
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources.base import AUTO
-from anechoic.workloads import prefix_sum
 from anechoic.workloads.base import Workload
 
 #: Modes that return (module, optimizer, criterion, data_loader).
@@ -45,7 +46,10 @@ class _Common(TypedDict, total=False):
     adjacency: Adjacency | None
     unit: str | None
     participation: Participation | None
-    workload: Workload | Callable[[int], Workload]
+    scheduler: Any
+    scheduler_interval: Interval
+    keep: Kept | float
+    workload: Workload | Callable[[int], Workload] | None
     memory_budget: float | str | None
     unit_ids: Any
     exact_sums: bool | None
@@ -86,7 +90,10 @@ DEFAULTS: dict[str, Any] = {
     "adjacency": None,
     "unit": None,
     "participation": None,
-    "workload": prefix_sum,
+    "scheduler": None,
+    "scheduler_interval": "step",
+    "keep": "last",
+    "workload": None,
     "memory_budget": None,
     "unit_ids": None,
     "exact_sums": None,

@@ -1,0 +1,144 @@
+"""What an optimizer makes of the gradients, as far as a plan needs it: momentum, decay, learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from anechoic._validate import Array, finite_array, one_of
+from anechoic.planning.records import OptimizerKind
+from anechoic.workloads.base import Workload
+from anechoic.workloads.optimizers import momentum
+from anechoic.workloads.sums import prefix_sum
+
+#: Schedules that have a name: all begin at the rate given; "cosine" and "linear" end near 0.
+ScheduleName = Literal["constant", "cosine", "linear"]
+Interval = Literal["step", "epoch"]
+#: Learning rates below this part of the largest count as that: a plan divides by them.
+LEAST_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Update:
+    """How an optimizer adds up the gradients of a run.
+
+    Attributes:
+        kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size.
+        momentum: beta of heavy ball or Nesterov's method, in [0, 1). Nesterov's iterates are those of heavy
+            ball a step ahead: at beta = .9 and 200 steps a strategy for one is within 1.2 per cent of the
+            best for the other.
+        weight_decay: part of the parameters that a step takes away in the long run, in [0, 1).
+        rates: learning rates of so many steps, or epochs, shape (count,), > 0; None for a constant one.
+        interval: what they are rates of.
+    """
+
+    kind: OptimizerKind = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    rates: Callable[[int], Array] | None = None
+    interval: Interval = "step"
+
+    def learning_rates(self, n: int, period: int) -> Array | None:
+        """Of n steps, `period` of them an epoch, over the largest; None where they are constant."""
+        if self.rates is None:
+            return None
+        each = period if self.interval == "epoch" else 1
+        found = np.repeat(self.rates(-(-n // each)), each)[:n]
+        largest = float(found.max())
+        if not largest > 0.0 or found.min() == largest:
+            return None
+        return np.asarray(np.maximum(found / largest, LEAST_RATE))
+
+    def workload(self, n: int, period: int) -> Workload:
+        """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate."""
+        if self.kind == "adam":
+            return prefix_sum(n)
+        rates = self.learning_rates(n, period)
+        if not self.momentum and not self.weight_decay and rates is None:
+            return prefix_sum(n)
+        return momentum(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
+
+
+@singledispatch
+def update_of(optimizer: Any) -> Update:
+    """What is known of an optimizer: "sgd", "adam", or an object of a framework whose module is imported.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    raise ValueError(
+        f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer (import anechoic.torch first)."
+        " CorrectedAdam, and SGD with momentum, count as 'sgd'; AdamW and the like as 'adam'."
+    )
+
+
+@update_of.register
+def _(optimizer: str) -> Update:
+    remedy = "CorrectedAdam, and SGD with momentum, count as 'sgd'; AdamW and the like as 'adam'."
+    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
+    return Update(optimizer)  # type: ignore[arg-type]
+
+
+@update_of.register
+def _(optimizer: Update) -> Update:
+    return optimizer
+
+
+@singledispatch
+def rates_of(scheduler: Any) -> Callable[[int], Array] | None:
+    """Learning rates of so many steps, or epochs, as a scheduler has them; None for a constant one.
+
+    Takes the name of a schedule, the rates themselves, a function that returns those of n steps, or a
+    scheduler of a framework whose module is imported.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if callable(scheduler):
+        return lambda count: _checked(scheduler(count), count)
+    if isinstance(scheduler, (Sequence, np.ndarray)):
+        return lambda count: _checked(scheduler, count)
+    raise ValueError(
+        f"scheduler={scheduler!r} must be a torch scheduler (import anechoic.torch first), 'cosine',"
+        " 'linear', the learning rates, or a function that returns those of n steps."
+    )
+
+
+@rates_of.register
+def _(scheduler: None) -> None:
+    return None
+
+
+@rates_of.register
+def _(scheduler: str) -> Callable[[int], Array] | None:
+    name = one_of("scheduler", scheduler, get_args(ScheduleName))
+    return None if name == "constant" else lambda count: named_rates(name, count)  # type: ignore[arg-type]
+
+
+def named_rates(name: ScheduleName, steps: int) -> Array:
+    """Learning rates of a schedule, shape (steps,), the first 1."""
+    t = np.arange(steps) / steps
+    match name:
+        case "cosine":
+            return np.asarray((1.0 + np.cos(np.pi * t)) / 2.0)
+        case "linear":
+            return 1.0 - t
+        case _:
+            return np.ones(steps)
+
+
+def with_schedule(update: Update, scheduler: Any, interval: Interval) -> Update:
+    """The same with the learning rates of a scheduler, which is stepped once a step or once an epoch."""
+    one_of("scheduler_interval", interval, get_args(Interval))
+    return replace(update, rates=rates_of(scheduler), interval=interval)
+
+
+def _checked(rates: Any, count: int) -> Array:
+    found = finite_array("scheduler", rates, length=count)
+    if found.min() < 0.0 or not found.any():
+        raise ValueError(f"scheduler has learning rates from {found.min()} to {found.max()}: give some > 0.")
+    return found
