@@ -67,7 +67,7 @@ def test_designs_are_near_the_best_of_all_matrices(keep, update, schedule):
     full = designs.error(n)
     assert best.lower_bound * (1 - 1e-9) <= full < (1.06 if keep != 0.9 else 1.4) * best.loss
     buffered = designs.of(designs.blt(4)) * designs.blt(4).largest_column_norm()
-    assert best.lower_bound * (1 - 1e-9) <= buffered < (1.2 if keep != 0.9 else 1.4) * best.loss
+    assert best.lower_bound * (1 - 1e-9) <= buffered < (1.2 if keep != 0.9 else 1.7) * best.loss
 
 
 def test_designs_are_remembered_by_what_is_kept_and_by_the_rates():

@@ -376,3 +376,13 @@ def test_dense_form_is_the_same_strategy():
     assert loss(workloads.prefix_sum(12), Dense(found.strategy.to_dense()), Single()) == pytest.approx(
         found.loss
     )
+
+
+@pytest.mark.slow
+def test_a_line_search_that_makes_a_column_vanish_is_taken_back():
+    # rates that end at a thousandth, with a weight on the last iterate: it ended in "Singular matrix"
+    n = 512
+    rates = np.maximum((1 + np.cos(np.pi * np.arange(n) / n)) / 2, 1e-3)
+    weights = np.r_[np.full(n - 1, 0.8 / n), 0.8 / n + 0.2]
+    found = banded(workloads.momentum(n, 0.0, learning_rates=rates), bands=4, loss=weights)
+    assert found.gap < 1e-4
