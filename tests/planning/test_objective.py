@@ -138,7 +138,7 @@ def of_the_kept(mechanism, workload):
 def test_a_plan_reads_momentum_and_schedule_and_what_is_kept():
     update = with_schedule(Update("sgd", 0.9), "cosine", "step")
     workload = update.workload(60, 30)
-    fixed = {**SETTING, "random_sampling": False}
+    fixed = {**SETTING, "random_sampling": False, "strategy": "banded_toeplitz"}
     plain = plan(**fixed, keep="all").mechanism
     aware = plan(**fixed, optimizer=Update("sgd", 0.9), scheduler="cosine", keep=0.9)
     assert aware.chosen.rms_error == pytest.approx(
