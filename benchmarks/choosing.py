@@ -27,7 +27,7 @@ from anechoic.accounting import poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
 from anechoic.planning.families import family
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.workloads import prefix_sum
@@ -161,7 +161,7 @@ def main() -> int:
     for ratio in options.ratios:
         examples, batch_size = SIZES[ratio]
         for epochs in options.epochs:
-            designs = Designs(Objective.of(prefix_sum(epochs * -(-examples // batch_size)), "last"))
+            designs = Designs(PlanObjective.of(prefix_sum(epochs * -(-examples // batch_size)), "last"))
             for epsilon in options.epsilons:
                 cell, worst = cell_of(designs, examples, batch_size, epochs, epsilon)
                 cells.append(cell)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.planning.compare import plan
-from anechoic.planning.update import ScheduleName, Update, named_rates
+from anechoic.planning.update import ScheduleName, UpdateRule, named_rates
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from studies.data.fashion_mnist import fashion_mnist
@@ -115,7 +115,7 @@ def main() -> int:
             momentum, schedule, told = ARMS[arm]
             asked = dict(told)
             if asked.pop("aware", False):
-                asked |= {"optimizer": Update("sgd", momentum), "scheduler": schedule}
+                asked |= {"optimizer": UpdateRule("sgd", momentum), "scheduler": schedule}
             chosen = plan(
                 examples=STEPS * BATCH, batch_size=BATCH, epochs=1, epsilon=epsilon, delta=DELTA,
                 random_sampling=False, **asked,

@@ -23,7 +23,7 @@ from anechoic.accounting import gaussian_mu
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
 from anechoic.planning.memory_budget import BYTES, room
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.workloads import prefix_sum
 
 EXAMPLES = (2000, 10_000, 60_000, 1_000_000)
@@ -65,7 +65,7 @@ def searched(setting: dict[str, float]) -> float:
     if n > SEARCHED_UP_TO:
         return float("inf")
     rows = room(int(setting["dimension"]), setting["memory_budget"]).rows
-    designs, best = Designs(Objective.of(prefix_sum(n), "last")), float("inf")
+    designs, best = Designs(PlanObjective.of(prefix_sum(n), "last")), float("inf")
     fixed = np.sqrt(passes) / gaussian_mu(epsilon, delta)
     for bands in range(1, period + 1):
         if bands > 1 and rows is not None and bands > rows:

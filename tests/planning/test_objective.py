@@ -9,8 +9,8 @@ from anechoic import optimize, workloads
 from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
-from anechoic.planning.objective import WEIGHT, Objective
-from anechoic.planning.update import LEAST_RATE, Update, update_of, with_schedule
+from anechoic.planning.objective import WEIGHT, PlanObjective
+from anechoic.planning.update import LEAST_RATE, UpdateRule, update_of, with_schedule
 from anechoic.strategies import BLT, BandedToeplitz, Identity
 from tests.marks import slow
 
@@ -21,8 +21,8 @@ SETTING = {"examples": 600, "batch_size": 20, "epochs": 2, "epsilon": 2.0, "delt
 @pytest.mark.parametrize("keep", ["last", "all", "average", 0, 0.35, 1])
 @pytest.mark.parametrize("rates", [None, "cosine"])
 def test_the_objective_is_the_weighted_mean_of_the_rows(n, keep, rates):
-    workload = with_schedule(Update("sgd", 0.8, 0.01), rates, "step").workload(n, n)
-    found = Objective.of(workload, keep)
+    workload = with_schedule(UpdateRule("sgd", 0.8, 0.01), rates, "step").workload(n, n)
+    found = PlanObjective.of(workload, keep)
     assert found.weights.sum() == pytest.approx(1.0) and found.weights.min() >= 0.0
     for strategy in (Identity(n), BandedToeplitz(n, [1.0, 0.4][:n]), BLT(n, [0.5], [0.9])):
         inverse = np.linalg.inv(strategy.to_dense())
@@ -33,9 +33,9 @@ def test_the_objective_is_the_weighted_mean_of_the_rows(n, keep, rates):
 
 def test_what_is_kept_has_its_weight():
     workload = workloads.prefix_sum(10)
-    assert Objective.of(workload, "last").weights[-1] == pytest.approx(0.08 + WEIGHT)
-    assert Objective.of(workload, "all").weights == pytest.approx(np.full(10, 0.1))
-    halves = Objective.of(workload, "average").weights
+    assert PlanObjective.of(workload, "last").weights[-1] == pytest.approx(0.08 + WEIGHT)
+    assert PlanObjective.of(workload, "all").weights == pytest.approx(np.full(10, 0.1))
+    halves = PlanObjective.of(workload, "average").weights
     assert halves[:5] == pytest.approx(np.full(5, 0.08)) and halves[5:] == pytest.approx(np.full(5, 0.12))
 
 
@@ -47,7 +47,7 @@ def test_other_words_and_weights_are_refused(keep):
 
 def test_the_error_of_an_average_is_at_most_what_is_planned_for_it():
     n, strategy = 24, BandedToeplitz(24, [1.0, 0.5, 0.3])
-    found = Objective.of(workloads.momentum(n, 0.9), "average")
+    found = PlanObjective.of(workloads.momentum(n, 0.9), "average")
     noise = found.workload.to_dense() @ np.linalg.inv(strategy.to_dense())
     kept = np.square(noise[12:].mean(axis=0)).sum()
     planned = found.measure(strategy) ** 2 - (1 - WEIGHT) * np.square(noise).sum() / n
@@ -55,13 +55,13 @@ def test_the_error_of_an_average_is_at_most_what_is_planned_for_it():
 
 
 @pytest.mark.parametrize("keep", ["all", "last", 0.9])
-@pytest.mark.parametrize("update", [Update(), Update("sgd", 0.9), Update("sgd", 0.9, 0.02)])
+@pytest.mark.parametrize("update", [UpdateRule(), UpdateRule("sgd", 0.9), UpdateRule("sgd", 0.9, 0.02)])
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_designs_are_near_the_best_of_all_matrices(keep, update, schedule):
     # much weight on the last iterate is what Toeplitz matrices cannot follow
     n = 40
     workload = with_schedule(update, schedule, "step").workload(n, n)
-    objective = Objective.of(workload, keep)
+    objective = PlanObjective.of(workload, keep)
     best = optimize.dense(workload, loss=objective.loss)
     designs = Designs(objective)
     full = designs.error(n)
@@ -71,9 +71,11 @@ def test_designs_are_near_the_best_of_all_matrices(keep, update, schedule):
 
 
 def test_designs_are_remembered_by_what_is_kept_and_by_the_rates():
-    updates = [with_schedule(Update("sgd", 0.5), name, "step") for name in ("constant", "cosine", "linear")]
+    updates = [
+        with_schedule(UpdateRule("sgd", 0.5), name, "step") for name in ("constant", "cosine", "linear")
+    ]
     found = {
-        id(designs_of(Objective.of(update.workload(30, 30), keep)))
+        id(designs_of(PlanObjective.of(update.workload(30, 30), keep)))
         for update in updates
         for keep in ("all", "last", 0.5)
         for _ in range(2)
@@ -88,19 +90,19 @@ def test_schedules_are_names_numbers_or_functions():
     n = 12
     cosine = 0.5 + 0.5 * np.cos(np.pi * np.arange(n) / n)
     for given in ("cosine", 3.0 * cosine, list(cosine), lambda steps: cosine[:steps]):
-        found = with_schedule(Update(), given, "step").learning_rates(n, 4)
+        found = with_schedule(UpdateRule(), given, "step").learning_rates(n, 4)
         assert found == pytest.approx(cosine)
     for given in (None, "constant", np.full(n, 0.3)):
-        assert with_schedule(Update(), given, "step").learning_rates(n, 4) is None
+        assert with_schedule(UpdateRule(), given, "step").learning_rates(n, 4) is None
 
 
 def test_rates_of_epochs_last_for_all_of_their_steps():
-    found = with_schedule(Update(), [4.0, 2.0, 1.0], "epoch").learning_rates(10, 4)
+    found = with_schedule(UpdateRule(), [4.0, 2.0, 1.0], "epoch").learning_rates(10, 4)
     assert found == pytest.approx([1.0] * 4 + [0.5] * 4 + [0.25] * 2)
 
 
 def test_a_rate_of_nothing_is_planned_as_a_thousandth():
-    found = with_schedule(Update(), [0.0, 1.0, 2.0], "step").learning_rates(3, 3)
+    found = with_schedule(UpdateRule(), [0.0, 1.0, 2.0], "step").learning_rates(3, 3)
     assert found == pytest.approx([LEAST_RATE, 0.5, 1.0])
 
 
@@ -136,20 +138,20 @@ def of_the_kept(mechanism, workload):
 
 
 def test_a_plan_reads_momentum_and_schedule_and_what_is_kept():
-    update = with_schedule(Update("sgd", 0.9), "cosine", "step")
+    update = with_schedule(UpdateRule("sgd", 0.9), "cosine", "step")
     workload = update.workload(60, 30)
     fixed = {**SETTING, "random_sampling": False, "strategy": "banded_toeplitz"}
     plain = plan(**fixed, keep="all").mechanism
-    aware = plan(**fixed, optimizer=Update("sgd", 0.9), scheduler="cosine", keep=0.9)
+    aware = plan(**fixed, optimizer=UpdateRule("sgd", 0.9), scheduler="cosine", keep=0.9)
     assert aware.chosen.rms_error == pytest.approx(
-        Objective.of(workload, 0.9).measure(aware.mechanism.strategy)
+        PlanObjective.of(workload, 0.9).measure(aware.mechanism.strategy)
     )
     assert of_the_kept(aware.mechanism, workload) < 0.97 * of_the_kept(plain, workload)
 
 
 @pytest.mark.parametrize("keep", slow("last", "average", 1.0))
 def test_whoever_permits_more_never_gets_a_larger_error(keep):
-    asked = {**SETTING, "keep": keep, "optimizer": Update("sgd", 0.9), "scheduler": "cosine"}
+    asked = {**SETTING, "keep": keep, "optimizer": UpdateRule("sgd", 0.9), "scheduler": "cosine"}
     best = plan(**asked).chosen.predicted
     for fewer in (
         {"random_sampling": False},
@@ -158,3 +160,8 @@ def test_whoever_permits_more_never_gets_a_larger_error(keep):
         {"strategy": "banded"},
     ):
         assert best <= plan(**asked, **fewer).chosen.predicted * (1 + 1e-12)
+
+
+def test_an_update_keeps_its_rates_where_no_schedule_is_given():
+    update = with_schedule(UpdateRule("sgd", 0.9), "cosine", "epoch")
+    assert with_schedule(update, None, "step") is update

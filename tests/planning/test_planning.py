@@ -16,7 +16,7 @@ from anechoic.planning.bands import ends
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import CHOICES, family, label
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import Identity
 from tests.marks import slow
@@ -275,7 +275,7 @@ def searched(designs, examples, batch_size, epsilon, adjacency):
 )
 @pytest.mark.slow
 def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, epochs, epsilon):
-    designs = Designs(Objective(workloads.prefix_sum(epochs * -(-examples // batch_size))))
+    designs = Designs(PlanObjective(workloads.prefix_sum(epochs * -(-examples // batch_size))))
     # replace-one has no bins and no allocation: (cyclic) Poisson sampling alone is compared
     adjacency = "zero_out" if epochs > 1 else "replace_one"
     found = searched(designs, examples, batch_size, epsilon, adjacency)
@@ -310,7 +310,7 @@ def test_ends_share_the_number_of_releases():
 @pytest.mark.slow
 def test_published_best_bands(epsilon, epochs, published):
     """arXiv 2405.15913, n = 1024, delta = 1e-6, powers of two: losses within 1 %, as the minimum is flat."""
-    designs, most = Designs(Objective(workloads.prefix_sum(1024))), 1024 // epochs
+    designs, most = Designs(PlanObjective(workloads.prefix_sum(1024))), 1024 // epochs
 
     def loss(bands):
         rate = bands / most
@@ -375,7 +375,7 @@ def test_a_budget_may_take_more_groups_than_bands():
     )  # fmt: skip
     assert max(row.history for row in result.rows) == 2
     assert result.mechanism.strategy.structure.bands == 2
-    designs = Designs(Objective(workloads.prefix_sum(64)))
+    designs = Designs(PlanObjective(workloads.prefix_sum(64)))
     same = designs.error(2) * poisson_noise_multiplier_estimate(60.0, 1e-5, 2 / 32, 32) / 20
     assert result.chosen.predicted < same
 
@@ -530,10 +530,10 @@ def test_a_plan_says_what_to_expect():
 
 
 def test_the_same_workload_has_the_same_designs_and_others_their_own():
-    designs = designs_of(Objective(workloads.prefix_sum(30)))
-    assert designs_of(Objective(workloads.prefix_sum(30))) is designs and designs.blt(2) is designs.blt(2)
+    designs = designs_of(PlanObjective(workloads.prefix_sum(30)))
+    assert designs_of(PlanObjective(workloads.prefix_sum(30))) is designs and designs.blt(2) is designs.blt(2)
     others = [workloads.prefix_sum(31), workloads.momentum(30, 0.5), workloads.momentum(30, 0.6)]
-    assert len({id(designs_of(Objective(other))) for other in (workloads.prefix_sum(30), *others)}) == 4
+    assert len({id(designs_of(PlanObjective(other))) for other in (workloads.prefix_sum(30), *others)}) == 4
 
 
 def test_an_argument_that_a_plan_does_not_have_is_named_with_those_that_come_near():

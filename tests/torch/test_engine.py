@@ -21,7 +21,7 @@ import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep, Single
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine
@@ -98,7 +98,7 @@ def test_a_workload_can_be_given():
 
     plain, heavy = made(), made(workload=lambda n: momentum(n, 0.9))
     assert heavy.mechanism.strategy != plain.mechanism.strategy
-    assert Objective.of(momentum(15, 0.9), "last").measure(heavy.mechanism.strategy) == pytest.approx(
+    assert PlanObjective.of(momentum(15, 0.9), "last").measure(heavy.mechanism.strategy) == pytest.approx(
         heavy.plan.chosen.rms_error
     )
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic import workloads
 from anechoic.losses.dispatch import error
 from anechoic.planning.designs import Designs
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import LEAST_RATE, update_of, with_schedule
 from anechoic.torch import CorrectedAdam, PrivacyEngine
 
@@ -67,7 +67,7 @@ def test_nesterovs_iterates_are_planned_as_those_of_heavy_ball():
     assert heavy == ahead
     n = 100
     nesterov = workloads.nesterov(n, 0.9)
-    designs = [Designs(Objective(workload)) for workload in (heavy.workload(n, n), nesterov)]
+    designs = [Designs(PlanObjective(workload)) for workload in (heavy.workload(n, n), nesterov)]
     errors = [error(nesterov, made.toeplitz(n)).rms for made in designs]
     assert errors[0] < 1.02 * errors[1]
 

@@ -35,7 +35,7 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning.compare import plan
-    from anechoic.planning.update import Update
+    from anechoic.planning.update import UpdateRule
     from anechoic.sampling.base import plural
 
     if options.max_participations is not None and options.min_sep is None:
@@ -65,7 +65,7 @@ def plan(options: argparse.Namespace) -> None:
             scheduler=options.schedule,
             keep=options.keep,
             strategy=options.mechanism,
-            optimizer=Update(options.optimizer, options.momentum),
+            optimizer=UpdateRule(options.optimizer, options.momentum),
             clip_norm=options.clip_norm,
             adjacency=options.adjacency,
             unit=options.unit,

@@ -14,7 +14,7 @@ from anechoic.optimize import banded, banded_toeplitz, blt
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.optimizers import toeplitz_factor
@@ -42,7 +42,7 @@ class Designs:
     orthogonal, so that the best one for a single participation is the best one whatever the amplification.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: PlanObjective) -> None:
         self.objective, self.workload = objective, objective.workload
         self.loss: LossKind = objective.loss
         self._made: dict[int, Strategy] = {}
@@ -127,7 +127,7 @@ class _Alike:
 
     kind: type
     numbers: tuple[bytes, ...]
-    objective: Objective = field(compare=False)
+    objective: PlanObjective = field(compare=False)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -135,7 +135,7 @@ def _remembered(alike: _Alike) -> Designs:
     return Designs(alike.objective)
 
 
-def designs_of(objective: Objective) -> Designs:
+def designs_of(objective: PlanObjective) -> Designs:
     """The designs of an objective; of one that was asked for lately, those made then."""
     workload = objective.workload
     if workload.n > REMEMBERED_UP_TO:

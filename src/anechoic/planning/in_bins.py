@@ -14,7 +14,7 @@ from anechoic.planning.amplified import NOISE_UP_TO, Amplified
 from anechoic.planning.bands import FAR, powers_of_two
 from anechoic.planning.calibrated import little_more_than_needed, may_do_with
 from anechoic.planning.designs import designs_of
-from anechoic.planning.objective import Objective
+from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling import BallsInBins
 from anechoic.strategies import BLT, ColumnNormalized
@@ -115,7 +115,7 @@ class InBins:
 
     def _fading(self, steps: int, buffers: int) -> Strategy | None:
         """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""
-        found = cast(BLT, designs_of(Objective(prefix_sum(steps))).blt(buffers))
+        found = cast(BLT, designs_of(PlanObjective(prefix_sum(steps))).blt(buffers))
         strategy = ColumnNormalized(BLT(self.n, found.scale, found.decay))
         return strategy if strategy.structure.nonnegative else None
 

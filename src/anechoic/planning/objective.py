@@ -21,7 +21,7 @@ WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
-class Objective:
+class PlanObjective:
     """A weighted mean of the squared errors of the iterates, rows of A.
 
     Gradients are taken at every iterate, so that the path matters too: all of them together have the weight
@@ -39,7 +39,7 @@ class Objective:
     averaged: bool = False
 
     @classmethod
-    def of(cls, workload: Workload, keep: Kept | float) -> Objective:
+    def of(cls, workload: Workload, keep: Kept | float) -> PlanObjective:
         """The objective of `plan(keep=…)`.
 
         Raises:

@@ -9,8 +9,8 @@ from functools import cached_property, singledispatch
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
-from anechoic.planning.objective import Kept, Objective
-from anechoic.planning.update import Update
+from anechoic.planning.objective import Kept, PlanObjective
+from anechoic.planning.update import UpdateRule
 from anechoic.sampling import External, FixedOrder
 from anechoic.sampling.base import Sampling
 from anechoic.workloads.base import Workload
@@ -28,7 +28,7 @@ class Setting:
     participation: Participation | None
     drop_last: bool
     design: Workload | Callable[[int], Workload] | None
-    update: Update
+    update: UpdateRule
     keep: Kept | float
 
     @cached_property
@@ -51,7 +51,7 @@ class Setting:
 
     @cached_property
     def designs(self) -> Designs:
-        return designs_of(Objective.of(self.workload, self.keep))
+        return designs_of(PlanObjective.of(self.workload, self.keep))
 
     @property
     def fixed(self) -> FixedOrder:

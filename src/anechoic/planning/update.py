@@ -23,7 +23,7 @@ LEAST_RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateRule:
     """How an optimizer adds up the gradients of a run.
 
     Attributes:
@@ -64,7 +64,7 @@ class Update:
 
 
 @singledispatch
-def update_of(optimizer: Any) -> Update:
+def update_of(optimizer: Any) -> UpdateRule:
     """What is known of an optimizer: "sgd", "adam", or an object of a framework whose module is imported.
 
     Raises:
@@ -77,14 +77,14 @@ def update_of(optimizer: Any) -> Update:
 
 
 @update_of.register
-def _(optimizer: str) -> Update:
+def _(optimizer: str) -> UpdateRule:
     remedy = "CorrectedAdam, and SGD with momentum, count as 'sgd'; AdamW and the like as 'adam'."
     one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
-    return Update(optimizer)  # type: ignore[arg-type]
+    return UpdateRule(optimizer)  # type: ignore[arg-type]
 
 
 @update_of.register
-def _(optimizer: Update) -> Update:
+def _(optimizer: UpdateRule) -> UpdateRule:
     return optimizer
 
 
@@ -109,11 +109,6 @@ def rates_of(scheduler: Any) -> Callable[[int], Array] | None:
 
 
 @rates_of.register
-def _(scheduler: None) -> None:
-    return None
-
-
-@rates_of.register
 def _(scheduler: str) -> Callable[[int], Array] | None:
     name = one_of("scheduler", scheduler, get_args(ScheduleName))
     return None if name == "constant" else lambda count: named_rates(name, count)  # type: ignore[arg-type]
@@ -131,10 +126,10 @@ def named_rates(name: ScheduleName, steps: int) -> Array:
             return np.ones(steps)
 
 
-def with_schedule(update: Update, scheduler: Any, interval: Interval) -> Update:
+def with_schedule(update: UpdateRule, scheduler: Any, interval: Interval) -> UpdateRule:
     """The same with the learning rates of a scheduler, which is stepped once a step or once an epoch."""
     one_of("scheduler_interval", interval, get_args(Interval))
-    return replace(update, rates=rates_of(scheduler), interval=interval)
+    return update if scheduler is None else replace(update, rates=rates_of(scheduler), interval=interval)
 
 
 def _checked(rates: Any, count: int) -> Array:

@@ -14,7 +14,7 @@ from torch import optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from anechoic._validate import Array
-from anechoic.planning.update import Update, rates_of, update_of
+from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.torch.adam import kind_of
 
 logger = logging.getLogger("anechoic")
@@ -24,18 +24,18 @@ MOST_DECAY = 0.5
 
 
 @update_of.register
-def _(optimizer: optim.Optimizer) -> Update:
+def _(optimizer: optim.Optimizer) -> UpdateRule:
     """Of the group with the most parameters; Nesterov's momentum is heavy ball's."""
     kind = kind_of(optimizer)
     group = max(optimizer.param_groups, key=_size)
     if kind == "adam" or not isinstance(optimizer, optim.SGD):
-        return Update(kind)
+        return UpdateRule(kind)
     beta = float(group["momentum"])
     if not 0.0 <= beta < 1.0:
-        return Update(kind)
+        return UpdateRule(kind)
     # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
     decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
-    return Update(kind, beta, decay if decay <= MOST_DECAY else 0.0)
+    return UpdateRule(kind, beta, decay if decay <= MOST_DECAY else 0.0)
 
 
 @rates_of.register

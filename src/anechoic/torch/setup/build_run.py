@@ -19,6 +19,7 @@ from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.families import StrategyName
 from anechoic.planning.result import Plan
+from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch import reading as reading  # registers what a plan reads of an optimizer
 from anechoic.torch.adam import tell_noise, tell_rates
@@ -123,6 +124,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         "examples" if setup.units is None else "units",
     )
 
+    update = with_schedule(update_of(setup.optimizer), setup.scheduler, setup.scheduler_interval)
+
     def made(memory_budget: int | None) -> Plan:
         return plan(
             examples=setup.count,
@@ -135,9 +138,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             memory_budget=memory_budget,
             random_sampling=setup.poisson_sampling,
             participation=setup.participation,
-            optimizer=setup.optimizer,
-            scheduler=setup.scheduler,
-            scheduler_interval=setup.scheduler_interval,
+            optimizer=update,
             keep=setup.keep,
             workload=setup.workload,
             strategy=name,
