@@ -178,47 +178,42 @@ def propagate(blocks: Blocks, before: Array | None = None) -> Propagation:
 
 
 class Sums(NamedTuple):
-    """A recursion F y = D C^-1 z in blocks, for C and F banded and D a diagonal of gains.
+    """A recursion F y = K C^-1 z, for banded matrices in blocks of as many steps.
 
-    Its state is x = C^-1 z and y of one block, so that differences of sums are never taken: gains that differ
-    by many orders of magnitude cost no digits, as they do in the entries of C D^-1 F.
+    Its state is x = C^-1 z and y of one block, so that K need have no inverse of few bands, and differences
+    of sums are never taken: gains in K that differ by many orders of magnitude cost no digits, as they do in
+    the entries of C K^-1 F.
 
     Attributes:
-        strategy: C in blocks of `size` steps.
-        filter: F in blocks of as many.
-        gains: D, shape (blocks, size); zeros beyond the end.
+        strategy: C.
+        filter: F.
+        gains: K.
     """
 
     strategy: Blocks
     filter: Blocks
-    gains: Array
+    gains: Blocks
 
     def tail(self, skipped: int) -> Sums:
         """Without the first blocks."""
-        own, filtered = (
-            Blocks(x.diagonal[skipped:], x.below[skipped:]) for x in (self.strategy, self.filter)
-        )
-        return Sums(own, filtered, self.gains[skipped:])
+        return Sums(*(Blocks(x.diagonal[skipped:], x.below[skipped:]) for x in self))
 
 
-def split_sums(columns: Array, filter_columns: Array, gains: Array, size: int) -> Sums:
-    """The recursion in blocks of `size` steps, which is at least the bands of C and of F, less one."""
-    count = -(-len(columns) // size)
-    filled = np.zeros(count * size)
-    filled[: len(gains)] = gains
-    return Sums(split(columns, size), split(filter_columns, size), filled.reshape(count, size))
+def sums_block_size(bands: int, n: int) -> int:
+    """Steps of a block for C, F and K of at most so many bands: states are twice as long."""
+    return min(n, max(bands - 1, SMALLEST // 2))
 
 
 def propagate_sums(sums: Sums, before: Array | None = None) -> Propagation:
     """As `propagate`, for states (x, y) of twice the size; noise enters x alone."""
     own, filtered = np.linalg.inv(sums.strategy.diagonal), np.linalg.inv(sums.filter.diagonal)
     count, size, _ = own.shape
-    driven = filtered @ (sums.gains[:, :, None] * own)
+    driven = filtered @ (sums.gains.diagonal @ own)
     inverse = np.zeros((count, 2 * size, 2 * size))
     inverse[:, :size, :size], inverse[:, size:, :size], inverse[:, size:, size:] = own, driven, filtered
     transfer = np.zeros_like(inverse)
     transfer[:, :size, :size] = -(own @ sums.strategy.below)
-    transfer[:, size:, :size] = -(driven @ sums.strategy.below)
+    transfer[:, size:, :size] = filtered @ sums.gains.below - driven @ sums.strategy.below
     transfer[:, size:, size:] = -(filtered @ sums.filter.below)
     noisy = inverse[:, :, :size]
     covariance: Array = noisy @ noisy.transpose(0, 2, 1)
@@ -236,16 +231,16 @@ def sum_variances(covariance: Array) -> Array:
 
 
 def sums_squared(columns: Array, filter_columns: Array, gains: Array) -> Array:
-    """Squared norms of the rows of F^-1 D C^-1, shape (n,), in O(n bands^2)."""
-    n = len(columns)
-    size = block_size(max(columns.shape[1], filter_columns.shape[1]), n)
+    """Squared norms of the rows of F^-1 K C^-1, shape (n,), in O(n bands^2)."""
+    n, matrices = len(columns), (columns, filter_columns, gains)
+    size = sums_block_size(max(matrix.shape[1] for matrix in matrices), n)
     squares = np.empty(n)
     stretch = max(1, STRETCH // (4 * size) ** 2) * size
     before, kept = None, 0
     for start in range(0, n, stretch):
         # the block before is cut along, for what its columns put into this stretch
         part = slice(start - kept, start + stretch)
-        sums = split_sums(columns[part], filter_columns[part], gains[part], size)
+        sums = Sums(*(split(matrix[part], size) for matrix in matrices))
         covariance = propagate_sums(sums.tail(1) if kept else sums, before).covariance
         squares[start : start + stretch] = sum_variances(covariance)[: n - start]
         before, kept = covariance[-1], size

@@ -30,7 +30,7 @@ from anechoic.strategies.intervals import IntervalStrategy
 from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads.base import Workload, checked_workload, impulse
-from anechoic.workloads.inverses import inverse_columns, uneven_inverse
+from anechoic.workloads.inverses import recursion_columns
 
 # Multiply-adds and array entries from which work that grows with n^2 is announced, or cut into pieces.
 SLOW_FROM = 2e10
@@ -264,19 +264,18 @@ def _toeplitz_factors(workload: Workload, strategy: Strategy) -> tuple[Array, Ar
 
 
 def _of_bands(workload: Workload, strategy: Strategy) -> Array | None:
-    """Few bands of C and of A^-1: those of C A^-1 = B^-1 give the row norms of B in O(n bands^2)."""
+    """Few bands of C and of a recursion for A give the row norms of B in O(n bands^2)."""
     n, bands = strategy.n, strategy.structure.bands
     if strategy.rows != n or 4 * bands > n:
         return None
     if workload.is_toeplitz and _toeplitz_inverse(strategy) is not None:
         return None
-    inverse = inverse_columns(workload)
-    if inverse is None or 4 * (bands + inverse.shape[1]) > n:
+    parts = recursion_columns(workload)
+    if parts is None or 4 * (bands + max(part.shape[1] for part in parts)) > n:
         return None
-    uneven = uneven_inverse(workload)
-    if uneven is not None:
-        return banded.sums_squared(columns_of(strategy), *uneven)
-    return banded.inverse_row_norms_squared(banded.product(columns_of(strategy), inverse))
+    if len(parts) == 2:
+        return banded.sums_squared(columns_of(strategy), *parts)
+    return banded.inverse_row_norms_squared(banded.product(columns_of(strategy), *parts))
 
 
 def _without_restarts(workload: Workload) -> tuple[Workload, int | None]:

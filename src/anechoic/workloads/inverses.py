@@ -39,25 +39,30 @@ def inverse_columns(workload: Workload) -> Array | None:
     return columns if workload.rates is None else _with_rates(columns, workload.rates)
 
 
-def uneven_inverse(workload: Workload) -> tuple[Array, Array] | None:
-    """F by columns and D with A = F^-1 D, where `inverse_columns` exists and has rates that differ widely.
+def recursion_columns(workload: Workload) -> tuple[Array] | tuple[Array, Array] | None:
+    """A^-1 by columns, or F and K with A = F^-1 K and few bands, or None.
 
-    Then the entries of A^-1 = D^-1 F differ widely too, and products with them lose digits: some
-    (ratio of rates)^2 units in the last place.
+    F and K stand for A^-1 where it has many bands, and where rates D in it differ widely: the entries of
+    A^-1 = D^-1 F then do so too, and products with them lose digits, some (ratio of rates)^2 units in the
+    last place.
     """
+    inverse, rates = inverse_columns(workload), workload.rates
+    filtered, gains = None, np.ones((workload.n, 1))
     if workload.scheduled is not None:
         plain, rates = workload.scheduled
         filtered = inverse_columns(plain)
-    elif workload.has_toeplitz_factor and workload.rates is not None:
-        rates = workload.rates
+    elif workload.has_toeplitz_factor:
         numerator, denominator = workload.fraction
-        short = len(numerator) == 1 and len(denominator) <= MOST
-        filtered = banded.of_toeplitz(denominator / numerator[0], workload.n) if short else None
-    else:
+        window = np.trim_zeros(workload.coefficients, "b")
+        if len(numerator) > 1 and len(window) <= min(MOST, workload.n - 1):
+            numerator, denominator = window, np.ones(1)  # no pole that a zero takes back
+        if max(len(numerator), len(denominator)) <= MOST:
+            filtered, gains = (banded.of_toeplitz(part, workload.n) for part in (denominator, numerator))
+    if inverse is not None and (filtered is None or rates is None or rates.max() <= UNEVEN * rates.min()):
+        return (inverse,)
+    if filtered is None:
         return None
-    if filtered is None or rates.max() <= UNEVEN * rates.min():
-        return None
-    return filtered, rates
+    return filtered, gains if rates is None else gains * rates[:, None]
 
 
 def _with_rates(inverse: Array, rates: Array) -> Array:

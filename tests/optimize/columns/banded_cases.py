@@ -10,6 +10,10 @@ WORKLOADS = {
     "prefix": lambda n: workloads.prefix_sum(n),
     "momentum": lambda n: workloads.momentum(n, 0.9, weight_decay=0.1),
     "rates": lambda n: workloads.momentum(n, 0.5, learning_rates=np.linspace(1.0, 0.2, n)),
+    "nesterov": lambda n: workloads.nesterov(
+        n, 0.9, weight_decay=0.1, learning_rates=np.linspace(1.0, 0.2, n)
+    ),
+    "window": lambda n: workloads.sliding_window(n, 5),
     "restarts": lambda n: workloads.restart_differences(workloads.prefix_sum(n), period=7),
 }
 SCHEMAS = [Single(), Cyclic(6), Cyclic(5), MinSep(5), MinSep(6, 2), MinSep(5, 1)]

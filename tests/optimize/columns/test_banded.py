@@ -78,7 +78,7 @@ def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
     workload = workloads.momentum(61, 0.5)
     blocks = banded(workload, bands=5)
     monkeypatch.setattr(searches, "END", (0, 0))
-    monkeypatch.setattr(objectives, "inverse_columns", lambda workload: None)
+    monkeypatch.setattr(objectives, "recursion_columns", lambda workload: None)
     dense = banded(workload, bands=5)
     assert dense.loss == pytest.approx(blocks.loss, rel=1e-9)
 
@@ -270,6 +270,13 @@ def test_largest_error_of_few_bands():
     assert found.loss < 0.99 * loss(workload, ColumnNormalized(toeplitz), Single(), "max")
 
 
+@pytest.mark.slow
+def test_largest_error_is_certified_where_one_step_has_nearly_all_the_weight():
+    """Rounds that begin anew after a fixed number of iterations end with a gap of 1.5e-3 here."""
+    workload = workloads.momentum(256, 0.9)
+    assert 0.0 <= banded(workload, bands=8, participation=Cyclic(64), loss="max").gap < 1.5e-4
+
+
 # ---- other workloads, awkward sizes
 
 
@@ -367,8 +374,8 @@ def test_refusals(arguments, message):
 def test_workloads_that_are_refused():
     with pytest.raises(ValueError, match="must be a Workload"):
         banded(np.ones(3), bands=2)
-    with pytest.raises(UnsupportedError, match="has an inverse with many bands"):
-        banded(workloads.nesterov(5000, 0.9), bands=2)
+    with pytest.raises(UnsupportedError, match="is no recursion of few bands"):
+        banded(workloads.sliding_window(5000, 100), bands=2)
 
 
 def test_dense_form_is_the_same_strategy():

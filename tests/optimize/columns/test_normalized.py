@@ -148,5 +148,5 @@ def test_refused_workloads():
         column_normalized(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), bands=2)
     with pytest.raises(UnsupportedError, match="n=5000"):
         column_normalized(workloads.prefix_sum(5000), buffers=1)
-    with pytest.raises(UnsupportedError, match="many bands"):
-        column_normalized(workloads.nesterov(5000, 0.9), bands=2)
+    with pytest.raises(UnsupportedError, match="few bands"):
+        column_normalized(workloads.sliding_window(5000, 100), bands=2)

@@ -7,7 +7,7 @@ import pytest
 
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
-from anechoic.workloads.inverses import inverse_columns
+from anechoic.workloads.inverses import recursion_columns
 from tests.marks import in_turn
 from tests.optimize.columns.banded_cases import WORKLOADS, free_columns
 
@@ -25,10 +25,9 @@ def test_derivatives_are_those_of_dense_algebra(name, n, bands):
     squares = np.square(b).sum(axis=1)
     gradient = -2 * b.T @ (weights[:, None] * b) @ np.linalg.inv(c).T
     multipliers = inverse @ a.T @ (weights[:, None] * a) @ inverse
-    for objective in (
-        objectives.DenseObjective(a),
-        objectives.BlockObjective(inverse_columns(workload), bands),
-    ):
+    parts = recursion_columns(workload)
+    recursion = objectives.BlockObjective if len(parts) == 1 else objectives.SumsObjective
+    for objective in (objectives.DenseObjective(a), recursion(*parts, bands)):
         np.testing.assert_allclose(objective.squares(columns), squares, rtol=1e-9)
         found = objective(columns, searches.weighted(weights))
         assert found.value == pytest.approx(weights @ squares, rel=1e-9)
@@ -39,11 +38,20 @@ def test_derivatives_are_those_of_dense_algebra(name, n, bands):
         np.testing.assert_allclose(objective.multipliers(columns, weights), expected, atol=1e-9 * scale)
 
 
+def test_what_has_a_recursion_is_not_made_dense():
+    for workload in (workloads.nesterov(200, 0.9), workloads.sliding_window(200, 20)):
+        assert isinstance(objectives.objective_of(workload, 4), objectives.SumsObjective)
+    long = workloads.from_coefficients(np.linspace(1.0, 0.5, 200), 200)
+    assert isinstance(objectives.objective_of(long, 4), objectives.DenseObjective)
+
+
 @pytest.mark.parametrize("blocks", [range(3), range(1, 4), range(2, 5), range(5)])
-def test_a_window_is_the_whole_with_some_columns_fixed(blocks):
-    n, bands = 113, 6
-    workload = workloads.momentum(n, 0.5, weight_decay=0.1)
-    objective = objectives.BlockObjective(inverse_columns(workload), bands)
+@pytest.mark.parametrize(
+    ("method", "n"), [(workloads.momentum, 113), (workloads.nesterov, 57)], ids=["momentum", "nesterov"]
+)
+def test_a_window_is_the_whole_with_some_columns_fixed(method, n, blocks):
+    bands, workload = 6, method(n, 0.5, weight_decay=0.1)
+    objective = objectives.objective_of(workload, bands)
     assert objective.count == 5
     columns, weights = free_columns(n, bands), np.random.default_rng(0).random(n)
     window = objective.window(columns, weights, objective.state(columns, weights), blocks)

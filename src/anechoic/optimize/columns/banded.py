@@ -44,11 +44,11 @@ def banded(
     """The strategy of `bands` bands, its columns free, of smallest loss, and a bound for all such strategies.
 
     In M = C^T C the problem is convex, and M has as many bands as C, so that the minimum found by L-BFGS over
-    the columns is a global one; `gap` says how closely. An evaluation takes O(n bands^2) where A^-1 has few
-    bands (prefix sums, momentum, decay, learning rates, and restart differences of prefix sums), else
-    O(n^3). Far from both ends of a run columns hardly change, and near them they oscillate: the ends are
-    optimised on their own, the rest fixed, between passes over all. A search that stalls begins again at the
-    optimum of one band less. Deterministic.
+    the columns is a global one; `gap` says how closely. An evaluation takes O(n bands^2) where A is a
+    recursion of few bands (prefix sums, momentum and Nesterov's, decay, learning rates, windows of up to 64
+    steps, and restart differences of prefix sums), else O(n^3). Far from both ends of a run columns hardly
+    change, and near them they oscillate: the ends are optimised on their own, the rest fixed, between passes
+    over all. A search that stalls begins again at the optimum of one band less. Deterministic.
 
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Columns that one unit can
     touch are orthogonal; their norms are all equal for one participation, free on each cycle for `Cyclic`,
@@ -57,9 +57,9 @@ def banded(
     `MinSep`, except for "max", and for prefix sums of up to 4096 steps and so many bands that a search takes
     minutes (n bands^2 >= 1e7), columns are interpolated from those of a coarser run, and their norms
     optimised: 1e-4 to 1e-2 above the optimum. A weight below 1e-7 of the mean one counts as that, since the
-    errors of steps without weight could grow for ever. "max" is solved by multipliers, to a gap of 1e-5 to
-    3e-4, with an RMS search in each turn: half a minute for Nesterov's momentum, 512 steps and 8 bands, and
-    far longer for thousands of steps with hundreds of bands.
+    errors of steps without weight could grow for ever. "max" is solved by multipliers, to a gap of about
+    1e-4 where that is reached in 12 turns, each with an RMS search: some six seconds for Nesterov's momentum,
+    512 steps and 8 bands, and far longer for thousands of steps with hundreds of bands.
 
     Under `MinSep` "max" takes up to twice as many bands as the separation, for up to 200 steps, or 4096 of
     prefix sums with a separation of a 25th of them or more. Columns that neighbouring participations touch
@@ -81,7 +81,7 @@ def banded(
     Raises:
         ValueError: for bad arguments, or bands > n.
         UnsupportedError: if bands exceed the separation, for schemas without a known worst pattern, and for
-            more than 4096 steps of a workload whose inverse has many bands (it is a ValueError too).
+            more than 4096 steps of a workload that is no such recursion (it is a ValueError too).
 
     Example:
         >>> from anechoic import workloads
@@ -104,8 +104,9 @@ def banded(
     objective = objective_of(workload, bands)
     if objective is None:
         raise UnsupportedError(
-            f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
-            f" {DENSE}: leave out what makes it long (Nesterov, windows), or use optimize.banded_toeplitz."
+            f"workload={type(workload).__name__} is no recursion of few bands, and n={n} steps exceed"
+            f" {DENSE}: leave out what makes it long (a window of many steps), or use"
+            " optimize.banded_toeplitz."
         )
     found: tuple[Array, int] | None = None  # columns and evaluations, where a coarser run comes first
     if isinstance(participation, MinSep):

@@ -115,7 +115,7 @@ def _bands(
     objective = objective_of(workload, bands)
     if objective is None:
         raise UnsupportedError(
-            f"workload={type(workload).__name__} has an inverse with many bands, and n={n} steps exceed"
+            f"workload={type(workload).__name__} is no recursion of few bands, and n={n} steps exceed"
             f" {DENSE}: use ColumnNormalized of banded_toeplitz."
         )
     errors = NormalizedErrors(objective, n, progress)

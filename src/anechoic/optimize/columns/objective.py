@@ -20,9 +20,9 @@ from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import banded
-from anechoic.algebra.banded import Blocks, Propagation
+from anechoic.algebra.banded import Blocks, Propagation, Sums
 from anechoic.workloads.base import Workload
-from anechoic.workloads.inverses import inverse_columns, uneven_inverse
+from anechoic.workloads.inverses import recursion_columns
 
 # Squared errors -> the mean that is minimised, and its derivatives by them (weights).
 Mean = Callable[[Array], tuple[float, Array]]
@@ -53,15 +53,14 @@ class Objective(Protocol):
 
 
 def objective_of(workload: Workload, bands: int) -> Objective | None:
-    """By covariances of blocks where A^-1 has few bands, by dense products for few steps, else None."""
-    inverse = inverse_columns(workload)
-    if inverse is None or 4 * (bands + inverse.shape[1]) > workload.n:
-        if workload.n <= DENSE:
-            return DenseObjective(workload.to_dense())
-        if inverse is None:
-            return None
-    uneven = uneven_inverse(workload)
-    return BlockObjective(inverse, bands) if uneven is None else SumsObjective(*uneven, bands)
+    """By covariances of blocks where a recursion gives A, by dense products for few steps, else None."""
+    parts = recursion_columns(workload)
+    few = parts is not None and 4 * (bands + max(part.shape[1] for part in parts)) <= workload.n
+    if not few and workload.n <= DENSE:
+        return DenseObjective(workload.to_dense())
+    if parts is None:
+        return None
+    return BlockObjective(*parts, bands) if len(parts) == 1 else SumsObjective(*parts, bands)
 
 
 FEW = 64  # bands up to which rows are substituted one by one, each for all steps
@@ -217,23 +216,22 @@ class BlockObjective:
 
 
 class SumsObjective(BlockObjective):
-    """The same for A = F^-1 D with rates D that differ widely, by states that hold no differences.
+    """The same for A = F^-1 K whose inverse has many bands, or digits to lose: by states without differences.
 
     Args:
-        filter_columns: F by columns, shape (n, its bands).
-        rates: D, shape (n,).
+        filter_columns, gains: F and K by columns, shapes (n, their bands).
         bands: of C.
     """
 
-    def __init__(self, filter_columns: Array, rates: Array, bands: int) -> None:
+    def __init__(self, filter_columns: Array, gains: Array, bands: int) -> None:
         super().__init__(filter_columns, bands)
-        self.rates = rates
+        self.gains = gains
         self.past = 0  # C itself is cut into blocks
-        self.size = banded.block_size(max(bands, filter_columns.shape[1]), self.n)
+        self.size = banded.sums_block_size(max(bands, filter_columns.shape[1], gains.shape[1]), self.n)
         self.count = -(-self.n // self.size)
 
     def squares(self, columns: Array) -> Array:
-        return banded.sums_squared(columns, self.inverse, self.rates)
+        return banded.sums_squared(columns, self.inverse, self.gains)
 
     def forward(
         self,
@@ -244,7 +242,8 @@ class SumsObjective(BlockObjective):
         before: Array | None = None,
     ) -> Propagation:
         part = slice(low, low + len(columns))
-        sums = banded.split_sums(columns, self.inverse[part], self.rates[part], self.size)
+        matrices = columns, self.inverse[part], self.gains[part]
+        sums = Sums(*(banded.split(matrix, self.size) for matrix in matrices))
         return banded.propagate_sums(sums.tail(skipped), before)
 
     def variances(self, covariance: Array) -> Array:

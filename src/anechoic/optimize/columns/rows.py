@@ -31,7 +31,7 @@ from anechoic.workloads.base import Workload
 EPS = float(np.finfo(np.float64).eps)
 # Numbers in the rows that a bound uses, and in the derivatives of errors that are made level.
 NUMBERS, DERIVATIVES = 2**20, 2**24
-RESCALED = 2  # times that lengths of rows are chosen anew
+RESCALED = 3  # times that lengths of rows are chosen anew
 # Level errors: shares of the largest error that are looked at, rounds of added steps, and of the whole.
 BELOW, ADDED, REPEATS = 0.02, 6, 4
 RIDGE = 1e-12
@@ -55,26 +55,27 @@ def bound_by_rows(workload: Workload, scales: Scales, columns: Array, weights: A
     if not np.isfinite(images).all():
         return 0.0
     orthogonal = _orthogonal(images, bands)
-    best = 0.0
+    # lengths of the rows of L', best for the trace of W^1/2 A L', which at the optimum is the nuclear norm
+    lengths = np.square(orthogonal).sum(axis=1)
+    shares = np.einsum("tr,rt->t", orthogonal, rows)
+    factors, best, highest = np.ones(n), np.ones(n), 0.0
     for _ in range(RESCALED + 1):
-        product = rows @ orthogonal
-        left, values, right = np.linalg.svd(product)
-        # what rounding adds to the products
-        lost = n * EPS * float(np.linalg.norm(np.abs(rows) @ np.abs(orthogonal))) * len(kept) ** 0.5
-        total = float(values.sum()) * (1 - MARGIN) - lost
-        price = scales.price(_multipliers(orthogonal, bands))
-        if not (price > 0.0 and np.isfinite(price)):
+        rewards = np.maximum(factors * shares, 0.0)
+        price = scales.price(np.square(factors) * lengths)
+        if not (rewards.any() and 0.0 < price < np.inf):
             break
-        best = max(best, total / float(np.sqrt(price)))
-        # what each row contributes to the nuclear norm
-        rewards = np.maximum(np.einsum("tr,rt->t", orthogonal @ (left @ right).T, rows), 0.0)
-        lengths = np.square(orthogonal).sum(axis=1)
-        if not rewards.any():
-            break
+        if rewards.sum() > highest * np.sqrt(price):
+            best, highest = factors, float(rewards.sum() / np.sqrt(price))
         wanted = scales.multipliers(rewards / rewards.sum())
-        grown = np.where((lengths > 0) & (wanted > 0), wanted, 0.0) / np.where(lengths > 0, lengths, 1.0)
-        orthogonal = np.sqrt(grown)[:, None] * orthogonal
-    return best
+        positive = (lengths > 0) & (wanted > 0)
+        factors = np.sqrt(np.where(positive, wanted, 0.0) / np.where(positive, lengths, 1.0))
+    orthogonal *= best[:, None]
+    values = np.linalg.svd(rows @ orthogonal, compute_uv=False)
+    # what rounding adds to the products
+    lost = n * EPS * float(np.linalg.norm(np.abs(rows) @ np.abs(orthogonal))) * len(kept) ** 0.5
+    total = float(values.sum()) * (1 - MARGIN) - lost
+    price = scales.price(_multipliers(orthogonal, bands))
+    return total / float(np.sqrt(price)) if price > 0.0 and np.isfinite(price) else 0.0
 
 
 def rows_of(workload: Workload, steps: NDArray[np.intp]) -> Array:

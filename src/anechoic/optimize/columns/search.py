@@ -33,9 +33,10 @@ GAIN, PATIENCE = 2e-5, 50
 # weight that is even, at first and at last.
 SHARPNESS, SHARPEST, SHARPER = 40.0, 600.0, 2.0
 EVEN, KEPT = 1e-3, 1e-4
-# Projected gradient aimed at in the first round, iterations in one, rounds, the first round that ends level,
-# the gap to stop at, and what two rounds must leave of it at most where norms depend on many windows.
-LOOSE, IN_ROUND, TURNS, LEVEL_FROM, GAP, SLOW = 1e-4, 200, 12, 2, 1e-4, 0.9
+# Projected gradient aimed at in the first round, iterations in it and their growth by round, rounds, the
+# first that ends level, the gap to stop at, and what two rounds leave of it at most where norms depend on
+# many windows.
+LOOSE, IN_ROUND, LONGER, TURNS, LEVEL_FROM, GAP, SLOW = 1e-4, 70, 1.4, 12, 2, 1e-4, 0.9
 
 
 class Search:
@@ -95,11 +96,10 @@ class Search:
         gaps: list[float] = []
         while len(gaps) < TURNS:
             mean = Smooth(weights, sharpness / float(objective.squares(columns).max()), even)
-            columns = self._whole(columns, mean, IN_ROUND, tolerance)
+            columns = self._whole(columns, mean, int(IN_ROUND * LONGER ** len(gaps)), tolerance)
             weights = mean(objective.squares(columns))[1]
-            if len(gaps) >= LEVEL_FROM:
-                columns = found.level(columns, weights)
-            gaps.append(found.gap(columns, weights, sharp=len(gaps) >= LEVEL_FROM))
+            columns = found.taken(columns, weights, sharp=len(gaps) >= LEVEL_FROM)
+            gaps.append(found.smallest / found.highest.value - 1.0)
             if gaps[-1] <= gap or (self.scales.bounded and len(gaps) > 4 and gaps[-1] > SLOW * gaps[-3]):
                 break
             sharpness = min(sharpness * SHARPER, SHARPEST)
@@ -226,22 +226,20 @@ class _Minimax:
         self._search, self._workload = search, workload
         self.smallest = np.inf
 
-    def level(self, columns: Array, weights: Array) -> Array:
+    def taken(self, columns: Array, weights: Array, *, sharp: bool) -> Array:
+        """Columns to go on with, level ones if `sharp`, from about stationary ones for these weights."""
         search = self._search
-        return level(self._workload, search.objective.squares, columns, search.scales.units, weights)
-
-    def gap(self, columns: Array, weights: Array, *, sharp: bool) -> float:
-        """The relative difference of the two, with columns that are stationary for these weights, about."""
-        largest = float(np.sqrt(self._search.objective.squares(columns).max()))
-        bound = self._search.bound(columns, weights)
+        bound = search.bound(columns, weights)
         if sharp:
-            value = bound_by_rows(self._workload, self._search.scales, columns, weights)
+            value = bound_by_rows(self._workload, search.scales, columns, weights)
             bound = _higher(bound, replace(bound, value=value))
+            columns = level(self._workload, search.objective.squares, columns, search.scales.units, weights)
         # each holds, and the last is not always the highest
         self.highest = bound if self.smallest == np.inf else _higher(self.highest, bound)
+        largest = float(np.sqrt(search.objective.squares(columns).max()))
         if largest < self.smallest:
             self.smallest, self.best = largest, columns
-        return self.smallest / self.highest.value - 1.0
+        return columns
 
 
 def _attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
