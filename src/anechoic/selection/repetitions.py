@@ -97,7 +97,7 @@ class Repetitions:
         return level, power * rest / (self.stop + rest * left)
 
     def absent(self, probability: float) -> float:
-        """Probability that no run is one of those that are drawn with this `probability`: f(1 - probability)."""
+        """f(1 - probability): that no run is one of those that are drawn with this `probability`."""
         if self.shape == math.inf:
             return math.exp(-self.mean * probability)
         log_kept = math.log(self.stop + (1.0 - self.stop) * probability)
