@@ -20,6 +20,11 @@ def test_the_noise_is_the_least_that_gives_the_epsilon_asked_for():
     assert selection.mechanism.noise_std > mechanism().noise_std
 
 
+def test_hundreds_of_runs_by_poisson_take_the_bound_of_papernot_and_steinke():
+    selection = an.select(mechanism(8.0), mean=1000, repetitions="poisson", score_on="public")
+    assert 8.0 < selection.epsilon() < 500.0  # inf by the profile
+
+
 def test_a_private_score_costs():
     free = an.select(mechanism(), mean=5, score_on="public").epsilon()
     paid = an.select(mechanism(), mean=5, score_on="private", score_mechanism=mechanism(0.5)).epsilon()

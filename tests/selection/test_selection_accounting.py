@@ -1,4 +1,4 @@
-"""What the best of a random number of runs shows: a bound, between an explicit attack and what others prove."""
+"""What the best of a random number of runs shows: between an explicit attack and the bound of others."""
 
 import math
 

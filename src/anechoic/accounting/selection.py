@@ -80,7 +80,7 @@ class _Direction:
         )
 
     def lines(self, log_slope: LogSlope, edges: Array) -> tuple[Array, Array]:
-        """(a, b), shape (2, cells): f'(G(q)) r - e^epsilon f'(q) <= a r - e^epsilon b for one of a cell's two.
+        """(a, b), shape (2, cells): f'(G(q)) r - e^epsilon f'(q) <= a r - e^epsilon b for one of each two.
 
         In a cell G lies below one line and f' above its tangent: what is left is convex in q, and largest
         at one of the ends.
