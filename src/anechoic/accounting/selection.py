@@ -108,7 +108,8 @@ class _Direction:
             at_low, _, counting = run._bound(*lines, low)
             if at_low <= delta:
                 return low
-            # what counts for nothing at `low` counts for nothing at any larger epsilon
+            # what counts for nothing at `low` counts for nothing at any larger epsilon, and none below is tried
+            least = low
             run = replace(run, ratios=run.ratios[counting], masses=run.masses[counting])
             for _ in range(steps):
                 middle = 0.5 * (low + high)
@@ -118,7 +119,7 @@ class _Direction:
             deciding = run._bound(*lines, high)[1]
             inner = deciding[(deciding > 0) & (deciding < len(edges))]
             parts = np.linspace(edges[inner - 1], edges[inner], _PARTS + 1)
-            edges, low = np.unique(np.concatenate([edges, parts.ravel()])), 0.8 * high
+            edges, low = np.unique(np.concatenate([edges, parts.ravel()])), max(least, 0.8 * high)
         return high
 
     def _bound(
