@@ -28,7 +28,7 @@ STOREYS = [
     {"losses", "accounting"},
     {"lower_bounds", "upper_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
-    {"planning", "extend"},
+    {"planning", "extend", "selection"},
     {"torch", "federated", "flower", "streaming"},
     {"demo"},
     {"cli", "__main__"},

@@ -20,7 +20,7 @@ PUBLIC = {
     "": """
         AnechoicError Composition EndlessMechanism Mechanism Units __version__ accounting audit
         calibrate calibrate_endless compose error errors extend loss lower_bounds noise optimize
-        participation plan sampling sensitivity strategies units workloads
+        participation plan sampling select sensitivity strategies units workloads
     """,
     "accounting": """
         Verified compose_sampled gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon

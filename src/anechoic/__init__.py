@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from anechoic.mechanism.endless import EndlessMechanism, calibrate_endless
     from anechoic.mechanism.mechanism import Mechanism
     from anechoic.planning.compare import plan
+    from anechoic.selection.selection import select
     from anechoic.units.ownership import Units
 
 __version__ = "0.1.0"
@@ -72,6 +73,7 @@ __all__ = [
     "participation",
     "plan",
     "sampling",
+    "select",
     "sensitivity",
     "strategies",
     "units",
@@ -93,6 +95,7 @@ _HOMES = {
     "mechanism.endless": ("EndlessMechanism", "calibrate_endless"),
     "mechanism.mechanism": ("Mechanism",),
     "planning.compare": ("plan",),
+    "selection.selection": ("select",),
     "units.ownership": ("Units",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -18,6 +18,7 @@ USER_LEVEL = Theorem("Units that own several examples", "user-level.md")
 FLOAT_SAFE = Theorem("Integer sums and exactly rounded noise", "float-safe.md")
 FLOAT_SUMS = Theorem("How far rounding moves a sum of floating-point numbers", "float-safe.md#float-sums")
 COMPOSITION = Theorem("Several mechanisms on the same data", "composition.md")
+SELECTION = Theorem("The best of a random number of runs", "selection.md")
 
 
 def theorems_of(mechanism: Mechanism) -> tuple[Theorem, ...]:

@@ -114,15 +114,23 @@ def gaussian_law(mu: float) -> Law:
     return law
 
 
-def _dots(epsilons: Array, ahead: Array, behind: Array, width: float):  # type: ignore[no-untyped-def]
-    """The probability masses of one direction: `ahead` bounds it for K >= 1, `behind` the other one."""
-    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
+def curve(epsilons: Array, ahead: Array, behind: Array) -> tuple[Array, Array]:
+    """The corners (K, bound on H_K) of one direction: `ahead` bounds it for K >= 1, `behind` the other one.
 
+    Between them it is bounded by chords, and beyond the last one by the last bound.
+    """
     small = np.exp(-epsilons[::-1])
     strikes = np.concatenate([[0.0], small, np.exp(epsilons)])
     bounds = np.concatenate([[1.0], 1.0 - small + small * behind[::-1], ahead])
     order = np.lexsort((bounds, strikes))
-    strikes, bounds = _envelope(strikes[order], bounds[order])
+    return _envelope(strikes[order], bounds[order])
+
+
+def _dots(epsilons: Array, ahead: Array, behind: Array, width: float):  # type: ignore[no-untyped-def]
+    """The probability masses of one direction, as `curve` bounds it."""
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
+
+    strikes, bounds = curve(epsilons, ahead, behind)
     lowest, highest = -math.floor(float(epsilons[-1]) / width), math.ceil(float(epsilons[-1]) / width)
     grid = np.exp(width * np.arange(lowest, highest + 1))
     deltas = np.interp(grid, strikes, bounds)  # beyond the last strike: the last bound

@@ -1,0 +1,49 @@
+"""What the statement of a selection says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anechoic.mechanism.theorems import SELECTION
+from anechoic.selection.selection import Selection
+from anechoic.statement.rounding import round_up
+from anechoic.statement.statement import Statement, statement_of
+
+_CHOICE = "choosing hyper-parameters"
+
+
+@statement_of.register
+def _(selection: Selection) -> Statement:
+    """The statement of one run, with the guarantee and the duties of the selection."""
+    s, one = selection, statement_of(selection.one_run)
+    epsilon = s.epsilon()
+    private = "released by the score mechanism" if s.score_mechanism else "computed from public data alone"
+    guarantee = f"({round_up(epsilon)}, {s.delta!r})-differential privacy of the best run, setting and score"
+    rest = [item for item in one.items if item[0] not in ("Guarantee", "Notion", "Also", "Runs")]
+    items = (
+        ("Guarantee", guarantee),
+        ("Runs", f"a secret number of them: {s.repetitions}; the best by its score alone is shown"),
+        ("Score", private),
+        ("Notion", "(epsilon, delta)-DP of the best of a random number of runs, from the profile of one"),
+        *rest,
+    )
+    duties = (
+        "the number of runs, the time they took, and what runs other than the best released, logged or wrote"
+        " stay secret for ever",
+        "the candidates were chosen without looking at the private data; runs know nothing of one another",
+        f"scores are {private}",
+        *one.duties,
+    )
+    covered = tuple(
+        "choosing anything else (which candidates there are, clip norm, epochs) on the same private data"
+        if each.startswith(_CHOICE)
+        else each
+        for each in one.not_covered
+    )
+    record = {
+        **one.record,
+        "guarantee": {"epsilon": epsilon, "delta": s.delta, "repetitions": str(s.repetitions)},
+    }
+    return replace(
+        one, items=items, proofs=(SELECTION, *one.proofs), duties=duties, not_covered=covered, record=record
+    )
