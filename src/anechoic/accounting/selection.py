@@ -108,7 +108,7 @@ class _Direction:
             at_low, _, counting = run._bound(*lines, low)
             if at_low <= delta:
                 return low
-            # what counts for nothing at `low` counts for nothing at any larger epsilon, and none below is tried
+            # a ratio that counts for nothing at `low` does so above; none below is tried again
             least = low
             run = replace(run, ratios=run.ratios[counting], masses=run.masses[counting])
             for _ in range(steps):

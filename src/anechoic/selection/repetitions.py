@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from anechoic._validate import Array, positive_float, real_number
+from anechoic._validate import Array, one_of, positive_float, real_number
 from anechoic.keys import derive
 
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
@@ -57,21 +57,13 @@ class Repetitions:
         object.__setattr__(self, "shape", shape)
 
     @classmethod
-    def named(cls, name: str | float, mean: float) -> Repetitions:
-        """By the name of the law, or by its shape.
+    def named(cls, name: str, mean: float) -> Repetitions:
+        """By the name of the law.
 
         Raises:
             ValueError: for another name, or a number out of range.
         """
-        if isinstance(name, str):
-            if name not in _SHAPES:
-                words = ", ".join(map(repr, _SHAPES))
-                raise ValueError(
-                    f"repetitions={name!r} is unknown: choose one of {words}, or the shape of a truncated"
-                    " negative binomial law as a Repetitions."
-                )
-            return cls(mean, _SHAPES[name])
-        raise ValueError(f"repetitions={name!r}: name a law; the number of runs in the mean is mean=.")
+        return cls(mean, _SHAPES[one_of("repetitions", name, tuple(_SHAPES))])
 
     @cached_property
     def stop(self) -> float:
