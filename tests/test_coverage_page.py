@@ -76,7 +76,7 @@ NUMBERED = {
     "5.9": "Theorem 5.1, Question 5.9",
     "5.10": "Question 5.10",
 }
-# What is numbered in the other papers, main text first where it is torn, and the appendices of 004.
+# What is numbered in the other papers, main text first where it is torn, and appendices.
 PAPERS = {
     "000": (
         "Algorithm 1, Theorem 1.1, Remark 1.2, Theorem 2.1, Theorem 2.2, Theorem 3.1, Table 1, Table "
@@ -90,7 +90,8 @@ PAPERS = {
         "Corollary D.15, Theorem E.1, Definition F.1, Theorem F.2, Theorem F.3, Definition F.4, "
         "Property F.5, Lemma F.6, Remark F.7, Property F.8, Property F.9, Property F.10, Property "
         "F.11, Lemma F.12, Lemma F.13, Lemma F.14, Lemma F.15, Lemma F.16, Lemma F.17, Lemma F.18, "
-        "Lemma F.19, Lemma F.20, Lemma F.21, Lemma F.22 "
+        "Lemma F.19, Lemma F.20, Lemma F.21, Lemma F.22, "
+        "Appendix A.1, Appendix A.2, Appendix B, Appendix D.3, Appendix D.4, Appendix G.1, Appendix G.2"
     ),
     "001": (
         "Problem 1, Problem 2, Definition 2.1, Definition 2.2, Definition 2.3, Lemma 2.4, Lemma 2.5, "
@@ -102,7 +103,8 @@ PAPERS = {
         "Figure 1, Example 2.1, Problem 2.2, Example 3.1, Example 3.2, Example 3.3, Assumption 4.1, "
         "Assumption 4.2, Assumption 4.3, Proposition 4.4, Proposition 4.5, Theorem 4.6, Theorem 4.7, "
         "Figure 2, Figure 3, Example A.1, Figure 4, Figure 5, Figure 6, Lemma C.1, Lemma C.2, Lemma "
-        "C.3, Appendix D, Appendix E, Appendix F, Appendix G, Table 1, Table 2 "
+        "C.3, Appendix D, Appendix E, Appendix F, Appendix G, Table 1, Table 2, "
+        "Appendix A.1, Appendix A.2, Appendix B, Appendix H.1, Appendix H.2"
     ),
 }
 NOT_HERE = "not here: "

@@ -90,3 +90,30 @@ def test_almost_no_noise_has_a_huge_epsilon_and_no_overflow(mu):
     epsilon = gaussian_epsilon(1e-6, mu)
     assert epsilon >= mu * min(mu, 1e160) / 2 * (1 - 1e-6)
     assert gaussian_delta(1.0, mu) == 1.0
+
+
+@pytest.mark.parametrize("mu", [3e14, 1e15, 3e20, 1e100])
+@pytest.mark.parametrize("delta", [1e-12, 0.3])
+def test_where_rounding_hides_the_difference_no_figure_is_below_the_truth(mu, delta):
+    """Decided by epsilon = mu^2 / 2 and a margin, against 300 digits; one part in 10^11 above."""
+
+    def exact(epsilon, mu):  # the second term only makes it smaller
+        with mpmath.workdps(300):
+            return mpmath.ncdf(mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mpmath.mpf(mu))
+
+    epsilon = gaussian_epsilon(delta, mu)
+    assert exact(epsilon, mu) <= delta
+    assert epsilon <= mu * mu / 2 * (1 + 1e-11)
+    largest = gaussian_mu(mu * mu / 2, delta)
+    assert exact(mu * mu / 2, largest) <= delta
+    assert largest >= mu * (1 - 1e-11)
+    for factor in (1 - 1e-3, 1.0, 1 + 1e-13, 1 + 2e-12):
+        assert gaussian_delta(mu * mu / 2 * factor, mu) >= min(1.0, exact(mu * mu / 2 * factor, mu))
+
+
+def test_the_smallest_arguments_give_a_number_or_are_refused():
+    assert 0.0 < gaussian_mu(1e-200, 1e-300) < 1e-200
+    assert 0.0 < gaussian_delta(1e28, 1e-200) < 1e-300
+    assert gaussian_epsilon(1e-6, 1e-200) == 0.0
+    with pytest.raises(ValueError, match=r"epsilon=5e-324 and delta=1e-300 need noise beyond"):
+        gaussian_mu(5e-324, 1e-300)

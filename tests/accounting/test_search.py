@@ -33,6 +33,26 @@ def test_a_jump_is_kept_to_by_the_bracket():
     assert math.pi <= found <= math.pi * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("epsilon", [1e-150, 1e-13, 1e13, 1e19, 1e150])
+def test_an_epsilon_far_from_one_is_found_in_few_evaluations(epsilon):
+    calls = []
+
+    def epsilon_at(noise):
+        calls.append(noise)
+        return 1 / noise
+
+    assert least_noise(epsilon_at, epsilon, 1 / epsilon, 1e-3) == pytest.approx(1 / epsilon, rel=2e-3)
+    assert 1 / calls[-1] <= epsilon
+    assert len(calls) < 30
+
+
+def test_what_is_not_shown_at_any_noise_is_refused():
+    with pytest.raises(ValueError, match=r"epsilon=1e-13 is not shown at any noise"):
+        least_noise(lambda _: 1.0, 1e-13, 1.0, 1e-3)
+    with pytest.raises(ValueError, match=r"epsilon=1.0 is not shown at any noise"):
+        least_noise(lambda _: math.inf, 1.0, 1.0, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "period", "steps"), every_other([(1.0, 20, 200), (4.0, 7, 7), (0.3, 50, 120)])
 )

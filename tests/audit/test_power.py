@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from anechoic.accounting import gaussian_epsilon
-from anechoic.audit import canaries_needed
 from anechoic.audit.bounds import mu_by_fit, mu_by_threshold
 from anechoic.audit.power import (
+    canaries_needed,
     draw_gaussian,
     draw_ratios,
     entries_needed,

@@ -169,6 +169,15 @@ def test_a_power_that_almost_touches_zero_is_the_best_too(rate):
 
 
 @pytest.mark.slow
+def test_a_search_that_rounding_stalls_ends_there():
+    """One slow mode: Newton's decrement stays about 1e-12, and the search took thousands of steps to end."""
+    problem = theory.LinearRegression([1.2437e-4], 2.4353e-4, residual_std=0.0446, batch_size=7)
+    found = theory.banded_inverse_noise(problem, bands=3)
+    assert found.evaluations < 600
+    assert found.loss <= theory.banded_inverse_noise(problem, bands=2).loss * (1 + 1e-9)
+
+
+@pytest.mark.slow
 def test_banded_classes_are_found_for_any_spectrum():
     rng = np.random.default_rng(3)
     for _ in range(12):

@@ -18,6 +18,9 @@ UNSAMPLED_FROM = 1e5
 
 # Units in the last place by which each logarithm of `gaussian_delta` may be off (scipy: a few).
 _ULPS = 4 * 2.3e-16
+# From this mu, and this sqrt(epsilon), on mu / 2 - epsilon / mu is lost in rounding. Delta is below the least
+# float from epsilon = mu^2 / 2 (1 + _BEYOND) on: Phi(-mu _BEYOND / 2) is, where mu _BEYOND is 100.
+_EXACT_UP_TO, _BEYOND = 1e14, 1e-12
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -38,7 +41,11 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 def hockey_stick(epsilon: float, mu: float) -> float:
     """The same at any finite epsilon, below 0 too, for proofs that come there; no argument is checked."""
+    if mu > _EXACT_UP_TO or epsilon > _EXACT_UP_TO**2:
+        return 1.0 if epsilon < 0.5 * mu * mu * (1 + _BEYOND) else math.ulp(0.0)
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    if upper == -math.inf:
+        return math.ulp(0.0)
     lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
     slack = _ULPS * (2.0 + abs(upper) + abs(lower) + epsilon)
     return min(1.0, math.exp(upper) * (max(0.0, -math.expm1(min(lower - upper, 0.0))) + slack))
@@ -73,13 +80,18 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         delta: in (0, 1).
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or both so small that mu is below the range of floats.
     """
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
     # search over s = 1 / mu, the noise multiplier: more noise is safe
     high = 1.0
     while hockey_stick(epsilon, 1.0 / high) > delta:
         high *= 2
+        if math.isinf(high):
+            raise ValueError(
+                f"epsilon={epsilon} and delta={delta} need noise beyond the range of floats:"
+                " choose larger ones."
+            )
     low = high / 2
     while hockey_stick(epsilon, 1.0 / low) <= delta:
         low /= 2
@@ -91,7 +103,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def _smallest(holds, low: float, high: float) -> float:  # type: ignore[no-untyped-def]
     """Smallest double found in (low, high] at which the monotone condition `holds`; it holds at `high`."""
-    for _ in range(200):
+    for _ in range(1100):  # more halvings than there are between any two doubles
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break

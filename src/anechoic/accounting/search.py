@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 _ATTEMPTS = 60
 _LONGEST = 1.0  # step of log noise
+_HIGHEST = 700.0  # log noise: e^709 is the largest float
 
 
 def least_noise(
@@ -27,12 +28,16 @@ def least_noise(
         guess: a noise to begin with, > 0.
         tolerance: > 0.
         slope: of log epsilon by log noise near the guess, < 0.
+
+    Raises:
+        ValueError: if epsilon is not shown at any noise within the range of floats.
     """
+    least, most = min(1e-12, 1e-3 * epsilon), max(1e12, 1e3 * epsilon)  # whose logarithms are taken
     low, high = -math.inf, math.inf  # logarithms; epsilon is shown at `high`
     x = math.log(guess)
     before: tuple[float, float] | None = None
     for _ in range(_ATTEMPTS):
-        excess = math.log(min(max(epsilon_at(math.exp(x)), 1e-12), 1e12) / epsilon)
+        excess = math.log(min(max(epsilon_at(math.exp(x)), least), most) / epsilon)
         low, high = (x, high) if excess > 0 else (low, x)
         if -tolerance <= excess <= 0 or high - low < tolerance / 8:
             break
@@ -45,8 +50,13 @@ def least_noise(
             x = 0.5 * (low + high)
     if math.isinf(high):
         high = low
+    step = tolerance / 8
     while epsilon_at(math.exp(high)) > epsilon:
-        high += tolerance / 8
+        high, step = high + step, 2 * step
+        if high > _HIGHEST:
+            raise ValueError(
+                f"epsilon={epsilon} is not shown at any noise: choose a larger epsilon or delta."
+            )
     return math.exp(high)
 
 

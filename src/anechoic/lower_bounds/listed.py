@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.losses.kinds import LossKind, row_weights
-from anechoic.lower_bounds.dual import padded, start
+from anechoic.lower_bounds.dual import padded
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import ascended
+from anechoic.lower_bounds.several import scaled_bound
 from anechoic.participation import Patterns
 from anechoic.workloads.base import Workload
 
@@ -105,5 +105,5 @@ def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> 
     square[: len(triangle)] = triangle
     square *= np.sqrt(len(steps))
     even = np.full(len(steps), 1.0 / len(steps))
-    bound = ascended(square, even, start(square, even, patterns), ROUNDS)
+    bound = scaled_bound(square, even, patterns, ROUNDS)
     return Bound(bound.value * (1 - MARGIN), bound.theorem)

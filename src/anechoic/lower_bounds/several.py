@@ -5,13 +5,15 @@ The theorem is in `lower_bounds.dual`: every choice of weights p and of a multip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import Array, finite_array
+from anechoic._validate import MODERATE, Array, finite_array
 from anechoic.errors import UnsupportedError
 from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.cells import cells_bound
@@ -153,6 +155,16 @@ def ascended(workload: Array, weights: Array | None, begin: Multiplier, rounds: 
     return Bound(nuclear_bound(workload, point.weights, point.multiplier), NUCLEAR, EVERY)
 
 
+def scaled_bound(workload: Array, weights: Array | None, patterns: NDArray[np.intp], rounds: int) -> Bound:
+    """The same from the start of these patterns, for squares beyond the range of floats too."""
+    unit = 2.0 ** (math.frexp(float(np.abs(workload).max()))[1] - 1)
+    if 1.0 / MODERATE < unit < MODERATE:
+        unit = 1.0
+    a = workload / unit
+    found = ascended(a, weights, start(a, weights, patterns), rounds)
+    return replace(found, value=min(found.value * unit, float(np.finfo(np.float64).max)))
+
+
 def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
     """The optimum where every step may be touched by one unit: sum_t ||diag(p)^½ A[:, t]||.
 
@@ -211,7 +223,7 @@ def _of_few_steps(workload: Workload, participation: Participation, kind: LossKi
         patterns = contained_patterns(participation, n)
         if patterns.shape[0] > period:  # overlapping ones, whose start is less good
             rounds = 20
-        return ascended(a, weights, start(a, weights, patterns), rounds)
+        return scaled_bound(a, weights, patterns, rounds)
     return None
 
 

@@ -45,7 +45,7 @@ class OncePerEpoch(Participation):
         return len({t // self.period for t in asked}) == len(asked)
 
     def together(self, n: int) -> NDArray[np.bool_]:
-        epochs = np.arange(n) // self.period
+        epochs = np.arange(n) // min(self.period, n)
         return np.asarray(epochs[:, None] != epochs)
 
     def contained_period(self, n: int) -> int:

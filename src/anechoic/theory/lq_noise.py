@@ -113,8 +113,11 @@ class ExponentialPower:
 
     def _worst(self, order: float, norms: Array, d: int) -> Array:
         """`worst_divergence` for norms that rise, from one table of phi and one hull that grows with them."""
+        if math.isinf(norms[-1]):
+            return np.full(len(norms), math.inf)
         smallest, largest = norms[0] * min(SMALLEST, 0.1 / d) ** (1.0 / self.q), norms[-1]
-        count = int(min(MOST, math.ceil(self.q * math.log(largest / smallest) / FINE))) + 2
+        smallest = max(smallest, 1e-300)  # any first point will do; beyond MOST points they are farther apart
+        count = math.ceil(min(MOST, self.q * (math.log(largest) - math.log(smallest)) / FINE)) + 2
         shifts = np.geomspace(smallest, largest, count)
         values, v = self._divergences(order, shifts), (shifts / largest) ** self.q
         # corners (v_i, phi(v_{i+1})) and, at 0, 0 itself: a coordinate that is not moved costs nothing

@@ -18,7 +18,7 @@ from anechoic.strategies.endless import HorizonFree
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum
-from anechoic.theory.suboptimality import asymptotic_suboptimality, noise_std, trajectory_squares
+from anechoic.theory.suboptimality import MOST_STEPS, asymptotic_suboptimality, noise_std, trajectory_squares
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,10 @@ def half_exponential_decay(noise: HorizonFree, *, steps: int, decay_rate: float)
         ValueError: if an argument is out of range.
     """
     n, kept = positive_int("steps", steps), math.log1p(-fraction("decay_rate", decay_rate))
+    if n > MOST_STEPS:
+        raise ValueError(
+            f"steps={n} must be at most {MOST_STEPS:,}: take fewer, and see how C grows with them."
+        )
     beta = spectrum(noise).noise.at(n).correlate(np.eye(1, n)[0])
     with np.errstate(divide="ignore", over="ignore"):
         return float(np.exp(np.log(np.abs(beta)) - 0.5 * kept * np.arange(n)).sum())

@@ -15,6 +15,7 @@ from anechoic.algebra.circle import circle
 ITERATIONS = 500
 REFINEMENTS = 60
 DECREMENT = 1e-13  # relative excess of the sum of the two means at which Newton's method stops
+STALLED = 1e-9  # that from which on it falls quadratically, or rounding is in the way
 EXCESS = 1e-7  # the largest that duality may leave open
 LARGEST = 1 << 20  # points of the circle for a spectral factor
 
@@ -55,13 +56,13 @@ def best_power(terms: int, rows: Rows, finest: float, widest: float) -> tuple[Ar
         points = circle(resolved, finest, widest=widest)
         direct, over = (points.weights * row for row in rows(points.angles))
         basis = _cosines(terms, points.angles)
-        found, count = _newton(r, basis, basis @ direct, over)
+        found, count, still = _newton(r, basis, basis @ direct, over)
         steps += count
         after = _values(found, len(fine))
         if after.min() <= 0.0:  # between the points: go as far as it stays positive
             share = 0.9 * float((fine / np.maximum(fine - after, 1e-300))[after < fine].min())
             found, after = r + share * (found - r), fine + share * (after - fine)
-        elif count <= 1:
+        elif still:
             power = found @ basis
             value, slope = float(direct @ power + (over / power).sum()), basis @ (direct - over / power**2)
             share = solve((basis * direct) @ basis.T, slope, assume_a="pos")
@@ -88,14 +89,19 @@ def _values(r: Array, size: int) -> Array:
     return np.asarray(fft.fft(padded).real)
 
 
-def _newton(r: Array, basis: Array, linear: Array, over: Array) -> tuple[Array, int]:
-    """The least linear r + sum(over / (r basis)) from r, with steps that stay where r basis > 0."""
+def _newton(r: Array, basis: Array, linear: Array, over: Array) -> tuple[Array, int, bool]:
+    """The least linear r + sum(over / (r basis)) from r, with steps that stay where r basis > 0.
+
+    Returns:
+        r, the number of steps, and whether it was there from the start, as far as rounding tells.
+    """
 
     def value(r: Array) -> float:
         power = r @ basis
         return math.inf if power.min() <= 0 else float(linear @ r + (over / power).sum())
 
     r = r * math.sqrt(float((over / (r @ basis)).sum()) / float(linear @ r))
+    before = first = math.inf  # relative decrements
     for count in range(ITERATIONS):
         power = r @ basis
         gradient = linear - basis @ (over / power**2)
@@ -109,11 +115,15 @@ def _newton(r: Array, basis: Array, linear: Array, over: Array) -> tuple[Array, 
         while value(r + size * step) > now + 0.1 * size * slope and size > 1e-12:
             size /= 2.0
         if size <= 1e-12:
-            return r, count + 1  # rounding hides any gain
+            return r, count + 1, count == 0  # rounding hides any gain
         r = r + size * step
-        if -slope <= DECREMENT * now:
-            return r, count + 1
-    return r, ITERATIONS
+        decrement = -slope / now
+        if decrement <= DECREMENT:
+            return r, count + 1, count == 0
+        if decrement <= STALLED and decrement > 0.5 * before:
+            return r, count + 1, first <= STALLED
+        first, before = (first if count else decrement), decrement
+    return r, ITERATIONS, False
 
 
 def spectral_factor(r: Array) -> Array:

@@ -31,7 +31,7 @@ from anechoic.accounting.balls_in_bins.chains import (
 )
 from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
-from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.search import least_noise, smallest_epsilon
 from anechoic.errors import UnsupportedError
@@ -206,7 +206,7 @@ class BinsBound:
             refuse_any_noise(delta, taken)
             part = _given_part(epsilon, taken)
             return min(high, inner.noise_std(part, delta / taken, start=start, tolerance=tolerance))
-        if len(self.gram) == 1:
+        if len(self.gram) == 1 or epsilon >= UNSAMPLED_FROM:
             return high
         std = 0.6 * high if start is None else min(start, high)
         for rough in (_ROUGH, tolerance):
@@ -233,6 +233,8 @@ class BinsBound:
             taken, inner = self._taking_part
             refuse_any_noise(delta, taken)
             return min(high, inner.rough_noise_std(_given_part(epsilon, taken), delta / taken))
+        if epsilon >= UNSAMPLED_FROM:
+            return high
         for start in (0.6, 1.0):
             near = start * std
             found = BinsBound(

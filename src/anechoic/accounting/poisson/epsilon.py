@@ -18,12 +18,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from anechoic._validate import fraction, positive_float, positive_int
+from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
 
+ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 #: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
 #: pessimistic on every grid. `FINENESS` makes it narrower where many releases share epsilon among them.
 INTERVALS = (
@@ -65,8 +66,8 @@ def poisson_epsilon(
     """
     delta = fraction("delta", delta)
     noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
-    compositions = positive_int("compositions", compositions)
-    rate = sampling_rate(rate)
+    compositions, rate = positive_int("compositions", compositions), sampling_rate(rate)
+    one_of("adjacency", adjacency, ADJACENCIES)
     if taking_part(rate, compositions) <= delta:
         return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
@@ -97,9 +98,10 @@ def poisson_noise_multiplier(
         ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
     """
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
-    compositions = positive_int("compositions", compositions)
+    compositions, rate = positive_int("compositions", compositions), sampling_rate(rate)
+    one_of("adjacency", adjacency, ADJACENCIES)
     guess, slope = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency), -1.0
-    if 0 < rate < 1 and taking_part(rate, compositions) > delta and epsilon < UNSAMPLED_FROM:
+    if rate < 1 and taking_part(rate, compositions) > delta and epsilon < UNSAMPLED_FROM:
         guess, slope = _roughly(guess, epsilon, delta, rate, compositions, adjacency)
     return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency, slope=slope)
 
@@ -185,9 +187,10 @@ def sampling_rate(rate: float) -> float:
     Raises:
         ValueError: if it does not.
     """
-    if not 0 < rate <= 1:
+    number = real_number("rate", rate)
+    if not 0 < number <= 1:
         raise ValueError(f"rate={rate!r} is a sampling probability and must lie in (0, 1].")
-    return float(rate)
+    return number
 
 
 def log_absent(rate: float) -> float:

@@ -15,6 +15,7 @@ from anechoic.accounting.laws.sampled_gaussian import (
     sampled_gaussian_pld,
 )
 from anechoic.accounting.poisson.epsilon import (
+    ADJACENCIES,
     FINENESS,
     INTERVALS,
     MOST_COMPOSED,
@@ -49,7 +50,7 @@ def compose_sampled(
         2.84
     """
     delta = fraction("delta", delta)
-    one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
+    one_of("adjacency", adjacency, ADJACENCIES)
     if not releases:
         raise ValueError("releases is empty: give (noise multiplier, rate, how often) of each kind.")
     kinds = [_checked(*kind) for kind in releases]

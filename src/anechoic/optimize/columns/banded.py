@@ -58,8 +58,9 @@ def banded(
     minutes (n bands^2 >= 1e7), columns are interpolated from those of a coarser run, and their norms
     optimised: 1e-4 to 1e-2 above the optimum. A weight below 1e-7 of the mean one counts as that, since the
     errors of steps without weight could grow for ever. "max" is solved by multipliers, to a gap of about
-    1e-4 where that is reached in 12 turns, each with an RMS search: some six seconds for Nesterov's momentum,
-    512 steps and 8 bands, and far longer for thousands of steps with hundreds of bands.
+    1e-4 where that is reached in 12 turns, each with an RMS search: two to six seconds for Nesterov's
+    momentum, 512 steps and 8 bands, ten to twenty for 1024, and far longer for thousands of steps with
+    hundreds of bands.
 
     Under `MinSep` "max" takes up to twice as many bands as the separation, for up to 200 steps, or 4096 of
     prefix sums with a separation of a 25th of them or more. Columns that neighbouring participations touch

@@ -67,7 +67,8 @@ def blt(
     Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
     not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
     the BLTs whose inverse has positive decays too (Lemma 4.14); a negative one can gain a few parts in
-    10^5 where the steps, or those between participations, are few.
+    10^5 where the steps, or those between participations, are few. Decays of C are >= 0:
+    where the coefficients of A alternate (steps that overshoot) take `banded_inverse`.
 
     Args:
         workload: A, Toeplitz, or `workloads.restart_differences` of a Toeplitz one (loss "rms").

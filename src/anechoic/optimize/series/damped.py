@@ -46,7 +46,8 @@ def damped(
     where a unit takes part several times.
 
     Guarantee: the loss is that of the returned strategy. Its coefficients fall, so that the sensitivity is
-    exact without restarts; with restarts it is what `sensitivity` finds.
+    exact without restarts; with restarts it is what `sensitivity` finds. The damping is >= 0: where the
+    coefficients of A alternate take `banded_inverse`.
 
     Args:
         workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
