@@ -88,7 +88,9 @@ class _Direction:
         inside = np.concatenate([[edges[0] - 1.0], 0.5 * (edges[1:] + edges[:-1]), [edges[-1] + 1.0]])
         ends = np.concatenate([[-np.inf], edges, [np.inf]])
         ends = np.stack([ends[:-1], ends[1:]])
-        lines = self.levels - np.outer(expit(inside), self.falls) + np.outer(expit(-inside), self.scales)
+        lines = np.outer(expit(-inside), self.scales)
+        lines -= np.outer(expit(inside), self.falls)
+        lines += self.levels
         best = lines.argmax(axis=1)
         left = self.levels[best] - self.falls[best] * expit(ends) + self.scales[best] * expit(-ends)
         most = np.exp(log_slope(np.where((left < 0.0).any(axis=0), 0.0, left))[0])
@@ -126,7 +128,8 @@ class _Direction:
         self, most: Array, least: Array, epsilon: float
     ) -> tuple[float, NDArray[np.intp], NDArray[np.bool_]]:
         """The bound of delta, which cells decide it, and which ratios count."""
-        values = np.outer(self.ratios, most) - math.exp(epsilon) * least.ravel()
+        values = np.outer(self.ratios, most)
+        values -= math.exp(epsilon) * least.ravel()
         best = values.argmax(axis=1)
         worst = np.take_along_axis(values, best[:, None], axis=1)[:, 0]
         counting = worst > 0.0

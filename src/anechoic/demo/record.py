@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -12,8 +13,10 @@ from typing import Any
 
 from anechoic.demo.study import Arm, Best, Outcome, Study, best, by_rate, gain
 from anechoic.demo.task import load
+from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.selection.selection import select
 from anechoic.workloads import prefix_sum
 
 _PACKAGES = ("anechoic", "torch", "opacus", "numpy", "scipy", "dp-accounting")
@@ -57,7 +60,7 @@ def make_record(
         "learning_rates": sorted({outcome.learning_rate for outcome in outcomes}),
         "seeds": list(study.seeds),
         "arms": arms,
-        "comparisons": _comparisons(study, outcomes),
+        "comparisons": comparisons(study, outcomes),
         **({} if units is None else {"units": dict(units)}),
     }
 
@@ -139,7 +142,7 @@ def mechanism_record(arm: Arm, reason: str = "") -> dict[str, Any]:
     }
 
 
-def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """One entry for each scheme, unit and epsilon with both kinds of noise, in the order of the arms."""
     found: dict[str, Best] = {}
     for arm in study.arms:
@@ -156,16 +159,48 @@ def _comparisons(study: Study, outcomes: Sequence[Outcome]) -> list[dict[str, An
         )
         if arm.kind != "planned" or rival is None:
             continue
-        mean, spread = gain(found[arm.name], found[rival.name])
+        tried = max(len(by_rate([o for o in outcomes if o.arm == one.name])) for one in (arm, rival))
         rows.append(
             {
                 "scheme": arm.scheme,
                 "unit": arm.unit,
                 "epsilon": arm.epsilon,
+                "chosen_epsilon": _chosen_epsilon((rival, arm), tried),
                 "independent": rival.name,
                 "planned": arm.name,
-                "gain": mean,
-                "gain_error": spread if len(study.seeds) > 1 else None,
+                **_gain(study, found[arm.name], found[rival.name]),
+                "taken": _taken(study, outcomes, arm, rival),
             }
         )
     return rows
+
+
+def _gain(study: Study, planned: Best, independent: Best) -> dict[str, Any]:
+    mean, spread = gain(planned, independent)
+    return {"gain": mean, "gain_error": spread if len(study.seeds) > 1 else None}
+
+
+def _taken(study: Study, outcomes: Sequence[Outcome], arm: Arm, rival: Arm) -> dict[str, Any] | None:
+    """The comparison at the rate that was taken without looking; None where there is none."""
+    if study.taken not in study.rates:
+        return None
+    planned, independent = (
+        best([o for o in outcomes if o.arm == one.name and o.learning_rate == study.taken])
+        for one in (arm, rival)
+    )
+    return {
+        "learning_rate": study.taken,
+        "independent": {"best": asdict(independent)},
+        "planned": {"best": asdict(planned)},
+        **_gain(study, planned, independent),
+    }
+
+
+def _chosen_epsilon(arms: Sequence[Arm], rates: int) -> float | None:
+    """What `select` needs for the best of as many runs in the mean; None where no theorem covers it."""
+    mechanisms = [Mechanism.from_json(arm.mechanism or "") for arm in arms]
+    if rates == 1:
+        return max(mechanism.epsilon() for mechanism in mechanisms)
+    with suppress(UnsupportedError):
+        return max(select(one, mean=rates, score_on="public").epsilon() for one in mechanisms)
+    return None
