@@ -20,11 +20,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the faults are those of the tests
 
-from anechoic.audit import canaries_needed
 from anechoic.audit.bounds import lower_proportion
 from anechoic.audit.draws import draw_test
 from anechoic.audit.hazards import draw_participation
-from anechoic.audit.power import draw_ratios, entries_needed, epsilon_power
+from anechoic.audit.power import canaries_needed, draw_ratios, entries_needed, epsilon_power
 from anechoic.audit.sampler_power import sampler_faults
 from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
 from tests.audit.faults import FAULTS, banded, cyclic, run

@@ -27,6 +27,7 @@ STUDIES = (
     "optimizers",  # which optimiser gains, at which learning rates
     "planning",  # plan() against its own subsets
     "reach",  # how far each class of strategies goes
+    "selection",  # what the choice of a setting costs
     "tables",  # the published tables
 )
 

@@ -38,8 +38,13 @@ STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 # The numerical core: everything up to and including planning.
 CORE = {room for room, level in STOREY.items() if level <= STOREY["planning"]}
 CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolctl"}
-# Rows of a noise stream may be torch's arrays.
-ALSO = {"anechoic.noise.torch_arrays": {"torch"}, "anechoic.noise.rounding.rows": {"torch"}}
+# Rows of a noise stream may be torch's arrays; charts are drawn by matplotlib, where they are asked for.
+ALSO = {
+    "anechoic.noise.torch_arrays": {"torch"},
+    "anechoic.noise.rounding.rows": {"torch"},
+    "anechoic.statement.charts": {"matplotlib"},
+    "anechoic.planning.chart": {"matplotlib"},
+}
 
 # Lazy imports are for other people's packages, and for the command line, which starts fast.
 LAZY = {"cli"}

@@ -188,6 +188,23 @@ def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeyp
         assert code == 2 and err.startswith(f"anechoic {command}: {page}: this is not a mechanism file"), err
 
 
+def test_plan_writes_a_page_and_refuses_other_files_before_the_work(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    page, alone = tmp_path / "plan.html", [*PLAN, "--mechanism", "identity"]
+    code, out, _ = run(capsys, *alone, "--out", page)
+    assert code == 0 and f"Saved: {page}" in out
+    text = page.read_text(encoding="utf-8")
+    assert "Chosen: Identity, FixedOrder, B = 100" in text and "anechoic plan --examples 10000" in text
+    monkeypatch.setattr("anechoic.planning.compare.plan", lambda **options: pytest.fail("planned in vain"))
+    code, _, err = run(capsys, *alone, "--out", tmp_path / "plan.pdf")
+    assert code == 2 and "plan.pdf ends in '.pdf', and a plan is written as .html, .svg, .png" in err
+    code, _, err = run(capsys, *alone, "--out", tmp_path / "none" / "plan.svg")
+    assert code == 2 and "is no folder" in err
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    code, _, err = run(capsys, *alone, "--out", page)
+    assert code == 2 and "pip install 'anechoic[plot]'" in err
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("1e6", 10**6), ("2.5e3", 2500), ("1_000", 1000), ("1,000", 1000)]
 )
@@ -239,7 +256,8 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
         capsys, "demo", "--quick", "--seeds", "1", "--lr", "1", "--jobs", "1", "--out", out
     )
     assert code == 0, err
-    assert "outside the guarantee" in " ".join(shown.split())
+    assert "what `anechoic.select` needs" in " ".join(shown.split())
+    assert "taken without looking" in shown and "ε, rate chosen" in shown
     assert "0.3" in shown and "(0.3000, 1e-06)-differential privacy of all 20 releases together" in shown
     # the keys of a study are no secret, and its statements do not say that they were
     said = " ".join(shown.split())
@@ -248,6 +266,8 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
 
     record = json.loads((out / "results.json").read_text())
     assert record["steps"] == 20 and len(record["comparisons"]) == 1
+    (row,) = record["comparisons"]
+    assert row["chosen_epsilon"] <= 0.3 and row["taken"]["gain"] == row["gain"]  # of one rate none is chosen
     assert {arm["kind"] for arm in record["arms"]} == {"clipped", "plain", "independent", "planned"}
     for arm in record["arms"]:
         assert len(arm["runs"]) == 1

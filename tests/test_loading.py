@@ -26,7 +26,7 @@ step = "report"; loaded()
 from anechoic.cli import main
 said["code"] = main({PLAN!r})
 step = "plan"; loaded()
-from anechoic.demo import charts
+from anechoic.statement import charts
 step = "charts"; loaded()
 charts.heat_map([[1.0]], label="C", title="C")
 step = "drawn"; loaded()

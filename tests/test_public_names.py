@@ -26,7 +26,7 @@ PUBLIC = {
         Verified compose_sampled gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
         poisson_noise_multiplier
     """,
-    "audit": "Observation audit audit_mechanism canaries_needed",
+    "audit": "Observation audit audit_mechanism",
     "errors": """
         AnechoicError CheckpointError DesynchronizedError GuaranteeError HorizonError MismatchError
         PerformanceWarning ReplayError UnsupportedError
@@ -36,7 +36,7 @@ PUBLIC = {
         Participation Recurrence Sampling Sensitivity SquareStrategy StackStep Stacked StateSpace
         Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon counts_of
         draw_units first_step hazards integers least_noise log_mix log_ratio only_deterministic
-        refuse_replacing register_sensitivity sampled_gaussian_pld serializable
+        refuse_replacing register_sensitivity register_strategies sampled_gaussian_pld serializable
     """,
     "federated": """
         Cohorts CoolDown Cosine Discipline FedAdagrad FedAdam FedYogi Linear SGD Server ServerOptimizer

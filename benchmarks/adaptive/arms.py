@@ -74,6 +74,7 @@ class Arm(ABC):
 
     independent = False  # whether its noise is independent
     squares = False  # whether it releases second moments too
+    aware = False  # whether the plan is for its momentum and the schedule
 
     def __init__(self, noise: Noise) -> None:
         self.noise = noise
@@ -105,6 +106,10 @@ class Momentum(Arm):
 
 class IndependentMomentum(Momentum):
     independent = True
+
+
+class PlannedMomentum(Momentum):
+    aware = True
 
 
 class Adam(Arm):
@@ -193,6 +198,7 @@ class Scaled(Arm):
 ARMS: dict[str, type[Arm]] = {
     "momentum, independent": IndependentMomentum,
     "momentum": Momentum,
+    "momentum, planned for": PlannedMomentum,
     "Adam, independent": IndependentAdam,
     "Adam": Adam,
     "CorrectedAdam": Corrected,

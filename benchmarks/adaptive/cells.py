@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from adaptive.arms import ARMS, made
+from adaptive.arms import ARMS, FIRST, made
 from adaptive.tasks import Task
 from torch import Tensor
 
 import anechoic as an
 from anechoic.batches.base import batches_of
 from anechoic.planning.records import PlanRow
+from anechoic.planning.update import UpdateRule
 
 DELTA = 1e-5
 WIDEST = 12  # times that a grid may grow
@@ -31,11 +32,10 @@ class Setting:
     epsilon: float
     sampled: bool
 
-    @property
-    def rows(self) -> tuple[PlanRow, PlanRow]:
-        """The plan's choice, and independent noise."""
+    def rows(self, *, aware: bool = False) -> tuple[PlanRow, PlanRow]:
+        """The plan's choice, for sums or for momentum and the schedule, and independent noise."""
         task = self.task
-        return planned(task.examples, task.batch_size, task.steps, self.epsilon, self.sampled)
+        return planned(task.examples, task.batch_size, task.steps, self.epsilon, self.sampled, aware)
 
     @property
     def key(self) -> dict[str, object]:
@@ -45,18 +45,22 @@ class Setting:
 
 
 @cache
-def planned(examples: int, size: int, steps: int, epsilon: float, sampled: bool) -> tuple[PlanRow, PlanRow]:
+def planned(
+    examples: int, size: int, steps: int, epsilon: float, sampled: bool, aware: bool
+) -> tuple[PlanRow, PlanRow]:
+    told = {"optimizer": UpdateRule("sgd", FIRST), "scheduler": "cosine"} if aware else {"keep": "all"}
     found = an.plan(
-        examples=examples, batch_size=size, steps=steps, epsilon=epsilon, delta=DELTA, random_sampling=sampled
-    )
+        examples=examples, batch_size=size, steps=steps, epsilon=epsilon, delta=DELTA,
+        random_sampling=sampled, **told,
+    )  # fmt: skip
     alone = [row for row in found.rows if row.name == "Identity"]
     return found.chosen, min(alone, key=lambda row: row.step_noise)
 
 
 def trained(setting: Setting, arm: str, rates: list[float], seeds: int) -> np.ndarray:
     """The metric, shape (seeds, rates)."""
-    task, (best, alone) = setting.task, setting.rows
-    kind = ARMS[arm]
+    task, kind = setting.task, ARMS[arm]
+    best, alone = setting.rows(aware=kind.aware)
     mechanism = (alone if kind.independent else best).mechanism
     noise = made(mechanism, alone.step_noise, seeds, task.dimension, kind.squares)
     optimizer = kind(noise)

@@ -58,7 +58,7 @@ def _of_rates(results: Results, settings: list[Setting]) -> str:
         here = [s for s in settings if (s.sampled, s.epsilon) == (sampled, epsilon)]
         some = [s for s in here if all(results.of(s, arm) for arm in (REFERENCE, PLAIN, CORRECTED))]
         if some:
-            best, alone = some[0].rows
+            best, alone = some[0].rows()
             cells = [_batches(some[0]), f"{epsilon:g}", f"{best.name}, {best.sampling}"]
             cells += [
                 f"× {best.predicted / alone.predicted:.3f}",

@@ -33,6 +33,7 @@ _MOVED = {
     "audit": {
         "audit.draws": "draw_test",
         "audit.observation": "score_weights",
+        "audit.power": "canaries_needed",
     },
     "batches": {
         "extend": "Batches batches_of",

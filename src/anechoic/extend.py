@@ -26,6 +26,7 @@ from anechoic.noise.recurrence import (
 )
 from anechoic.participation.accounts import first_step
 from anechoic.participation.base import Participation
+from anechoic.planning.given import register_strategies
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import under
 from anechoic.sensitivity.result import Sensitivity
@@ -42,6 +43,7 @@ __all__ = [
     "SquareStrategy",
     "Structure",
     "serializable",
+    "register_strategies",
     "Recurrence",
     "Autoregressive",
     "Buffered",

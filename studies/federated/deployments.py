@@ -66,7 +66,7 @@ LEGEND = (
     " client, at most. RMS, max: error of the running sums of updates over all rounds, root mean square and"
     " largest, as standard deviations at noise multiplier 1 (times σ where a setting names one); each"
     " strategy is optimised for the loss of its column. printed: what the source has, where it has it."
-    " banded: here a Toeplitz matrix of b bands with its columns normalised; the printed 8.60 is of a banded"
+    " banded: here Toeplitz, of at most b bands, with columns scaled; the printed 8.60 is of a banded"
     " matrix whose columns are all free (BandMF), a larger class, which takes minutes"
     " (anechoic.optimize.banded); the printed 7.77 is of another optimisation, above ours."
 )
@@ -111,7 +111,7 @@ def predicted(
                     epsilon=8.0,
                     dimension=1,
                     mechanism=NOISE[kind],
-                    loss=which,
+                    keep="all" if which == "rms" else "any",
                     memory_budget=BYTES * deployment.separation,
                 )
                 found = loss(prefix_sum(deployment.rounds), planned.strategy, discipline.participation, which)

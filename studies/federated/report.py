@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from anechoic.demo import words
-from anechoic.demo.charts import Axis, Level, Line, line_chart, line_chart_file
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.sampling.base import counted
+from anechoic.statement.charts import Axis, Level, Line, line_chart, line_chart_file
 from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.statement.statement import statement_of
 from anechoic.workloads import prefix_sum

@@ -1,8 +1,14 @@
+import math
+from dataclasses import replace
+
 import pytest
 
+import anechoic as an
+from anechoic.demo import words
 from anechoic.demo.study import Arm, Outcome, Study, best, by_rate, gain
 
 torch = pytest.importorskip("torch")
+from anechoic.demo.record import comparisons  # noqa: E402 - needs torch
 from anechoic.demo.task import Flights  # noqa: E402 - needs torch
 from studies.tasks import FashionMNIST  # noqa: E402 - needs torch
 
@@ -54,6 +60,26 @@ def test_gain_is_paired_by_seed():
     assert error == pytest.approx(0.0, abs=1e-12)  # every seed gains the same, though seeds differ
     once = best(outcomes("i", {1.0: [0.6]}))
     assert gain(planned, once) == (pytest.approx(0.2), pytest.approx(planned.error))
+
+
+def test_a_comparison_says_what_its_choice_costs_and_what_one_rate_reaches_without():
+    given = an.calibrate(
+        an.strategies.Identity(4), sampling=an.sampling.FixedOrder(examples=40, batch_size=10, epochs=1),
+        epsilon=50.0, delta=1e-6,
+    )  # fmt: skip
+    arms = [Arm(kind, "fixed", 1.0, 50.0, given.to_json()) for kind in ("independent", "planned")]
+    study = Study(Flights(), tuple(arms), (0.5, 1.0), (0, 1), 4, 1e-6, taken=0.5)
+    found = outcomes(arms[0].name, {0.5: [0.6, 0.6], 1.0: [0.5, 0.5]})
+    found += outcomes(arms[1].name, {0.5: [0.7, 0.7], 1.0: [0.8, 0.8], 2.0: [0.7, 0.7]})
+    (row,) = comparisons(study, found)
+    three = an.select(given, mean=3, score_on="public").epsilon()
+    assert row["chosen_epsilon"] == pytest.approx(three) and three > 50.0
+    assert words.chosen_epsilon(row) == f"{math.ceil(1000 * three) / 1000:g}"
+    assert (row["gain"], row["taken"]["gain"]) == (pytest.approx(0.2), pytest.approx(0.1))
+    (cells,) = words.at_one_rate({"comparisons": [row], "arms": [], "task": {}})[1]
+    assert cells[:2] == ["50", "0.5"] and cells[2].startswith("0.6000") and cells[3].startswith("0.7000")
+    (alone,) = comparisons(replace(study, rates=(1.0,)), [o for o in found if o.learning_rate == 1.0])
+    assert alone["taken"] is None and alone["chosen_epsilon"] == pytest.approx(given.epsilon())
 
 
 def test_names_and_titles_are_unique():

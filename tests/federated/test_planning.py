@@ -4,13 +4,16 @@ import doctest
 import itertools
 import re
 
+import numpy as np
 import pytest
 
 import anechoic as an
 import anechoic.federated.planning
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.federated import Cohorts, CoolDown, plan_rounds
+from anechoic.federated import SGD, Cohorts, CoolDown, FedAdam, plan_rounds
 from anechoic.federated.planning import CHOICES
+from anechoic.planning.objective import PlanObjective
+from anechoic.planning.update import UpdateRule
 
 SETTING = {
     "rounds": 40,
@@ -29,11 +32,11 @@ def error_of(mechanism, loss="rms"):
 
 
 @pytest.mark.parametrize("discipline", [CoolDown(10, 4), CoolDown(7), Cohorts(10)])
-@pytest.mark.parametrize("loss", ["rms", "max"])
+@pytest.mark.parametrize(("keep", "loss"), [("all", "rms"), ("any", "max")])
 @pytest.mark.slow
-def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, loss):
+def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, keep, loss):
     made = {
-        choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "loss": loss})
+        choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "keep": keep})
         for choice in CHOICES
     }
     for mechanism in made.values():
@@ -56,6 +59,7 @@ def test_the_published_setting_has_the_published_order():
         "clients": 10**7,
         "clients_per_round": 6500,
         "discipline": CoolDown(342, 6),
+        "keep": "all",
     }
     found = {}
     for choice in ("blt", "tree", "identity"):
@@ -122,7 +126,8 @@ def test_short_runs_are_planned(choice, rounds):
         ),
         ({"discipline": None}, "must be Cohorts"),
         ({"mechanism": "best"}, "mechanism='best' is unknown"),
-        ({"loss": "mean"}, "loss='mean'"),
+        ({"keep": "mean"}, "keep='mean'"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' must be a ServerOptimizer"),
         ({"epsilon": 0}, "epsilon=0"),
         ({"delta": 1.0}, "delta=1.0"),
         ({"rounds": 0}, "rounds=0"),
@@ -190,3 +195,31 @@ def test_units_and_adjacencies_that_rounds_do_not_protect():
 def test_the_example_runs():
     found = doctest.testmod(anechoic.federated.planning)
     assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_the_momentum_and_the_schedule_of_the_server_are_planned_for(scheduled):
+    lr = (lambda step: 1.0 - step / 40) if scheduled else 0.5
+    optimizer = SGD(lr, momentum=0.9)
+    rule = UpdateRule("sgd", 0.9, rates=(lambda n: 1.0 - np.arange(n) / 40) if scheduled else None)
+    objective = PlanObjective.of(rule.workload(40, 40), "last")
+    blind, seeing = (plan_rounds(**SETTING, optimizer=each) for each in (None, optimizer))
+
+    def value(mechanism):
+        return objective.measure(mechanism.strategy) * mechanism.noise_std
+
+    assert value(seeing) < (0.92 if scheduled else 0.95) * value(blind)
+    assert seeing.epsilon() <= 4.0
+
+
+def test_what_divides_by_the_size_of_updates_is_planned_as_sums():
+    made = [plan_rounds(**SETTING, optimizer=each) for each in (None, FedAdam(0.1), SGD(0.3))]
+    assert len({one.to_json() for one in made}) == 1
+
+
+def test_the_models_that_count_are_chosen():
+    made = {keep: plan_rounds(**SETTING, keep=keep) for keep in ("last", "all", "average", "any", 0.9)}
+    for keep in ("last", "all", "any"):
+        objective = PlanObjective.of(an.workloads.prefix_sum(40), keep)
+        values = {name: objective.measure(one.strategy) * one.noise_std for name, one in made.items()}
+        assert values[keep] == pytest.approx(min(values.values()), rel=2e-3)

@@ -15,15 +15,15 @@ ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, an
 STEPS = range(4)
 
 
-def killed_at(run, line, path, counter, published):
-    """Feed a stream in a child process that dies before the given line of the room; whether it died."""
+def killed_at(run, line, *given, rooms=ROOM):
+    """Call `run` in a child process that dies before the given line of the rooms; whether it died."""
     child = os.fork()
     if child == 0:
         left = line
 
         def trace(frame, event, _):
             nonlocal left
-            if not frame.f_code.co_filename.startswith(ROOM):
+            if not frame.f_code.co_filename.startswith(rooms):
                 return None
             if event == "line":
                 left -= 1
@@ -33,7 +33,7 @@ def killed_at(run, line, path, counter, published):
 
         sys.settrace(trace)
         try:
-            run(path, counter, published)
+            run(*given)
         finally:
             sys.settrace(None)
             os._exit(0)
@@ -80,12 +80,12 @@ def log_of(published):
     return found
 
 
-def lines_of_a_run(run, tmp_path):
+def lines_of_a_run(run, *given, rooms=ROOM):
     count = 0
 
     def trace(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.startswith(ROOM):
+        if not frame.f_code.co_filename.startswith(rooms):
             return None
         count += event == "line"
         return trace
@@ -93,7 +93,7 @@ def lines_of_a_run(run, tmp_path):
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        run(tmp_path / "all", tmp_path / "all.counter", tmp_path / "all.log")
+        run(*given)
     finally:
         sys.settrace(before)  # that of coverage, say
     return count
@@ -103,7 +103,7 @@ def try_kills(tmp_path, kills, run=run):
     whole = feed(board(key=KEY), STEPS)
     grouped = [release.to_bytes() for release in board(key=KEY).steps(**batches_of(STEPS))]
     expected = grouped if run is run_in_groups else whole
-    total = lines_of_a_run(run, tmp_path)
+    total = lines_of_a_run(run, *(tmp_path / f"all{end}" for end in (".db", ".counter", ".log")))
     deaths = 0
     for number in range(kills):
         place = 1 + number * (total - 1) // max(1, kills - 1)
@@ -141,7 +141,7 @@ def test_killed_at_many_places_in_groups(tmp_path):
 @pytest.mark.slow
 def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_path):
     """What was drawn and lost is drawn anew with other noise: nobody has seen it."""
-    total = lines_of_a_run(run, tmp_path)
+    total = lines_of_a_run(run, *(tmp_path / f"all{end}" for end in (".db", ".counter", ".log")))
     for number in range(3):
         path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
         killed_at(run, 1 + (2 * number + 1) * total // 6, path, counter, published)

@@ -143,13 +143,30 @@ def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog)
     assert engine.releases == 10
 
 
+def run_the_page_s_lines(heading):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    section, found = page.split(f"\n## {heading}")[1].split("\n## ")[0], {}
+    exec(section.split("```python\n")[1].split("```")[0], found)
+    return found
+
+
+@pytest.mark.slow
+def test_the_page_s_lines_choose_a_rate_inside_the_guarantee(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = run_the_page_s_lines("Choosing the learning rate")
+    selection, chosen = found["selection"], found["chosen"]
+    assert 7.9 < selection.epsilon() <= 8.0 and selection.mechanism.epsilon() < 8.0
+    assert "best run, setting and score" in capsys.readouterr().out
+    again = selection.run(None, [0.1, 0.3, 1.0, 3.0], state="selection.state")  # nothing is trained
+    assert again == chosen and set(chosen.result) == {"weight", "bias"}
+    same = found["train"](chosen.candidate, selection.mechanism, b"k" * 32)
+    assert same == found["train"](chosen.candidate, selection.mechanism, b"k" * 32)
+
+
 @pytest.mark.slow
 def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    section = page.split("\n## I want to save the model")[1].split("\n## ")[0]
-    found = {}
-    exec(section.split("```python\n")[1].split("```")[0], found)
+    found = run_the_page_s_lines("I want to save the model")
     assert found["engine"].releases == 4 and found["model"]._module is found["network"]
 
 

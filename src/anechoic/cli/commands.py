@@ -35,6 +35,7 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning.compare import plan
+    from anechoic.planning.page import checked_kind, write_plan
     from anechoic.planning.update import UpdateRule
     from anechoic.sampling.base import plural
 
@@ -46,6 +47,9 @@ def plan(options: argparse.Namespace) -> None:
         raise ValueError(f"--momentum {options.momentum:g} is of SGD: leave it out with --optimizer adam.")
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
     check_writable(options.json)
+    if options.out is not None:
+        check_writable(checked_kind(options.out))
+        need("matplotlib", extras="plot")
     weak = weak_delta(options.delta, options.examples, options.unit)
     for doubt in filter(None, (weak, odd_epsilon(options.epsilon))):
         print(f"anechoic plan: {doubt}.", file=sys.stderr)
@@ -76,6 +80,9 @@ def plan(options: argparse.Namespace) -> None:
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
+    if options.out is not None:
+        write_plan(found.rows, found.reason, options.out, options.command_line)
+        print(f"\nSaved: {options.out}")
 
 
 def explain(options: argparse.Namespace) -> None:

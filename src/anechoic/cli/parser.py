@@ -108,6 +108,9 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
+    plan.add_argument(
+        "--out", type=Path, metavar="FILE", help="a page about the plan (.html), or its chart (.svg, .png)"
+    )
     plan.set_defaults(run=do.plan)
 
 

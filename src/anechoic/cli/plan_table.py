@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from anechoic.planning.families import family
 from anechoic.planning.records import PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.table import ESTIMATED, LEGEND, cells, headings, several_lengths, table
+from anechoic.planning.table import cells, headings, notes, several_lengths, table
 
 
 def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
@@ -20,13 +20,11 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
     """
     shown = selected(plan, rows)
     left = len(plan.rows) - len(shown)
-    notes = [LEGEND]
-    if any(row.estimated for row in shown):
-        notes.append(ESTIMATED)
+    below = notes(shown)
     if left:
-        notes.append(f"{left} more candidates, ranked below those shown: --all shows them.")
+        below.append(f"{left} more candidates, ranked below those shown: --all shows them.")
     if find_spec("rich") is None or not sys.stdout.isatty():  # in a file or a pipe nothing is cut or wrapped
-        print("\n".join([*table(shown), "", *notes, "", plan.reason]))
+        print("\n".join([*table(shown), "", *below, "", plan.reason]))
         return
     from rich.box import SIMPLE
     from rich.console import Console
@@ -45,7 +43,7 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
         values = cells(row, long=long)
         grid.add_row(*(values[i] for i in kept), style="bold green" if row.chosen else None)
     console.print(grid)
-    for line in notes:
+    for line in below:
         console.print(line, style="dim", highlight=False)
     console.print(f"\n{plan.reason}", highlight=False)
 

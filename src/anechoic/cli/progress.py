@@ -59,7 +59,7 @@ def text_of(file: Path) -> str:
         raise ValueError(f"{file} is not a mechanism file: {error}.") from error
 
 
-def need(*modules: str) -> None:
+def need(*modules: str, extras: str = "torch,plot") -> None:
     """Refuse to start without the packages of the extras.
 
     Raises:
@@ -69,7 +69,7 @@ def need(*modules: str) -> None:
     if missing:
         raise AnechoicError(
             f"this command needs {', '.join(missing)}, which is not installed: pip install"
-            " 'anechoic[torch,plot]'"
+            f" 'anechoic[{extras}]'"
         )
 
 

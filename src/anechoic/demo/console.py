@@ -103,13 +103,22 @@ def print_record(record: Mapping[str, Any], console: Console, more: Sequence[str
     table = Table(title=record["task"]["metric_long"] + spread)
     for heading in words.heading(record):
         table.add_column(heading)
-    for heading in ("ε", "independent", "planned", "gain", "not private", *(words.COSTS if several else ())):
+    for heading in (
+        "ε",
+        words.CHOSEN,
+        "independent",
+        "planned",
+        "gain",
+        "not private",
+        *(words.COSTS if several else ()),
+    ):
         table.add_column(heading, justify="right")
     for row in record["comparisons"]:
         plain = words.reference(record, words.unit_of(row))
         table.add_row(
             *words.cells(record, row),
             f"{row['epsilon']:g}",
+            words.chosen_epsilon(row),
             words.reached(arms[row["independent"]]),
             words.reached(arms[row["planned"]]),
             f"[bold]{words.gained(row)}[/]",
@@ -118,6 +127,12 @@ def print_record(record: Mapping[str, Any], console: Console, more: Sequence[str
         )
     if record["comparisons"]:
         console.print(table)
+    head, rows = words.at_one_rate(record)
+    if rows:
+        single = Table(*head, title=words.ONE_RATE)
+        for cells in rows:
+            single.add_row(*cells)
+        console.print(single)
     compared = {name for row in record["comparisons"] for name in (row["independent"], row["planned"])}
     for arm in record["arms"]:
         if arm["name"] not in compared:

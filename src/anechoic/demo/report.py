@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anechoic.demo import words
-from anechoic.demo.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.statement.statement import statement_of
 from anechoic.strategies import Identity
@@ -95,6 +95,7 @@ def _bought(record: Record) -> str:
         [
             *words.cells(record, row),
             f"{row['epsilon']:g}",
+            words.chosen_epsilon(row),
             words.reached(arms[row["independent"]]),
             words.reached(arms[row["planned"]]),
             words.gained(row),
@@ -103,13 +104,12 @@ def _bought(record: Record) -> str:
         ]
         for row in record["comparisons"]
     ]
-    head = [*words.heading(record), "ε", "independent", "planned", "gain", "not private"]
+    head = [*words.heading(record), "ε", words.CHOSEN, "independent", "planned", "gain", "not private"]
     head += words.COSTS if several else []
     seeds = len(record["seeds"])
     mean = f", the mean over {seeds} seeds, ± its standard error" if seeds > 1 else ", of one seed"
-    text = [
-        f"The figures are {record['task']['metric_long']}{mean}. Each arm has its own best learning rate."
-    ]
+    text = [f"The figures are {record['task']['metric_long']}{mean}. {words.TUNING}"]
+    single, at_one_rate = words.at_one_rate(record)
     for arm in record["arms"]:
         if arm["epsilon"] is None:
             text.append(
@@ -121,6 +121,7 @@ def _bought(record: Record) -> str:
     return section(
         "What it bought",
         table(head, rows) if rows else "",
+        paragraph(words.ONE_RATE) + table(single, at_one_rate) if at_one_rate else "",
         f'<div class="pair">{"".join(charts)}<div class="text">{beside}</div></div>',
     )
 

@@ -114,6 +114,7 @@ class Study:
         steps: of every run.
         delta: of every guarantee.
         widen: whether to go beyond the end of the grid at which an arm does best, until none does.
+        taken: the rate at which arms are compared too, without a choice, where the grid has it.
     """
 
     task: Any
@@ -123,6 +124,7 @@ class Study:
     steps: int
     delta: float
     widen: bool = False
+    taken: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("arms", "rates", "seeds"):
@@ -214,7 +216,7 @@ def by_rate(outcomes: Sequence[Outcome]) -> dict[float, tuple[float, float]]:
 def best(outcomes: Sequence[Outcome]) -> Best:
     """The learning rate with the largest mean metric; the smaller one of two that tie.
 
-    The same seeds choose the rate and are reported, as is usual; a guarantee does not cover it.
+    The same seeds choose the rate and are reported, as is usual; the guarantee of a run does not cover it.
 
     Args:
         outcomes: of one arm, at least one.

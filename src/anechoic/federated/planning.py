@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Literal, get_args
 
-from anechoic import optimize
-from anechoic._validate import fraction, one_of, positive_float, positive_int
+import numpy as np
+
+from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.federated.compatibility import asked_per_round, check_rounds
+from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
-from anechoic.losses.dispatch import loss as loss_of
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation.base import Participation
-from anechoic.planning.designs import BUFFERS, NORMALIZE_UP_TO
+from anechoic.planning.designs import Designs, designs_of
+from anechoic.planning.memory_budget import Room
+from anechoic.planning.objective import Kept, PlanObjective
+from anechoic.planning.strategies import Strategies
+from anechoic.planning.update import UpdateRule, update_of
 from anechoic.sampling import External
-from anechoic.strategies import ColumnNormalized, FullTree, Identity
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import prefix_sum
 
 _log = logging.getLogger(__name__)
 
 #: What `plan_rounds(mechanism=…)` takes.
 Choice = Literal["auto", "blt", "banded", "tree", "identity"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
-LossOfRounds = Literal["rms", "max"]
-LOSSES: tuple[LossOfRounds, ...] = get_args(LossOfRounds)
+#: What each compares.
+FAMILIES: dict[Choice, frozenset[str]] = {
+    "auto": frozenset({"identity", "banded_toeplitz", "blt", "tree"}),
+    "blt": frozenset({"blt"}),
+    "banded": frozenset({"banded_toeplitz"}),
+    "tree": frozenset({"tree"}),
+    "identity": frozenset({"identity"}),
+}
 #: Delta is so many clients to the power of minus this, where none is given, and where that is small enough.
 DELTA_POWER = 1.1
 MOST_DELTA = 1e-3
@@ -52,14 +62,16 @@ def plan_rounds(
     unit: str = "client",
     adjacency: str = "zero_out",
     mechanism: Choice = "auto",
-    loss: LossOfRounds = "rms",
+    optimizer: ServerOptimizer | None = None,
+    keep: Kept | float = "last",
     memory_budget: float | None = None,
     over_selection: float = 0.0,
 ) -> Mechanism:
     """The mechanism of least error in the model that gives (epsilon, delta) for one client.
 
-    Errors are those of running sums of updates at equal guarantee (monograph, Sections 3.1 and 4.4).
-    Noise is calibrated for what the discipline enforces, so that no sampling is claimed.
+    Errors are those of the models that the server's optimizer makes of the updates (monograph, Sections 3.1
+    and 4.4), at equal guarantee. Noise is calibrated for what the discipline enforces, so that no sampling is
+    claimed.
 
     Args:
         rounds: releases n, >= 1.
@@ -72,11 +84,15 @@ def plan_rounds(
         clip_norm: largest 2-norm of one client's update, > 0.
         unit: what one client is, for statements: "client" or "user".
         adjacency: "zero_out" or "replace_one".
-        mechanism: "blt" (at most four buffers), "banded" (Toeplitz, its columns normalised, of as many bands
-            as the separation and the memory allow), "tree" (full Honaker), "identity" (independent noise),
-            or "auto" for the one of least loss among them; where noise takes more than 64 MiB, for the one of
-            least memory whose loss is within a tenth of the least.
-        loss: "rms" or "max" over the rounds.
+        mechanism: "blt" (at most four buffers), "banded" (with columns of equal norms or not, of at most as
+            many bands as the separation and the memory allow), "tree" (full Honaker), "identity" (independent
+            noise), or "auto" for the one of least error among them; where noise takes more than 64 MiB, for
+            the one of least memory whose error is within a tenth of the least.
+        optimizer: the server's, whose momentum and schedule are planned for; None for SGD(1.0). Of those that
+            divide by the size of updates, sums are planned for.
+        keep: which models count, as in `anechoic.plan`: "last" for a mean over all rounds in which the last
+            one has the weight .2, "all", "average", "any" for the largest error of a round, or the weight of
+            the last one.
         memory_budget: bytes that the rows of noise may take in memory, and once more on disk: 8 for each of
             `dimension` entries of a row. None for 1 GiB, with 4 to 64 rows. Bounds "banded" and "auto".
         over_selection: of the server, for the arithmetic of the supply.
@@ -101,7 +117,7 @@ def plan_rounds(
     if not isinstance(discipline, Discipline):
         raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
     one_of("mechanism", mechanism, CHOICES)
-    one_of("loss", loss, LOSSES)
+    objective = PlanObjective.of(_update_of(optimizer).workload(n, n), keep)
     entries = positive_int("dimension", dimension)
     rows = _rows_within(memory_budget, entries)
     supply = {
@@ -115,13 +131,13 @@ def plan_rounds(
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
     participation = discipline.participation
     sampling = External(participation, clients_per_round, steps=n, examples=clients)
-    candidates = list(_candidates(mechanism, n, participation, rows, loss))
-    workload = prefix_sum(n)
-    losses = [loss_of(workload, strategy, participation, loss) for strategy in candidates]
+    designs = designs_of(objective)
+    compared = Strategies(designs, participation, Room(rows, entries)).of(FAMILIES[mechanism])
+    candidates = list(compared) or [Identity(n)]
     fitting = [
-        (strategy.recurrence().rows, found, strategy)
-        for strategy, found in zip(candidates, losses, strict=True)
-        if mechanism != "auto" or strategy.recurrence().rows <= rows
+        (strategy.recurrence().rows, _error(designs, strategy, participation), strategy)
+        for strategy in candidates
+        if mechanism in ("blt", "tree") or strategy.recurrence().rows <= rows
     ]
     least = min(found for _, found, _ in fitting)
     best = min(
@@ -173,23 +189,32 @@ def default_delta(clients: int) -> float:
     return delta
 
 
-def _candidates(
-    choice: str, n: int, participation: Participation, memory: int, loss: LossOfRounds
-) -> Iterable[Strategy]:
-    """Strategies of one choice, or of all."""
-    workload = prefix_sum(n)
-    if choice in ("auto", "identity") or n == 1:
-        yield Identity(n)
-    if n == 1:
-        return
-    # where a unit may take part in steps that are neighbours, more bands lose more than they gain
-    bands = min(participation.contained_period(n), memory, n)
-    if choice == "banded" or (choice == "auto" and bands > 1):
-        found: Strategy = optimize.banded_toeplitz(workload, bands=bands, loss=loss).strategy
-        yield ColumnNormalized(found) if n <= NORMALIZE_UP_TO and bands > 1 else found
-    if choice in ("auto", "blt"):
-        yield optimize.blt(
-            workload, buffers=min(BUFFERS, n - 1), participation=participation, loss=loss
-        ).strategy
-    if choice in ("auto", "tree"):
-        yield FullTree(n)
+def _error(designs: Designs, strategy: Strategy, participation: Participation) -> float:
+    """Of the models, at equal guarantee."""
+    return designs.of(strategy) * sensitivity(strategy, participation).value
+
+
+def _update_of(optimizer: ServerOptimizer | None) -> UpdateRule:
+    if optimizer is None:
+        return UpdateRule()
+    if not isinstance(optimizer, ServerOptimizer):
+        raise ValueError(
+            f"optimizer={optimizer!r} must be a ServerOptimizer, such as SGD(1.0, momentum=0.9)."
+        )
+    return update_of(optimizer)
+
+
+@update_of.register
+def _(optimizer: ServerOptimizer) -> UpdateRule:
+    return UpdateRule("adam")
+
+
+@update_of.register
+def _(optimizer: SGD) -> UpdateRule:
+    rates = None
+    if callable(optimizer.lr):
+
+        def rates(count: int) -> Array:
+            return np.array([optimizer.rate(step) for step in range(count)])
+
+    return UpdateRule("sgd", optimizer.momentum, rates=rates)

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.compatibility import asked_per_round
+from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import CHOICES, Choice, default_delta, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.objective import Kept, PlanObjective
+from anechoic.workloads import prefix_sum
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Design:
     delta: float | None
     memory_budget: float | None
     over_selection: float
+    optimizer: ServerOptimizer | None
+    keep: Kept | float
 
     def __post_init__(self) -> None:
         needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.epsilon}
@@ -44,6 +49,7 @@ class Design:
                 "give a Mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
                 f" mechanism={self.mechanism!r}, {planned}."
             )
+        PlanObjective.of(prefix_sum(1), self.keep)  # refuses what keep may not be
         asked_per_round(1, self.over_selection)
         for name in ("rounds", "population"):
             if (count := getattr(self, name)) is not None:
@@ -113,4 +119,6 @@ class Design:
             mechanism=self.mechanism or CHOICES[0],
             memory_budget=self.memory_budget,
             over_selection=self.over_selection,
+            optimizer=self.optimizer,
+            keep=self.keep,
         )

@@ -40,6 +40,7 @@ from anechoic.flower.roll import Roll
 from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.visibility import Seen
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.objective import Kept
 from anechoic.runs.openings import Key
 from anechoic.sampling.base import counted
 
@@ -65,14 +66,16 @@ class CorrelatedFedOpt(Strategy):
             clients and is over with the first m replies. With 0 it waits for all m, or until
             `timeout` of `start`.
         clip_norm: largest 2-norm of one client's update, over all trained arrays together.
-        mechanism: ready-made, of External sampling; or one to plan from the next five, by its name in
+        mechanism: ready-made, of External sampling; or one to plan from the next six, by its name in
             `plan_rounds`, None for "auto":
         rounds: releases in all (n).
         population: clients in all (N).
         epsilon: of the whole run, for one client.
         delta: None for 1 / population**1.1, which is refused for fewer than 534 clients.
         memory_budget: bytes of noise, as in `plan_rounds`.
-        optimizer: of the server; None for SGD(1.0), which is federated averaging.
+        keep: which models the plan is for, as in `plan_rounds`.
+        optimizer: of the server; None for SGD(1.0), which is federated averaging. A plan reads its momentum
+            and its schedule.
         masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
             answers of more than two thirds of those asked in every stage, and takes four exchanges. The
             server is trusted to follow the protocol (docs/flower.md).
@@ -112,6 +115,7 @@ class CorrelatedFedOpt(Strategy):
         epsilon: float | None = None,
         delta: float | None = None,
         memory_budget: float | None = None,
+        keep: Kept | float = "last",
         optimizer: ServerOptimizer | None = None,
         masked: bool = False,
         smallest_sum: int = SMALLEST_SUM,
@@ -147,7 +151,9 @@ class CorrelatedFedOpt(Strategy):
             raise ValueError(f"exclude={exclude!r} must be a collection of names, such as [{exclude!r}].")
         self.server: Server | None = None
         self.stopped: str | None = None
-        self._design = Design(mechanism, rounds, population, epsilon, delta, memory_budget, over_selection)
+        self._design = Design(
+            mechanism, rounds, population, epsilon, delta, memory_budget, over_selection, optimizer, keep
+        )
         self._design.check_supply(discipline, self.clients_per_round)
         for remark in self._design.remarks(discipline):
             _log.warning("%s", remark)

@@ -17,6 +17,7 @@ from anechoic.planning.run_shape import Setting
 from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
+from anechoic.strategies.base import Strategy
 
 #: Numbers of bands whose approximate error is this close to the least are computed in full.
 NEAR = 1.003
@@ -117,8 +118,9 @@ class Amplified:
         """
         if self.most_groups < 2:
             return
-        curve = self.setting.designs.curve(self.most_groups)
-        score = {bands: curve(bands) * noise for bands, (noise, _) in self.quietest.items()}
+        most = self.setting.designs.most_bands(self.most_groups)
+        curve = self.setting.designs.curve(most)
+        score = {bands: curve(bands) * noise for bands, (noise, _) in self.quietest.items() if bands <= most}
         wanted, free = set(frontier(score)), set[int]()
         for limit in {self.room.rows, None}:
             fitting = {b: value for b, value in score.items() if limit is None or b <= limit}
@@ -129,15 +131,20 @@ class Amplified:
         for bands in sorted(wanted | free):
             yield from self._with(bands, *self.quietest[bands], free=bands in free)
         rows = self.room.rows
-        if rows is not None and 1 < rows < self.most_groups and rows not in self.quietest:
+        if rows is not None and 1 < rows < most and rows not in self.quietest:
             yield from self._with(rows, *self.quietest[min(b for b in self.quietest if b > rows)])
 
     def _with(self, bands: int, noise: float, groups: int, *, free: bool = False) -> Iterable[Candidate]:
-        designs, sampling = self.setting.designs, self._grouped(groups)
-        yield Candidate(designs.toeplitz(bands), sampling, noise, hope=_ESTIMATE)
+        designs = self.setting.designs
+        yield Candidate(designs.toeplitz(bands), self._grouped(groups), noise, hope=_ESTIMATE)
         found = designs.free(bands) if free else None
         if found is not None:
-            yield Candidate(found, sampling, noise * found.largest_column_norm(), hope=_ESTIMATE)
+            yield self.in_groups(found, noise, groups)
+
+    def in_groups(self, strategy: Strategy, noise: float, groups: int) -> Candidate:
+        """A strategy of at most so many bands, drawn in groups whose noise multiplier is about `noise`."""
+        std = noise * strategy.largest_column_norm()
+        return Candidate(strategy, self._grouped(groups), std, hope=_ESTIMATE)
 
 
 def frontier(score: dict[int, float]) -> list[int]:

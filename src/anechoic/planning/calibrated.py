@@ -7,6 +7,7 @@ from functools import singledispatch
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.designs import Designs
 from anechoic.planning.families import label
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
@@ -62,16 +63,16 @@ def _with_std(candidate: Candidate, goal: Goal, std: float, *, verified: bool = 
     )
 
 
-def row_of(mechanism: Mechanism, rms: float, room: Room, *, estimated: bool = False) -> PlanRow:
+def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: bool = False) -> PlanRow:
     """A line of the table.
 
     Args:
         mechanism: calibrated.
-        rms: RMS error of its strategy for unit noise, on the plan's workload.
+        designs: of the plan's objective, among them its strategy.
         room: for the memory of its noise state.
         estimated: see `PlanRow`.
     """
-    recurrence = mechanism.strategy.recurrence()
+    recurrence, rms = mechanism.strategy.recurrence(), designs.of(mechanism.strategy)
     history = recurrence.rows
     batch_size = mechanism.expected_batch_size
     one_step = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).rms
@@ -88,5 +89,7 @@ def row_of(mechanism: Mechanism, rms: float, room: Room, *, estimated: bool = Fa
         history=history,
         batch_size=batch_size,
         mechanism=mechanism,
+        objective=designs.objective,
         estimated=estimated,
+        known=designs.course(mechanism.strategy),
     )

@@ -64,7 +64,7 @@ def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
 
     def row(one: Scored) -> PlanRow:
         if id(one) not in made:
-            made[id(one)] = row_of(calibrated(one.candidate, goal), one.rms, room)
+            made[id(one)] = row_of(calibrated(one.candidate, goal), one.setting.designs, room)
         return made[id(one)]
 
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
@@ -193,13 +193,13 @@ def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
     if not plain:
         return order.strip()
     ratio = best.predicted / plain[0].predicted
-    less = f"{1 - ratio:.0%} less noise in sums of gradients than with independent noise"
+    less = f"{1 - ratio:.0%} less noise in the iterates than with independent noise"
     if ratio > WORTH:
         return f"Expect about what DP-SGD gives: {less}.{order}"
     if best.mechanism.amplified:
         return (
             f"Expect about what DP-SGD gives: {less}, but where batches are drawn at random that moved the"
-            " accuracy of models by -3 to +2 points only (docs/choosing.md)."
+            " accuracy of models by -1 to +2 points only (docs/choosing.md)."
         )
     return f"Worth it for SGD and momentum: {less}.{order}"
 

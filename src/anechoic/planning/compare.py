@@ -12,22 +12,27 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation.base import Participation
+from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
+from anechoic.planning.bands import powers_of_two
 from anechoic.planning.calibrated import calibrated, row_of
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
 from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
+from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.memory_budget import Room, room
 from anechoic.planning.objective import Kept
 from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
+from anechoic.planning.strategies import Strategies
 from anechoic.planning.unsampled import Unsampled
 from anechoic.planning.update import Interval, update_of, with_schedule
 from anechoic.sampling import Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
+from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
 
 #: Names of the classes that a plan can be restricted to.
@@ -56,7 +61,8 @@ def plan(
     scheduler_interval: Interval = "step",
     keep: Kept | float = "last",
     workload: Workload | Callable[[int], Workload] | None = None,
-    strategy: StrategyName = "auto",
+    strategy: StrategyName | Strategy | Sequence[StrategyName | Strategy] = "auto",
+    sampling: SchemeName | Sampling | Sequence[SchemeName | Sampling] | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
@@ -101,13 +107,19 @@ def plan(
         scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
             has the weight .2; "all" without that, where every iterate is used (online learning); "average"
-            gives that weight to the last half of the run, for a mean of iterates; a number in [0, 1] is the
-            weight of the last iterate. Much of it helps convex models and harms networks (docs/choosing.md).
+            gives that weight to the last half of the run, for a mean of iterates; "any" for the largest error
+            of an iterate; a number in [0, 1] is the weight of the last one.
+            Much of it helps convex models and harms networks (docs/choosing.md).
         workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
             has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
         strategy: "auto", or one class: "identity", "output", "banded_toeplitz" or "banded" (which are
-            compared together), "blt", "dense".
+            compared together), "blt", "dense", or one that `extend.register_strategies` knows; a Strategy,
+            which competes as it is; or several of these.
+        sampling: None for all schemes that are permitted, or names of some of them: "fixed_order",
+            "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins", "min_sep"; a Sampling, under
+            which independent noise, banded Toeplitz strategies and those given are calibrated (where its
+            accounting is slow, that takes minutes); or several of these.
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
         accounting: "deterministic", or "verified" to compare balls in bins and min-sep sampling too, by Monte
@@ -120,7 +132,7 @@ def plan(
             although another strategy was asked for.
         UnsupportedError: where no theorem covers what is asked for.
     """
-    one_of("strategy", strategy, STRATEGIES)
+    wanted = Permitted.of(strategy, sampling)
     update = with_schedule(update_of(optimizer), scheduler, scheduler_interval)
     one_of("accounting", accounting, ("deterministic", "verified"))
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
@@ -133,7 +145,7 @@ def plan(
     if epsilon is not None:
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
-    space, families = room(dimension, memory_budget), CHOICES[strategy]
+    space = room(dimension, memory_budget)
     rows: list[PlanRow] = []
     drawn: list[tuple[NoiseEstimates, Goal]] = []
     found: list[Scored] = []
@@ -154,12 +166,19 @@ def plan(
         )
         goal, note = _equal_privacy(setting, asked)
         notes += [note] if note else []
-        here = scored(setting, _candidates(setting, goal, space, families))
+        candidates, unsupported = _candidates(setting, goal, space, wanted)
+        notes += unsupported
+        here = scored(setting, candidates)
         found += here
         rows += rows_of(here, goal, space)
-        if accounting == "verified" and setting.sampled and "banded_toeplitz" in families:
+        if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
             drawn.append((NoiseEstimates(setting, goal, space), goal))
-    rows += _verified(drawn, rows, space)
+    rows += _verified(drawn, rows, space, wanted)
+    if not rows and sampling is not None:
+        raise ValueError(
+            f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
+            + "".join(f" {note}" for note in notes)
+        )
     if not rows:
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
@@ -171,9 +190,10 @@ def plan(
     chosen = choose(rows, [*notes, space.reason], quiet=quiet)
     if quiet:  # more memory gains error of sums, by which the choice was not made
         return chosen
-    return replace(
-        chosen, reason=" ".join(filter(None, (chosen.reason, more_room(found, space, chosen.chosen))))
-    )
+    best = chosen.chosen
+    advice = None if workload is not None else advice_for(best, update, dimension)
+    said = (chosen.reason, more_room(found, space, best), "" if advice is None else str(advice))
+    return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 
 
 def _several(name: str, given: int | Sequence[int]) -> list[int]:
@@ -183,16 +203,36 @@ def _several(name: str, given: int | Sequence[int]) -> list[int]:
     return values
 
 
-def _candidates(setting: Setting, goal: Goal, space: Room, families: frozenset[str]) -> Iterable[Candidate]:
-    """All that is permitted: what needs no secret is permitted always."""
+def _candidates(
+    setting: Setting, goal: Goal, space: Room, wanted: Permitted
+) -> tuple[list[Candidate], list[str]]:
+    """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
+    found: list[Candidate] = []
+    families, unsampled = wanted.families, Unsampled(setting, goal, space)
+    given = wanted.made(setting.workload, unsampled.sampling.participation, setting.designs.loss)
+    covered = True
     if setting.sampled:
         drawn = Amplified(setting, goal, space)
-        yield from drawn.candidates(families)
-        yield from InBins(drawn).candidates(families)
+        found += drawn.candidates(families)
+        found += InBins(drawn).candidates(families)
+        found += where_drawn(given, drawn)
         as_given = goal.noise_multiplier is not None and families == {"identity"}
-        if as_given or goal.adjacency == "add_or_remove":
-            return  # a fixed order is not covered there
-    yield from Unsampled(setting, goal, space).candidates(families)
+        covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
+    if covered:
+        found += unsampled.candidates(families, given)
+    found, notes = [one for one in found if wanted.permits(one)], list[str]()
+    for sampling in wanted.samplings:
+        own: Iterable[Strategy]
+        if sampling.amplified:
+            bands = [b for b in powers_of_two(setting.period) if b > 1 and "banded_toeplitz" in families]
+            own = [Identity(setting.fixed.steps)] if "identity" in families else []
+            own += [setting.designs.toeplitz(b) for b in bands]
+        else:
+            own = Strategies(setting.designs, sampling.participation, space).of(families)
+        more, said = under_given(sampling, own, given, goal)
+        found += more
+        notes += said
+    return found, notes
 
 
 def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
@@ -221,16 +261,18 @@ def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
     return replace(asked, epsilon=epsilon), note
 
 
-def _verified(drawn: list[tuple[NoiseEstimates, Goal]], rows: list[PlanRow], space: Room) -> list[PlanRow]:
+def _verified(
+    drawn: list[tuple[NoiseEstimates, Goal]], rows: list[PlanRow], space: Room, wanted: Permitted
+) -> list[PlanRow]:
     """Rows of the schemes that Monte Carlo accounts for; the best is verified if it can win."""
     found = [
-        (one, goal, row_of(calibrated(candidate, goal), one.rms(candidate), space, estimated=True))
+        (one, goal, row_of(calibrated(candidate, goal), one.setting.designs, space, estimated=True))
         for one, goal in drawn
-        for candidate in one.candidates()
+        for candidate in filter(wanted.permits, one.candidates())
     ]
     if not found:
         return []
-    _, goal, estimate = min(found, key=lambda each: each[2].relative)
+    one, goal, estimate = min(found, key=lambda each: each[2].relative)
     result = [row for _, _, row in found if row is not estimate]
     if rows and estimate.relative >= min(row.relative for row in rows):
         return [*result, estimate]
@@ -244,4 +286,4 @@ def _verified(drawn: list[tuple[NoiseEstimates, Goal]], rows: list[PlanRow], spa
         unit=goal.unit,
         accounting="verified",
     )
-    return [*result, row_of(made, estimate.rms_error, space)]
+    return [*result, row_of(made, one.setting.designs, space)]

@@ -9,16 +9,23 @@ from functools import lru_cache
 
 import numpy as np
 
+from anechoic.losses.dispatch import error
 from anechoic.losses.kinds import LossKind
-from anechoic.optimize import banded, banded_toeplitz, blt
+from anechoic.optimize import banded, banded_toeplitz, blt, dense
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
+from anechoic.planning.column_norms import POWERS, norms_over_passes
+from anechoic.planning.course import Course
 from anechoic.planning.objective import PlanObjective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
+from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads.optimizers import toeplitz_factor
 
+#: Work, n bands, up to which bands are tried, and where learning rates differ from step to step; and the
+#: longest run of equal rates whose columns may differ in length: that takes n^2.
+EVEN_WORK, UNEVEN_WORK, UNEVEN_UP_TO = 300_000_000, 3_000_000, 8000
 #: Longest run for which column-normalised strategies are tried: their error takes O(n bands) work.
 NORMALIZE_UP_TO = 200_000
 #: Longest run for which banded Toeplitz strategies are optimised.
@@ -28,6 +35,8 @@ FREE_UP_TO = 150_000
 FREE_STEPS_UP_TO = 5000
 #: Longest run whose designs are remembered for the next plan of the same workload, and of how many workloads.
 REMEMBERED_UP_TO, REMEMBERED = 20_000, 8
+#: How near to the best matrix of all one is looked for.
+DENSE_GAP = 1e-3
 #: More buffers than this gain next to nothing (Section 4.3.2).
 BUFFERS = 4
 #: Longest run whose BLTs are optimised for weights of the steps; those of longer ones for the mean, in closed
@@ -44,11 +53,14 @@ class Designs:
 
     def __init__(self, objective: PlanObjective) -> None:
         self.objective, self.workload = objective, objective.workload
-        self.loss: LossKind = objective.loss
+        # Toeplitz optimisers know no largest error where rates differ: designs for the mean are compared
+        self.loss: LossKind = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
         self._made: dict[int, Strategy] = {}
         self._free: dict[int, Strategy] = {}
         self._errors: dict[Strategy, float] = {}
+        self._courses: dict[Strategy, Course] = {}
         self._curves: dict[int, Callable[[int], float]] = {}
+        self._dense: dict[Participation, Strategy] = {}
         self._blts: dict[tuple[Participation, int], Strategy] = {}
 
     def toeplitz(self, bands: int) -> Strategy:
@@ -62,11 +74,40 @@ class Designs:
             self._made[bands] = best
         return self._made[bands]
 
+    def dense(self, schema: Participation) -> Strategy:
+        """The best of all matrices for a participation, to within `DENSE_GAP`."""
+        if schema not in self._dense:
+            found = dense(self.workload, participation=schema, loss=self.objective.loss, gap=DENSE_GAP)
+            self._dense[schema] = found.strategy
+        return self._dense[schema]
+
+    def most_bands(self, most: int) -> int:
+        """At most so many bands, and no more than are quick to optimise."""
+        work = EVEN_WORK if self.workload.is_toeplitz else UNEVEN_WORK
+        return max(1, min(most, work // self.workload.n))
+
+    def over_passes(self, strategy: Strategy, schema: Participation) -> Iterable[Strategy]:
+        """A strategy with columns as long as their steps matter; nothing where all are equally long."""
+        if self.workload.is_toeplitz and self.workload.n > UNEVEN_UP_TO:
+            return
+        for power in POWERS:
+            norms = norms_over_passes(self.objective, schema, power)
+            if norms is not None:
+                even = strategy if isinstance(strategy, ColumnScaled) else ColumnNormalized(strategy)
+                yield ColumnScaled(even.base, np.asarray(even.scales) * norms)
+
     def of(self, strategy: Strategy) -> float:
         """Root of the objective for unit noise."""
         if strategy not in self._errors:
-            self._errors[strategy] = self.objective.measure(strategy)
+            errors = error(self.workload, strategy)
+            self._errors[strategy] = self.objective.root(errors)
+            if errors.at_hand:  # what may have cost O(n^2): a picture of the plan asks for it again
+                self._courses[strategy] = Course.of(errors)
         return self._errors[strategy]
+
+    def course(self, strategy: Strategy) -> Course | None:
+        """Its errors over the steps, where they were computed for the objective."""
+        return self._courses.get(strategy)
 
     def error(self, bands: int) -> float:
         """That of `toeplitz(bands)`; its largest column norm is 1."""
@@ -90,7 +131,7 @@ class Designs:
     def free_up_to(self) -> int:
         """The most bands for which `free` is quick: none with learning rates, where it gains below 1 %."""
         n = self.workload.n
-        if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz:
+        if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz or self.objective.worst:
             return 0
         return math.isqrt(FREE_UP_TO // n)
 
@@ -125,7 +166,7 @@ class Designs:
 class _Alike:
     """An objective among others: workloads of one kind with the same numbers have the same designs."""
 
-    kind: type
+    kind: tuple[type, bool]
     numbers: tuple[bytes, ...]
     objective: PlanObjective = field(compare=False)
 
@@ -144,4 +185,4 @@ def designs_of(objective: PlanObjective) -> Designs:
     if workload.rates is not None:
         arrays.append(workload.rates)
     numbers = tuple(array.tobytes() for array in arrays)
-    return _remembered(_Alike(type(workload), numbers, objective))
+    return _remembered(_Alike((type(workload), objective.worst), numbers, objective))

@@ -51,10 +51,6 @@ class NoiseEstimates:
             found += self._in_bins(self.goal.epsilon)
         return [*found, *self._separated(self.goal.epsilon)]
 
-    def rms(self, candidate: Candidate) -> float:
-        """Root of the objective of a candidate, for unit noise."""
-        return self.setting.designs.of(candidate.strategy)
-
     def _within(self, bands: int) -> int:
         """`bands`, or as many as the noise state has room for."""
         return bands if self.room.rows is None else min(bands, self.room.rows)

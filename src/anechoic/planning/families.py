@@ -22,6 +22,10 @@ CHOICES: dict[StrategyName, frozenset[str]] = {
 }
 
 
+#: Columns whose squared norms differ by no more than this part are of one length.
+EVEN = 1e-6
+
+
 @singledispatch
 def family(strategy: Strategy) -> str:
     """The family of a strategy, normalised or not; "" for one that no plan makes."""
@@ -85,4 +89,6 @@ def _(strategy: BLT) -> str:
 
 @label.register(ColumnScaled)
 def _(strategy: ColumnScaled) -> str:
-    return f"{label(strategy.base)}, normalized"
+    lengths = strategy.column_norms_squared()
+    even = float(lengths.max()) <= (1.0 + EVEN) * float(lengths.min())
+    return f"{label(strategy.base)}, {'normalized' if even else 'scaled by step'}"

@@ -75,7 +75,8 @@ class InBins:
 
         What has less error than all smaller ones is tried where it fits, so that more room loses nothing.
         """
-        designs, most = self.setting.designs, min(self.n, self.period // 2)
+        designs = self.setting.designs
+        most = designs.most_bands(min(self.n, self.period // 2))
         rows, scores = self.drawn.room.rows, dict[int, float]()
         for tried in powers_of_two(most):
             places = self.period // max(1, tried)
@@ -111,7 +112,11 @@ class InBins:
             for steps in sorted({max(buffers + 1, round(part * self.period)) for part in _PARTS}):
                 strategy = self._fading(steps, buffers)
                 if strategy is not None:
-                    yield self._candidate(strategy, self._quick(strategy))
+                    yield self.candidate(strategy)
+
+    def candidate(self, strategy: Strategy) -> Candidate:
+        """A strategy without negative coefficients in bins."""
+        return self._candidate(strategy, self._quick(strategy))
 
     def _fading(self, steps: int, buffers: int) -> Strategy | None:
         """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""

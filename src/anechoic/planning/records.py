@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from anechoic.accounting import Verified
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.planning.course import Course
+from anechoic.planning.objective import PlanObjective
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 
@@ -88,11 +91,13 @@ class PlanRow:
         batch_size: B, the expected one where batches are drawn.
         mechanism: with this noise: calibrated, so that its epsilon is at most the one asked for, unless
             `estimated`.
+        objective: what `rms_error` is the root of, over the iterates of this row's run.
         chosen: whether this is the plan's choice.
         estimated: whether the noise is a Monte Carlo estimate that nothing guarantees; `mechanism.epsilon()`
             then verifies what this noise gives, which takes minutes and may exceed what was asked for.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
+        known: the errors over the steps for unit noise, where they were computed for `rms_error`.
     """
 
     name: str
@@ -107,15 +112,26 @@ class PlanRow:
     history: int
     batch_size: float
     mechanism: Mechanism
+    objective: PlanObjective = field(repr=False, compare=False)
     chosen: bool = False
     estimated: bool = False
     frontier: bool = False
     number_bytes: int = 4
+    known: Course | None = field(default=None, repr=False, compare=False)
 
     @property
     def epsilon(self) -> float:
         """Epsilon at the delta asked for: of the mechanism, verified where that is what it takes."""
         return self.mechanism.epsilon()
+
+    @property
+    def course(self) -> Course:
+        """Std of the noise in the iterates over the steps, in the units of `predicted`.
+
+        `predicted` is the root mean square over all steps, as the objective weights them, or the largest one.
+        """
+        known = self.known or Course.of(error(self.objective.workload, self.mechanism.strategy))
+        return replace(known, errors=self.noise_std * known.errors / self.batch_size)
 
     @property
     def gradients(self) -> float:

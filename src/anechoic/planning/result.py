@@ -7,6 +7,9 @@ from typing import Any
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.result import Optimized
+from anechoic.planning.advice import Advice
+from anechoic.planning.chart import plan_figure
+from anechoic.planning.page import as_cell
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text
 
@@ -19,11 +22,14 @@ class Plan:
         rows: the candidates, by predicted error.
         mechanism: the chosen one, calibrated.
         reason: why it was chosen.
+        advice: the learning rate to try; None where nothing is known: without `dimension`, for adaptive
+            optimizers, or a workload of the caller's.
     """
 
     rows: tuple[PlanRow, ...]
     mechanism: Mechanism
     reason: str
+    advice: Advice | None = None
 
     @property
     def chosen(self) -> PlanRow:
@@ -32,6 +38,29 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)
+
+    def _repr_html_(self) -> str:
+        return as_cell(self.rows, self.reason)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Two pictures: predicted noise against memory, and the noise over the steps of the run.
+
+        The first has a point a row: its mark is the class of the strategy, its colour the way batches are
+        formed, hollow where the noise is an estimate. Noise is relative to independent noise with the steps
+        and batches of the choice, so that rows stand in the order of the table. The second shows the std of
+        the noise in the iterates of the choice, of independent noise, and of the best two others.
+
+        Args:
+            axes: two axes of matplotlib to draw into; None for a figure of its own.
+
+        Returns:
+            A matplotlib `Figure`; its `savefig` writes it.
+
+        Raises:
+            ValueError: for anything else than two axes.
+            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
+        """
+        return plan_figure(self.rows, axes)
 
 
 def mechanism_in(given: Any) -> Any:

@@ -20,13 +20,17 @@ ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees;
 
 def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
     """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
-    legend = (LEGEND, ESTIMATED) if any(row.estimated for row in rows) else (LEGEND,)
-    notes = [
+    wrapped = [
         line
-        for note in (*legend, reason)
+        for note in (*notes(rows), reason)
         for line in ("", *textwrap.wrap(note, width, break_on_hyphens=False))
     ]
-    return "\n".join([*table(rows), *notes])
+    return "\n".join([*table(rows), *wrapped])
+
+
+def notes(rows: Sequence[PlanRow]) -> list[str]:
+    """What the columns mean, and of estimates what they are."""
+    return [LEGEND, ESTIMATED] if any(row.estimated for row in rows) else [LEGEND]
 
 
 def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:

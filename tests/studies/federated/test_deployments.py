@@ -12,10 +12,10 @@ def test_the_published_losses():
     assert found[2052, "tree", "rms"] == pytest.approx(12.47, abs=5e-3)
     assert found[2052, "blt", "rms"] == pytest.approx(9.1713, abs=1e-3)  # printed 9.33
     assert found[2052, "blt", "max"] == pytest.approx(10.734, abs=1e-2)  # printed 10.79
-    assert found[2052, "banded", "rms"] == pytest.approx(8.75, abs=0.01)  # BandMF, columns free: 8.60
+    assert found[2052, "banded", "rms"] == pytest.approx(8.657, abs=0.01)  # BandMF, columns free: 8.60
     assert found[3900, "independent", "rms"] == pytest.approx(83.84, abs=1e-2)
     assert found[3900, "blt", "rms"] == pytest.approx(8.14, abs=0.01)
-    assert found[2000, "blt", "max"] == pytest.approx(9.43056, abs=1e-3)
+    assert found[2000, "blt", "max"] == pytest.approx(9.10, abs=0.01)  # unscaled: 9.43
 
 
 def test_the_tree_and_independent_noise_of_a_federation_of_keyboards():

@@ -238,6 +238,7 @@ def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
             memory_budget=budget,
             random_sampling=False,
             strategy="blt",
+            keep="all",
         )
 
     given = {"mode": "rows", "parameters": [nn.Parameter(torch.zeros(14))], "epsilon": 2.0}

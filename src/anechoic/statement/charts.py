@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _SOFT, _FRAME, _GRID = "#1c2128", "#57606a", "#9aa3ad", "#e8ebef"
+INK, SOFT, FRAME, GRID = "#1c2128", "#57606a", "#9aa3ad", "#e8ebef"
 _ORANGE, _BLUE = "#c44e12", "#104e8b"
 #: How a role is drawn.
 _ROLES: dict[str, dict[str, Any]] = {
@@ -39,10 +39,10 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": 10.5,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
-    "text.color": _INK,
+    "text.color": INK,
     "text.parse_math": False,  # a $ is a $
-    "axes.edgecolor": _FRAME,
-    "axes.labelcolor": _SOFT,
+    "axes.edgecolor": FRAME,
+    "axes.labelcolor": SOFT,
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -51,11 +51,11 @@ _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.xmargin": 0.06,
     "axes.ymargin": 0.06,
-    "grid.color": _GRID,
-    "xtick.color": _FRAME,
-    "xtick.labelcolor": _SOFT,
+    "grid.color": GRID,
+    "xtick.color": FRAME,
+    "xtick.labelcolor": SOFT,
     "ytick.left": False,
-    "ytick.labelcolor": _SOFT,
+    "ytick.labelcolor": SOFT,
     "legend.fontsize": 10,
     "legend.frameon": False,
     "legend.handlelength": 1.8,
@@ -122,17 +122,16 @@ def line_chart(lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Leve
         ValueError: if there is nothing to draw, or a value is not finite.
         AnechoicError: without matplotlib.
     """
-    with _matplotlib("none"):
-        return _inline(_line_figure(lines, x, y, levels, title), title)
+    with in_style("none"):
+        return inline(_line_figure(lines, x, y, levels, title), title)
 
 
 def line_chart_file(
     lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str
 ) -> str:
     """The text of an SVG file: as `line_chart`, on white, with its title above it and letters as outlines."""
-    with _matplotlib("path"):
-        figure = _line_figure(lines, x, y, levels, title, heading=True)
-        return _clean(_svg(figure, title, "white")).toxml() + "\n"
+    with in_style("path"):
+        return as_file(_line_figure(lines, x, y, levels, title, heading=True), title)
 
 
 def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None = None) -> str:
@@ -153,8 +152,8 @@ def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None =
     values = np.asarray(matrix, dtype=np.float64)
     if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
-    with _matplotlib("none"):
-        return _inline(_heat_figure(values, label, limit), title)
+    with in_style("none"):
+        return inline(_heat_figure(values, label, limit), title)
 
 
 # -- drawing -------------------------------------------------------------------------------------
@@ -270,7 +269,7 @@ def _minus(text: str) -> str:
 
 
 @contextmanager
-def _matplotlib(letters: str) -> Iterator[None]:
+def in_style(letters: str) -> Iterator[None]:
     """matplotlib in the style of the charts, whatever the user's own is; letters are "none" or "path".
 
     Raises:
@@ -280,7 +279,7 @@ def _matplotlib(letters: str) -> Iterator[None]:
         from matplotlib import style
     except ImportError as error:
         raise AnechoicError(
-            "reports need matplotlib, which is not installed: pip install 'anechoic[torch,plot]'"
+            "charts need matplotlib, which is not installed: pip install 'anechoic[plot]'"
         ) from error
     with style.context({**_STYLE, "svg.fonttype": letters}, after_reset=True):
         yield
@@ -296,8 +295,18 @@ def _svg(figure: Figure, title: str, paper: str) -> str:
     return out.getvalue()
 
 
-def _inline(figure: Figure, title: str) -> str:
-    """The figure as an element of an HTML page, as wide as the page's style lets it be."""
+def as_file(figure: Figure, title: str) -> str:
+    """The text of an SVG file, on white."""
+    return _clean(_svg(figure, title, "white")).toxml() + "\n"
+
+
+def inline(figure: Figure, title: str) -> str:
+    """The figure as an element of an HTML page, as wide as the page's style lets it be.
+
+    Args:
+        figure: drawn, and to be written, in the style of `in_style`.
+        title: what it shows, for readers who cannot see it.
+    """
     root = _clean(_svg(figure, title, "none"))
     for name in ("width", "height", "version", "xmlns", "xmlns:xlink"):  # an HTML parser knows the last two
         root.removeAttribute(name)
@@ -337,7 +346,8 @@ def _clean(svg: str) -> minidom.Element:
             node.setAttribute("id", f"chart-{name}")
         elif name:
             node.removeAttribute("id")
-    return root
+    cleaned: minidom.Element = root
+    return cleaned
 
 
 def _drop_comments(node: Any) -> None:

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from anechoic.demo import charts
-from anechoic.demo.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 from anechoic.errors import AnechoicError
+from anechoic.statement import charts
+from anechoic.statement.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -31,7 +31,7 @@ def axes_of(lines, **options):
     """The axes of a line chart as matplotlib has them."""
     levels = options.pop("levels", ())
     given = PLAIN | options
-    with charts._matplotlib("none"):
+    with charts.in_style("none"):
         figure = charts._line_figure(lines, given["x"], given["y"], levels, given["title"])
         figure.draw_without_rendering()
     return figure.axes[0]
@@ -170,5 +170,5 @@ def test_heat_map_refuses_what_it_cannot_draw(matrix):
 
 def test_missing_matplotlib_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[torch,plot\]'"):
+    with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
         line_chart([LINE], **PLAIN)

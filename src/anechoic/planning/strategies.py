@@ -1,0 +1,84 @@
+"""The strategies that are compared where batches carry no secret: by `plan`, and by `plan_rounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anechoic.optimize.full.bidiagonal import bidiagonal_inverse
+from anechoic.participation.base import Participation
+from anechoic.planning.bands import powers_of_two
+from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO, Designs
+from anechoic.planning.memory_budget import Room
+from anechoic.planning.run_shape import buffered_schema, separation_of
+from anechoic.strategies import ColumnNormalized, FullTree, Identity, Output
+from anechoic.strategies.base import Strategy
+
+#: Longest run for which a BLT of several participations is normalised.
+NORMALIZED_BLT_UP_TO = 2048
+#: Longest run for which the best matrix of all is computed, whatever the rows of noise it takes.
+DENSE_UP_TO = 64
+
+
+class Strategies:
+    """Strategies of one objective under one participation.
+
+    Args:
+        designs: of the objective.
+        schema: what is promised of the units.
+        room: for rows of noise; as many bands as it holds are tried too.
+    """
+
+    def __init__(self, designs: Designs, schema: Participation, room: Room) -> None:
+        self.designs, self.schema, self.room = designs, schema, room
+        self.n = designs.workload.n
+        self.separation = separation_of(schema, self.n)
+
+    def of(self, families: frozenset[str]) -> Iterable[Strategy]:
+        """Those of the families, the ones beyond the room too."""
+        if "identity" in families:
+            yield Identity(self.n)
+        if "output" in families:
+            yield Output(self.designs.workload)
+        if "banded_toeplitz" in families and self.n <= BANDED_UP_TO:
+            yield from self._banded()
+        # where every step touches everybody nothing cancels
+        if "blt" in families and self.n > 1 and (self.separation > 1 or len(families) == 1):
+            yield from self._buffered()
+        if "tree" in families:
+            yield FullTree(self.n)
+        if "dense" in families and self.separation > 1 and self.n <= self._dense_up_to():
+            yield self.designs.dense(self.schema)
+
+    def _dense_up_to(self) -> int:
+        """Longest run whose best matrix takes a second or two, and whose rows there is room for."""
+        if not self.room.fits(self.n):
+            return DENSE_UP_TO
+        participations = self.schema.max_participations_in(self.n)
+        if bidiagonal_inverse(self.designs.workload) is not None:
+            return 1024 if participations == 1 else 512
+        if participations == 1:
+            return 512
+        return 256 if participations <= 4 else DENSE_UP_TO
+
+    def _banded(self) -> Iterable[Strategy]:
+        designs, most = self.designs, self.designs.most_bands(min(self.n, self.separation))
+        within = most if self.room.rows is None else min(most, self.room.rows)
+        for bands in sorted({*powers_of_two(most), within}):
+            if bands > 1:
+                yield from self._of_any_norms(designs.toeplitz(bands))
+        free = designs.free(min(within, designs.free_up_to))
+        if free is not None:
+            yield free
+
+    def _buffered(self) -> Iterable[Strategy]:
+        once = self.schema.max_participations_in(self.n) == 1
+        for best in self.designs.buffered(buffered_schema(self.schema)):
+            yield best
+            if once or self.n <= NORMALIZED_BLT_UP_TO:
+                yield from self._of_any_norms(ColumnNormalized(best))
+
+    def _of_any_norms(self, even: Strategy) -> Iterable[Strategy]:
+        """A strategy of columns of norm 1, and some whose norms differ, where that may be of use."""
+        yield even
+        if self.n <= NORMALIZE_UP_TO:
+            yield from self.designs.over_passes(even, self.schema)

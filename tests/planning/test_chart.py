@@ -1,0 +1,263 @@
+"""The pictures of a plan: what is in them, and how they reach a notebook and a file."""
+
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from anechoic.errors import AnechoicError
+from anechoic.planning.chart import draw_memory, draw_steps, drawn_over_steps, independent_of
+from anechoic.planning.compare import plan
+from anechoic.planning.families import family
+from anechoic.planning.page import as_cell, as_page, checked_kind, write_plan
+from anechoic.statement.charts import in_style
+from anechoic.strategies import Identity
+from tests.marks import slow
+
+matplotlib = pytest.importorskip("matplotlib")
+figures = pytest.importorskip("matplotlib.figure")
+
+SMALL = {"examples": 240, "batch_size": 20, "epochs": 2, "epsilon": 2.0, "delta": 1e-5}
+FIXED = SMALL | {"random_sampling": False}
+MARKS = {"identity": "o", "banded_toeplitz": "s", "blt": "^", "dense": "D"}
+
+
+@pytest.fixture(scope="module", params=[False, *slow(True)])
+def drawn(request):
+    """A plan with the memory of its rows in which batches may be drawn, or every other row says so."""
+    if request.param:
+        return plan(**SMALL, dimension=1000)
+    found = plan(**FIXED, dimension=1000)
+    rows = [replace(row, sampling="Poisson") if r % 2 else row for r, row in enumerate(found.rows)]
+    rows.append(replace(rows[1], memory=3 * max(row.memory for row in rows), frontier=False))
+    return replace(found, rows=tuple(rows))
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """A plan in a fixed order, without a dimension."""
+    return plan(**FIXED)
+
+
+@pytest.fixture(scope="module")
+def independent():
+    """A plan without noise state, in which every iterate counts."""
+    return plan(**FIXED, strategy="identity", keep="all")
+
+
+def picture(draw, rows):
+    """The axes of one of the pictures."""
+    with in_style("none"):
+        axes = figures.Figure().add_subplot()
+        draw(axes, rows)
+    return axes
+
+
+def lines(axes, label):
+    return [line for line in axes.get_lines() if line.get_label() == label]
+
+
+def labels(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_every_row_is_a_point_at_its_memory_and_its_noise(drawn):
+    axes = picture(draw_memory, drawn.rows)
+    points = lines(axes, "_row")
+    plain = min(row.predicted for row in drawn.rows if isinstance(row.mechanism.strategy, Identity))
+    assert len(points) == len(drawn.rows)
+    for point, row in zip(points, drawn.rows, strict=True):
+        assert point.get_ydata()[0] == pytest.approx(row.predicted / plain)
+        assert point.get_marker() == MARKS[family(row.mechanism.strategy)]
+        least = min(other.memory for other in drawn.rows if other.memory)
+        at = point.get_xdata()[0]
+        assert at == row.memory if row.memory else at < least
+    colors = {(row.sampling, p.get_markerfacecolor()) for row, p in zip(drawn.rows, points, strict=True)}
+    assert len(colors) == len({row.sampling for row in drawn.rows}) == len({color for _, color in colors})
+
+
+def test_the_choice_is_ringed_and_named(drawn):
+    axes = picture(draw_memory, drawn.rows)
+    (ring,) = lines(axes, "_chosen")
+    (point,) = (p for p, row in zip(lines(axes, "_row"), drawn.rows, strict=True) if row is drawn.chosen)
+    assert ring.get_xydata().tolist() == point.get_xydata().tolist()
+    assert [text.get_text() for text in axes.texts] == ["chosen"]
+    assert labels(picture(draw_steps, drawn.rows))[0].startswith(f"chosen: {drawn.chosen.name}")
+
+
+def test_the_frontier_goes_down_through_the_rows_that_none_beats(drawn):
+    axes = picture(draw_memory, drawn.rows)
+    (line,) = lines(axes, "_frontier")
+    points = lines(axes, "_row")
+    expected = sorted(
+        tuple(p.get_xydata()[0]) for p, row in zip(points, drawn.rows, strict=True) if row.frontier
+    )
+    assert [tuple(corner) for corner in line.get_xydata()[:-1]] == expected
+    assert line.get_xdata()[-1] == pytest.approx(axes.get_xlim()[1])
+    assert (np.diff(line.get_ydata()) <= 0).all()
+
+
+def test_legends_name_what_is_there_and_nothing_else(drawn, fixed):
+    families = {"identity": "independent", "banded_toeplitz": "banded", "blt": "BLT", "dense": "dense"}
+    for found in (drawn, fixed):
+        names = {families[family(row.mechanism.strategy)] for row in found.rows}
+        schemes = {row.sampling for row in found.rows}
+        assert set(labels(picture(draw_memory, found.rows))) == names | schemes | {"best within memory"}
+
+
+def test_an_estimate_is_hollow(fixed):
+    rows = tuple(replace(row, estimated=not row.chosen) for row in fixed.rows)
+    axes = picture(draw_memory, rows)
+    hollow = [point.get_markerfacecolor() == "white" for point in lines(axes, "_row")]
+    assert hollow == [row.estimated for row in rows]
+    assert "≈ estimate" in labels(axes)
+    assert any(text.startswith("≈ ") for text in labels(picture(draw_steps, rows)))
+
+
+def test_curves_are_the_noise_over_the_steps(drawn):
+    shown = drawn_over_steps(drawn.rows)
+    axes = picture(draw_steps, drawn.rows)
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    assert shown[0] is drawn.chosen and independent_of(drawn.rows) in shown
+    assert len(curves) == len(shown) <= 4
+    for curve, row in zip(curves, shown, strict=True):
+        assert curve.get_ydata() == pytest.approx(row.course.errors)
+        assert curve.get_xdata().tolist() == list(range(1, row.mechanism.steps + 1))
+
+
+def test_curves_are_of_different_kinds_where_there_are_enough(fixed):
+    best, *others = fixed.rows
+    again = [replace(best, chosen=False), replace(others[-1])]
+    shown = drawn_over_steps((best, *again, *others))
+    kinds = [(family(row.mechanism.strategy), row.sampling) for row in shown]
+    assert len(set(kinds)) == len(kinds) == 4
+    alone = drawn_over_steps((best, *again))
+    assert [id(row) for row in alone] == [id(row) for row in (best, again[1], again[0])]
+
+
+def test_what_is_kept_is_marked(fixed, independent):
+    (ring,) = lines(picture(draw_steps, fixed.rows), "kept: the last iterate, weight 0.2")
+    last = fixed.chosen.course.errors[-1]
+    assert ring.get_xydata()[0].tolist() == pytest.approx([fixed.chosen.mechanism.steps, last])
+    assert not [text for text in labels(picture(draw_steps, independent.rows)) if "kept" in text]
+    averaged = tuple(
+        replace(row, objective=replace(row.objective, averaged=True, weight=0.2)) for row in fixed.rows
+    )
+    axes = picture(draw_steps, averaged)
+    assert "kept: their mean" in labels(axes)
+    (span,) = axes.patches
+    assert (span.get_x(), span.get_x() + span.get_width()) == (13, 24)
+
+
+def test_where_the_largest_noise_counts_it_is_marked(fixed):
+    rows = tuple(replace(row, objective=replace(row.objective, worst=True)) for row in fixed.rows)
+    (ring,) = lines(picture(draw_steps, rows), "the largest counts")
+    errors = fixed.chosen.course.errors
+    assert ring.get_xydata()[0].tolist() == pytest.approx([1 + int(errors.argmax()), errors.max()])
+
+
+def test_plans_without_memory_or_independent_noise_are_drawn(independent):
+    axes = picture(draw_memory, independent.rows)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0"]
+    alone = plan(**FIXED, strategy="blt")
+    assert independent_of(alone.rows) is None
+    axes = picture(draw_memory, alone.rows)
+    assert axes.get_ylabel().endswith("(clip norms)")
+    heights = [point.get_ydata()[0] for point in lines(axes, "_row")]
+    assert heights == pytest.approx([row.predicted for row in alone.rows])
+
+
+def test_runs_of_other_lengths_are_compared_over_their_steps():
+    found = plan(**FIXED | {"epochs": [1, 2]}, strategy="identity")
+    axes = picture(draw_memory, found.rows)
+    heights = [point.get_ydata()[0] for point in lines(axes, "_row")]
+    expected = [row.relative / found.chosen.relative for row in found.rows]
+    assert heights == pytest.approx(expected) and "over steps" in axes.get_ylabel()
+
+
+def test_plot_draws_into_axes_that_are_given(fixed):
+    own = fixed.plot()
+    assert len(own.axes) == 2
+    figure = figures.Figure()
+    assert fixed.plot(figure.subplots(1, 2)) is figure
+    for wrong in (figure.axes[0], figure.axes[:1], ["a", "b"], figure):
+        with pytest.raises(ValueError, match="two axes of matplotlib"):
+            fixed.plot(wrong)
+
+
+def test_drawing_leaves_the_style_of_the_user_alone(independent):
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30}):
+        before = dict(matplotlib.rcParams)
+        figure = independent.plot()
+        assert dict(matplotlib.rcParams) == before
+    assert matplotlib.colors.to_hex(figure.axes[0].get_facecolor()) == "#ffffff"
+
+
+def test_without_matplotlib_the_remedy_is_named_and_a_notebook_has_the_table(
+    monkeypatch, independent, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
+        independent.plot()
+    with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
+        write_plan(independent.rows, independent.reason, tmp_path / "plan.html")
+    cell = independent._repr_html_()
+    assert "pip install" in cell and "<svg" not in cell and "Identity" in cell
+
+
+def test_a_cell_shows_pictures_table_and_reason(independent):
+    cell = independent._repr_html_()
+    assert cell.count("<svg") == 2 and cell.count('role="img"') == 2
+    assert cell.count("<title>") == 2 and "Predicted noise against noise state" in cell
+    assert cell.count("<tr>") == 1 + len(independent.rows) and 'class="best"' in cell
+    assert "http" not in cell and "src=" not in cell and "<script" not in cell
+    ElementTree.fromstring(cell[cell.index("<svg") : cell.index("</svg>") + 6])
+
+
+@pytest.mark.parametrize("layout", [as_cell, *slow(as_page)])
+def test_names_and_reasons_are_text(independent, layout):
+    evil = "<script>alert(1)</script> & $x$"
+    rows = tuple(replace(row, name=evil, sampling=f"<i>{row.sampling}") for row in independent.rows)
+    text = layout(rows, evil)
+    assert "<script" not in text and "<i>" not in text
+    assert "&lt;script&gt;" in text and "$x$" in text
+
+
+def test_a_page_holds_all_it_shows(independent):
+    page = as_page(independent.rows, independent.reason, "anechoic plan --examples 240 <x>")
+    assert page.startswith("<!DOCTYPE html>") and page.count("<svg") == 2
+    assert "anechoic plan --examples 240 &lt;x&gt;" in page and "Chosen: Identity" in page
+    assert "http" not in page and "src=" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.PNG", b"\x89PNG"), *slow(("a.svg", b"<svg"), ("a.html", b"<!DOCTYPE"))]
+)
+def test_files_are_what_their_name_says_each_time_the_same(independent, tmp_path, name, begin):
+    written = []
+    for _ in range(2):
+        write_plan(independent.rows, independent.reason, tmp_path / name)
+        written.append((tmp_path / name).read_bytes())
+    assert written[0].startswith(begin) and written[0] == written[1]
+
+
+def test_other_files_are_refused(tmp_path):
+    for name in ("a.pdf", "a", "a.htm"):
+        with pytest.raises(ValueError, match=r"written as \.html, \.svg, \.png"):
+            checked_kind(tmp_path / name)
+
+
+def test_schemes_keep_their_colours_from_plan_to_plan_and_new_ones_get_their_own(fixed):
+    names = ["Mine", "Poisson", "Yours", "FixedOrder"]
+    rows = [replace(row, sampling=name) for row, name in zip(fixed.rows, names, strict=False)]
+
+    def seen(some):
+        points = lines(picture(draw_memory, some), "_row")
+        return {row.sampling: point.get_markerfacecolor() for row, point in zip(some, points, strict=True)}
+
+    assert fixed.rows[0].chosen and len(rows) == 4
+    colors = seen(rows)
+    assert len(set(colors.values())) == 4
+    assert seen([rows[0], rows[3]])["FixedOrder"] == colors["FixedOrder"] == seen(fixed.rows)["FixedOrder"]

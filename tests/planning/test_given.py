@@ -1,0 +1,118 @@
+"""Strategies and schemes from outside compete with a plan's own ones; names restrict it."""
+
+import numpy as np
+import pytest
+
+from anechoic import plan
+from anechoic.extend import register_strategies
+from anechoic.participation import Cyclic
+from anechoic.planning import given
+from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
+from anechoic.workloads import prefix_sum
+
+RUN = {"examples": 600, "batch_size": 20, "epochs": 2, "delta": 1e-5}
+N, PERIOD = 60, 30
+
+
+def good():
+    """The square root in 24 bands."""
+    from anechoic.algebra import toeplitz
+
+    return ColumnNormalized(BandedToeplitz(N, toeplitz.sqrt(np.ones(24), 24)))
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(given, "_REGISTERED", {})
+    return given._REGISTERED
+
+
+def names(found):
+    return {row.sampling for row in found.rows}
+
+
+def test_a_strategy_competes_as_it_is():
+    found = plan(**RUN, epsilon=4.0, random_sampling=False, strategy=["identity", good()])
+    assert found.mechanism.strategy.describe() == good().describe()
+    assert found.mechanism.epsilon() <= 4.0 * (1 + 1e-12)
+    assert {type(row.mechanism.strategy).__name__ for row in found.rows} == {"Identity", "ColumnScaled"}
+    alone = plan(**RUN, epsilon=4.0, random_sampling=False, strategy=Dense(np.eye(N)))
+    assert alone.rows[0].predicted == pytest.approx(found.rows[-1].predicted)
+
+
+def test_what_is_good_is_chosen_and_what_is_bad_is_not():
+    bad = BandedToeplitz(N, [1.0, -0.5])
+    best = plan(**RUN, epsilon=4.0, random_sampling=False, strategy="banded_toeplitz")
+    found = plan(**RUN, epsilon=4.0, random_sampling=False, strategy=["banded_toeplitz", bad])
+    assert found.mechanism.to_json() == best.mechanism.to_json()
+
+
+@pytest.mark.slow
+def test_where_batches_are_drawn_its_bands_decide():
+    found = plan(**RUN, epsilon=1.0, strategy=["identity", BandedToeplitz(N, [1.0, 0.4])])
+    assert {"CyclicPoisson", "FixedOrder"} <= names(found)
+    bins = plan(**RUN, epsilon=1.0, strategy=BandedToeplitz(N, [1.0, 0.4]), sampling="balls_in_bins")
+    assert names(bins) == {"BallsInBins"} and bins.mechanism.epsilon() <= 1.0 * (1 + 1e-9)
+    for row in found.rows:
+        assert row.mechanism.epsilon() <= 1.0 * (1 + 1e-9)
+
+
+def test_schemes_are_named():
+    assert names(plan(**RUN, epsilon=2.0, strategy="identity", sampling="poisson")) == {"Poisson"}
+    both = plan(**RUN, epsilon=2.0, strategy="identity", sampling=["poisson", "fixed_order"])
+    assert names(both) == {"Poisson", "FixedOrder"}
+
+
+def test_a_scheme_may_be_given():
+    drawn = CyclicPoisson(600, 20, 4, N)
+    found = plan(**RUN, epsilon=2.0, sampling=drawn)
+    assert names(found) == {"CyclicPoisson"} and found.mechanism.sampling == drawn
+    assert found.mechanism.epsilon() <= 2.0 * (1 + 1e-9)
+    wide = plan(**RUN, epsilon=2.0, strategy=["identity", good()], sampling=RandomAllocation(600, PERIOD, N))
+    assert f"{good().describe()} is not covered under RandomAllocation" in wide.reason
+    ordered = plan(**RUN, epsilon=2.0, sampling=[FixedOrder(600, 20, epochs=2), "fixed_order"])
+    assert ordered.mechanism.participation == Cyclic(PERIOD)
+
+
+def test_a_registered_class_competes_in_every_plan(registered):
+    asked = []
+
+    @register_strategies("roots")
+    def roots(workload, participation, loss):
+        asked.append((workload.n, participation, loss))
+        yield good()
+
+    alone = plan(**RUN, epsilon=4.0, random_sampling=False, strategy="roots", keep="all")
+    assert alone.mechanism.strategy.describe() == good().describe()
+    ((n, participation, loss),) = asked
+    assert (n, participation, loss) == (N, Cyclic(PERIOD), "rms")
+    plan(**RUN, epsilon=4.0, random_sampling=False)
+    assert len(asked) == 2  # "auto" asks it too
+    plan(**RUN, epsilon=4.0, random_sampling=False, strategy="identity")
+    assert len(asked) == 2
+    with pytest.raises(ValueError, match="name='roots' must be a new one"):
+        register_strategies("roots")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": Identity(59)}, "has n=59 steps but the run has 60"),
+        ({"strategy": []}, "an empty list"),
+        ({"strategy": "best"}, "strategy='best' is unknown"),
+        ({"strategy": [prefix_sum(3)]}, "Or give a Strategy"),
+        ({"sampling": "shuffled"}, "sampling='shuffled' is unknown"),
+        ({"sampling": Poisson(600, 20, 59)}, "has 59 steps but the run has 60"),
+        ({"sampling": "balls_in_bins", "strategy": "identity"}, "is covered under sampling='balls_in_bins'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        plan(**{**RUN, "epsilon": 2.0, **options})
+
+
+def test_a_registered_function_that_makes_no_strategy_is_named(registered):
+    register_strategies("wrong")(lambda workload, participation, loss: [3])
+    with pytest.raises(ValueError, match="made 3, which is no Strategy"):
+        plan(**RUN, epsilon=2.0, strategy="wrong")
