@@ -25,9 +25,11 @@ from anechoic.lower_bounds.several import (
     full_batch_bound,
     participation_bound,
 )
-from anechoic.lower_bounds.strings import nuclear_norm, slopes
+from anechoic.lower_bounds.strings import _slope, nuclear_norm, slopes
+from anechoic.optimize import blt
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.participation.base import Participation
+from anechoic.workloads import prefix_sum
 from tests.marks import in_turn
 
 SCHEMAS = st.one_of(
@@ -239,6 +241,43 @@ def test_strings_agree_with_singular_values(cells, rest, more):
     assert found.by_mass @ by == pytest.approx((up - down) / (2 * step), rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("ridge", [1e-6, 1e-8, 1e-10, 1e-12])
+def test_strings_of_a_nearly_singular_matrix_stay_below(ridge):
+    """Rounding of their logarithms was counted: 21.5 where 11.1 was true."""
+    for seed, rest, more in [(0, 5, 1), (1, 2, 4), (2, 5, 0), (3, 1, 3)]:
+        rng = np.random.default_rng(seed)
+        x, mass = rng.normal(size=(20, 2)), 10.0 ** rng.uniform(-2, 1, 20)
+        r = x @ x.T / np.square(x).sum() + ridge * np.eye(20)
+        w = over_cells(r, mass, rest, more)
+        exact = np.linalg.svd(w, compute_uv=False).sum()
+        assert nuclear_norm(r, mass, rest, more) < exact
+        assert _slope(r, mass, rest, more) == pytest.approx(np.square(w).sum(), rel=1e-9)
+        if ridge == 1e-6:
+            assert nuclear_norm(r, mass, rest, more) > 0.9999 * exact
+
+
+@in_turn("free", [False, True])
+@pytest.mark.parametrize(
+    ("n", "separation"),
+    [pytest.param(24 * 15 + rest, 24, marks=pytest.mark.slow) for rest in (1, 5)]
+    + [(31, 6), (32, 5), (33, 4)],
+)
+def test_units_that_fit_once_more_at_the_start_alone(n, separation, free):
+    """Only patterns from the first steps have the most participations: the others count too.
+
+    The least error known is that of `optimize.blt`; the bound was 1.39 times that.
+    """
+    schema = MinSep(separation, 30)
+    kind = "max" if free else "rms"
+    known = loss(prefix_sum(n), blt_of(n, schema, kind), schema, kind)
+    assert 0.8 * known < cells_bound(n, schema, free=free) < known
+
+
+def blt_of(n, schema, kind):
+    """Found for Cyclic, which `optimize` does not compare with the bound under test."""
+    return blt(prefix_sum(n), buffers=3, participation=Cyclic(schema.separation), loss=kind).strategy
+
+
 def test_equal_modes_have_slopes():
     """R = 1 and even weights: all quotients of differences are derivatives."""
     found = slopes(np.eye(4), np.ones(4), 5, 0)
@@ -276,7 +315,7 @@ def test_the_bound_of_cells_is_that_of_its_multiplier(n, schema, free):
     lifted = np.concatenate([np.where(steps < n, steps, -1) for steps in places])
     factors = np.concatenate([np.sqrt(shares)[:, None, None] * unit] * size) * (lifted >= 0)[:, :, None]
     exact = nuclear_bound(np.tril(np.ones((n, n))), mass[np.arange(n) // size], Multiplier(lifted, factors))
-    assert value == pytest.approx(exact, rel=1e-5)
+    assert value == pytest.approx(exact, rel=2e-5)  # the ridge
     assert cells_bound(n, schema, free=free) >= value * (1 - 1e-9)
 
 

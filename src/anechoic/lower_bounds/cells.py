@@ -33,7 +33,7 @@ NUMBERS = 2**16  # in the factors of all patterns
 # To begin with, the best of these: blends of correlations with the identity, growths of the weights of the
 # steps from one separation to the next, and logarithms of the shares of patterns that are not regular.
 BLENDS, GROWTHS, OTHERS = (0.3, 0.6, 0.9, 0.98), (1.05, 1.4, 2.0, 3.0), (0.0, -3.0)
-RIDGE = 1e-8  # of the trace of R, as patterns of one cell, so that R is definite
+RIDGE = 3e-5  # of the trace of R, as patterns of one cell, so that R is definite, and its inverse exact
 STILL = 1e-5  # relative growth in a round below which the ascent ends
 
 
@@ -89,7 +89,8 @@ def _(participation: MinSep, n: int, most: int) -> tuple[int, NDArray[np.intp]]:
         longest = min(count, -(-cells // apart))
         free = cells - (apart - 1) * (longest - 1)  # cells, but for those that must be empty
         small = cells <= LARGEST and math.comb(free, longest) * longest**2 <= NUMBERS
-        if small and size * apart <= WASTE * separation:
+        covered = free - longest >= apart - 1  # every cell is part of a longest pattern
+        if small and covered and size * apart <= WASTE * separation:
             chosen = np.array(list(combinations(range(free), longest)), dtype=np.intp)
             return size, chosen + (apart - 1) * np.arange(longest)
     return cell_patterns.dispatch(Participation)(participation, n, most)

@@ -25,7 +25,8 @@ from anechoic._validate import Array
 FINE, COARSE = 0.5, 1.0  # steps of the rule: they err by 1e-16 and 3e-9, relatively
 FAR, NEAR = 50.0, 30.0  # u beyond which the integrand, which is > 0, is left out
 SMALL = 1e-4  # below this, the logarithm is replaced by a chord, which lies below it
-ROUNDING = 1e-6  # what is taken off: the logarithms err by some 1e-13, at most 1e-8 of the smallest one kept
+ROUNDING = 1e-6  # what is taken off, and what the logarithms kept may err by
+ERROR = 1e-16  # of a logarithm, for each row of R and unit of its condition number
 CLOSE = 1e-3  # relative difference of two modes below which a quotient of differences is a derivative
 
 
@@ -66,8 +67,11 @@ class _Rule:
         self._whole = _Segment(r, mass, rest)
         self._short = _Segment(r[:-1, :-1], mass[:-1], more) if more else None
         logs, self._matrix = self._log_dets()
-        logs = logs[:-1] - logs[-1]
-        used = int(np.argmax(logs > SMALL))
+        values = np.linalg.eigvalsh(r)
+        error = ERROR * k * float(values[-1] / max(values[0], 1e-300))
+        # concave in mu, so below the tangent at 0; where R is all but singular rounding lies above it
+        logs = np.minimum(logs[:-1] - logs[-1], self._mu[:-1] * _slope(r, mass, rest, more))
+        used = int(np.argmax(logs > max(SMALL, error / ROUNDING)))
         weights = np.zeros(len(u))
         weights[used:] = np.exp(-u[used:] / 2)
         # the logarithm is concave in mu and 0 at 0: below mu_used it is at least mu times its chord
@@ -124,6 +128,15 @@ class _Rule:
             by_r[:-1, :-1] += more[0]
             by_mass[:-1] += more[1]
         return Slopes(self.value, (by_r + by_r.T) / 2, by_mass)
+
+
+def _slope(r: Array, mass: Array, rest: int, more: int) -> float:
+    """tr(G^-1 E) = || E^½ A L ||_F^2: the derivative of log det(G + mu E) at mu = 0."""
+    m = rest + more
+    steps = np.append(np.full(len(r) - 1, m), rest).astype(np.float64)
+    sums = np.append(0.0, np.diagonal(r.cumsum(axis=0).cumsum(axis=1)))  # of R over the first cells
+    reached = steps * (steps + 1) / 2  # strings that a step of the cell has reached, and those it has not
+    return float(mass @ (reached * sums[1:] + (steps * m - reached) * sums[:-1]))
 
 
 class _Segment:
