@@ -51,6 +51,10 @@ def test_divergences_against_quadrature(q, order):
         (6.0, 64.0, 0.1, 3251565.9611),
         (2.5, 1.2, 0.4, 0.248038553713),
         (2.5, 4.0, 0.001, 5.03525069948e-6),
+        (200.0, 1.05, 0.0062, 0.004790160185532),  # flat between steps at |x| = 1 and |x - u| = 1
+        (300.0, 2.0, 0.001, 3.331646452676e-4),
+        (500.0, 2.0, 1.7e-4, 1.456783018252e-5),
+        (500.0, 1.05, 5e-4, 6.609333541626e-5),
     ],
 )
 def test_narrow_peaks_and_kinks_are_resolved_and_rounded_up(q, order, shift, exact):

@@ -266,6 +266,12 @@ def test_steps_that_overshoot_have_an_optimal_noise(problem):
         assert damped.gap < 1e-6
 
 
+def test_a_slow_mode_beside_one_that_overshoots():
+    """A trial damping of 2 - 1e-10 / 30 ended the search."""
+    found = damped_noise(theory.LinearRegression([1.0, 1e-10], learning_rate=1.01, batch_size=math.inf))
+    assert found.gap < 0.2
+
+
 def test_many_modes_are_merged_without_loss():
     problem = theory.LinearRegression(1 / np.arange(1, 2001), 0.02)
     assert theory.optimal_noise(problem).gap < 1e-6

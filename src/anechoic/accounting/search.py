@@ -8,6 +8,7 @@ from collections.abc import Callable
 _ATTEMPTS = 60
 _LONGEST = 1.0  # step of log noise
 _HIGHEST = 700.0  # log noise: e^709 is the largest float
+_BITS = 33  # of a noise that was searched for
 
 
 def least_noise(
@@ -51,13 +52,19 @@ def least_noise(
     if math.isinf(high):
         high = low
     step = tolerance / 8
-    while epsilon_at(math.exp(high)) > epsilon:
+    while epsilon_at(noise := settled(math.exp(high))) > epsilon:
         high, step = high + step, 2 * step
         if high > _HIGHEST:
             raise ValueError(
                 f"epsilon={epsilon} is not shown at any noise: choose a larger epsilon or delta."
             )
-    return math.exp(high)
+    return noise
+
+
+def settled(noise: float) -> float:
+    """Rounded up by at most 2e-10: elsewhere a search ends some 1e-15 apart, and a plan should not."""
+    mantissa, exponent = math.frexp(noise)
+    return math.ldexp(math.ceil(mantissa * 2**_BITS), exponent - _BITS)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:

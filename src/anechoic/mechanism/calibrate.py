@@ -33,8 +33,8 @@ def calibrate(
     """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
 
     Unamplified the noise is exact to rounding; under (cyclic) Poisson sampling at most 1e-4 (relative) above
-    the least. The result is checked: its epsilon is never
-    above the one asked for.
+    the least, where epsilon is at least 1e-5. The result is checked: its epsilon is never above the one asked
+    for.
 
     Args:
         strategy, sampling, clip_norm, adjacency, unit: see `Mechanism`.

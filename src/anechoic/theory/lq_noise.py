@@ -29,6 +29,10 @@ ORDERS = (1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 1
 FINE, MOST = 0.04, 4000  # steps of log |u|^q at which phi is computed for its envelope, and how many at most
 SMALLEST = 1e-4  # smallest |u|^q of them over the largest
 PANELS, POINTS = 16, 16  # on each side of the peak
+# Powers above SMOOTH have steps at |x| = 1 and |x - u| = 1: panels end at these log |x|^q, unless the log
+# integrand has e^FLAT at its peak, which alone counts then.
+SMOOTH, FLAT = 6.0, 10.0
+STEPS = np.concatenate([[-40.0, -28.0, -20.0, -14.0, -10.0, -8.0], np.arange(-6.5, 5.5, 0.75)])
 DROP = 60.0  # fall of the log integrand at the ends of the integral
 ROUNDED, FLOOR = 1e-9, 1e-14  # what covers the quadrature, relative and absolute
 
@@ -80,24 +84,32 @@ class ExponentialPower:
             peak = u / step
             height = (order - 1.0) * peak**q
 
+            # where |x|^q is not large at the peak its neighbourhood is flat, with steps around |x| = 1
+            flat = q * np.log(np.maximum(peak, 1e-300)) < FLAT
+            top = (order - 1.0) * u * peak ** (q - 1.0)
+
             def fall(s: Array) -> Array:
-                return np.asarray(height * (_bent(s, q) - ratio * _bent(s / ratio, q)))
+                near = height * (_bent(s, q) - ratio * _bent(s / ratio, q))
+                x = peak * (1.0 + s)
+                return np.where(flat, (order - 1.0) * np.abs(x) ** q - order * np.abs(x - u) ** q - top, near)
 
             size = (2.0 * DROP) ** (1.0 / q) * (1.0 + 1.0 / np.maximum(peak, 1e-300))  # beyond every end
             low, high = (_end(fall, side * size) for side in (-1.0, 1.0))
             # finer around x = 0 and x = u, where only q derivatives exist
             graded = (high - low) / PANELS * np.outer([-1.0, 1.0], 4.0 ** -np.arange(7.0)).ravel()
-            kinks = np.clip(np.concatenate([graded - 1.0, graded - ratio], axis=1), low, high)
+            ends = np.exp(STEPS / q) if q > SMOOTH else np.zeros(0)
+            steps = np.concatenate(
+                [side * ends + moved for side in (-1.0, 1.0) for moved in (0.0 * u, u)], axis=1
+            )
+            kinks = np.concatenate([graded - 1.0, graded - ratio, steps / peak - 1.0], axis=1)
+            kinks = np.clip(np.where(np.isfinite(kinks), kinks, 0.0), low, high)
             both = [low * np.linspace(1.0, 0.0, PANELS + 1), high * np.linspace(0.0, 1.0, PANELS + 1), kinks]
             edges = np.sort(np.concatenate(both, axis=1), axis=1)
             width = np.diff(edges)[:, :, None] / 2.0
             s = (edges[:, :-1, None] + width * (1.0 + leggauss(POINTS)[0])).reshape(len(u), -1)
             inside = np.exp(fall(s)).reshape(*width.shape[:2], POINTS) @ leggauss(POINTS)[1]
             total = (inside * width[:, :, 0]).sum(axis=1) * peak[:, 0]
-            found = (
-                (order - 1.0) * u[:, 0] * peak[:, 0] ** (q - 1.0)
-                + np.log(total / (2.0 * math.gamma(1.0 + 1.0 / q)))
-            ) / (order - 1.0)
+            found = (top[:, 0] + np.log(total / (2.0 * math.gamma(1.0 + 1.0 / q)))) / (order - 1.0)
         found = np.where(np.isfinite(found) & np.isfinite(height[:, 0]), found, np.inf)
         raised = np.maximum(0.0, found) * (1.0 + ROUNDED) + FLOOR / (order - 1.0)
         return np.where(shifts > 0, raised, 0.0)

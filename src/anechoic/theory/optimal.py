@@ -239,9 +239,14 @@ def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree
     def log_loss(log_nu: float, over: bool) -> float:
         nonlocal evaluations
         evaluations += 1
-        found = Spectrum(made(log_nu, over))
-        error = problem.weights @ poisson_means(gaps, points, found.power(points.angles))
-        return math.log(found.gamma) + 0.5 * math.log(float(error))
+        try:
+            found = Spectrum(made(log_nu, over))
+            error = problem.weights @ poisson_means(gaps, points, found.power(points.angles))
+            return math.log(found.gamma) + 0.5 * math.log(float(error))
+        except ArithmeticError:
+            if over:  # alternates for longer than any points of the circle resolve
+                return math.inf
+            raise
 
     def made(log_nu: float, over: bool) -> HorizonFree:
         return make(2.0 - math.exp(log_nu) if over else math.exp(log_nu))

@@ -145,7 +145,9 @@ def strongly_convex_bound(
 
     Raises:
         ValueError: if an argument is out of range.
-        ArithmeticError: if the multiplier found is not proven feasible between the points of the grid.
+        ArithmeticError: if the multiplier found is not proven feasible between the points of the grid, or the
+            rate is so near its limit 2 / (L + mu) that float64 does not resolve the programme;
+            `StronglyConvex.contraction_bound` of independent noise has no such limit.
 
     Example:
         >>> from anechoic.strategies import BandedInverse, without_horizon

@@ -12,7 +12,7 @@ from anechoic.losses.dispatch import loss
 from anechoic.optimize import banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Toeplitz
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Toeplitz
 from tests.marks import each_pair, every_other, in_turn
 
 module = import_module("anechoic.optimize.series.toeplitz_objective")
@@ -207,6 +207,14 @@ def test_learning_rates_are_designed_for(momentum, last):
     aware = banded_toeplitz(workload, bands=bands, loss=weights).strategy
     losses = [loss(workload, ColumnNormalized(c), kind=weights) for c in (aware, constant)]
     assert best.lower_bound <= losses[0] < min(1.02 * best.loss, 1.0001 * losses[1])
+
+
+def test_rates_that_jump_make_nothing_worse_than_independent_noise():
+    """The search takes them to be constant: it was 97 times worse."""
+    jumping = workloads.scheduled(workloads.momentum(64, 0.9), np.where(np.arange(64) % 4 == 0, 1.0, 0.05))
+    plain = loss(jumping, Identity(64), kind="last")
+    for found in (banded_toeplitz(jumping, bands=2, loss="last"), optimize.toeplitz(jumping, loss="last")):
+        assert found.loss <= plain * (1 + 1e-12)
 
 
 def test_what_has_no_toeplitz_factor_is_refused():

@@ -92,7 +92,7 @@ def poisson_noise_multiplier(
     """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
 
     The least is that of the exact composition; where the loss of one release would need more than 2^16 points
-    (large losses at a tiny rate) the grid is wider and the excess may be larger.
+    (large losses at a tiny rate), or epsilon is below 1e-5, the excess may be larger.
 
     Raises:
         ValueError: if an argument is out of range, or delta at least the probability of taking part at all.

@@ -43,7 +43,8 @@ def banded_toeplitz(
     returned: non-negative and non-increasing coefficients, for which Lemma 3.16 (c) gives the sensitivity; up
     to 2048 steps non-negative ones, whose sensitivity is exact for `Cyclic`; and free ones with as many bands
     as the separation. No bound of the class is known there. No result is worse than independent noise:
-    searches begin at the identity too where a zero of the workload lies inside the unit disc.
+    searches begin at the identity too where a zero of the workload lies inside the unit disc, and with
+    learning rates it is compared at the end.
 
     Guarantee: the loss is that of the returned strategy, with exact sensitivity. Without a bound of the class
     it is a local minimum.
@@ -107,12 +108,17 @@ def best_column(
     """The first column of smallest loss that was found, with at most `bands` bands, and its class's bound."""
     root = root_of(plain, bands)
     if bands <= objective.separation:
-        return free_column(
+        column, bound = free_column(
             objective, root, bands, lambda column: class_bound(objective, workload, loss, column)
         )
-    found = several_columns(objective, root, bands)
+        if workload.rates is None:
+            return column, bound
+        found = [column]  # the search takes learning rates to be constant within the memory of C^-1
+    else:
+        found, bound = several_columns(objective, root, bands), None
+    found.append(np.ones(1))
     losses = [loss_of(workload, BandedToeplitz(workload.n, c), participation, loss) for c in found]
-    return found[int(np.argmin(losses))], None
+    return found[int(np.argmin(losses))], bound
 
 
 def class_bound(
