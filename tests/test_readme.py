@@ -18,7 +18,7 @@ def test_the_three_lines_of_pytorch(capsys):
     scope = {}  # complete as pasted
     exec(block, scope)
     printed = capsys.readouterr().out
-    table, rest = printed.split("\nChosen:", 1)
+    table, rest = printed.split("\n\n", 1)
     row = next(line for line in table.splitlines() if line.startswith("→"))
     memory = re.search(r"[\d.]+ (?:B|KiB)(?=  )", row).group()
     assert f"Its noise state is {memory}," in rest.replace("\n", " ")

@@ -92,7 +92,7 @@ def test_faults_are_caught_with_95_percent_power(fault):
     """59 of 59 by one test: a power below 95 % would do that with probability below 5 %."""
     caught = np.zeros(len(fault.caught_by), int)
     for number in range(59):
-        report = run(fault.mechanism, fault.inject, number=number, **fault.options)
+        report = run(fault.mechanism, fault.inject, number=number, label="power", **fault.options)
         caught += [report.finding(name).violated for name in fault.caught_by]
     assert caught.max() == 59, dict(zip(fault.caught_by, caught, strict=True))
     assert caught.min() >= 54, dict(zip(fault.caught_by, caught, strict=True))
