@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Literal, get_args
 
@@ -14,17 +15,22 @@ from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses.dispatch import error
-from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import LossKind
+from anechoic.losses.result import StepErrors
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
+from anechoic.planning.designs import designs_of
+from anechoic.planning.memory_budget import room
+from anechoic.planning.objective import PlanObjective
 from anechoic.planning.result import mechanism_in
+from anechoic.planning.strategies import Strategies
 from anechoic.sampling import External
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
 from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
@@ -38,8 +44,11 @@ LossOfStream = Literal["max", "rms", "mean"]
 LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
-#: Longest horizon at which columns are normalised: errors then take O(n bands).
-_NORMALIZE_UP_TO = 2048
+#: What is compared, up to this horizon and beyond.
+_FAMILIES, _ALL_UP_TO = frozenset({"identity", "banded_toeplitz", "blt", "dense"}), 2048
+_FAMILIES_OF_LONG = frozenset({"identity", "blt"})
+#: Losses that are relatively closer than this count as equal: optimisers end a little apart elsewhere.
+_ALIKE = 1e-3
 
 
 def planned_mechanism(
@@ -57,8 +66,8 @@ def planned_mechanism(
 ) -> Mechanism:
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
-    With a horizon it is the one of least loss among independent noise, an optimised BLT and, up to 2,048
-    steps and for one participation, the column-normalised square root. Without, C is horizon-free: it has a
+    With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
+    noise, BLTs and, up to 2,048 steps, banded and dense strategies. Without, C is horizon-free: it has a
     limiting sensitivity, so that its noise does not depend on how many releases there will be.
 
     Args:
@@ -87,19 +96,14 @@ def planned_mechanism(
                 " infinitely much noise. Bound it, as MinSep(separation=24, max_participations=30), or give a"
                 " horizon."
             )
-        candidates = [_endless(over, accurate_to)]
+        strategy = _endless(over, accurate_to)
     else:
-        kind = loss_kind(loss, positive_int("horizon", horizon))
-        candidates = _finite(over, horizon, participation, kind)
-    steps = candidates[0].n
-    sampling = External(participation, 1, steps=steps)
-    if len(candidates) > 1:
-        workload = over.workload(steps)
-        candidates.sort(key=lambda strategy: loss_of(workload, strategy, participation, kind))
+        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, dimension)
+    sampling = External(participation, 1, steps=strategy.n)
 
     def made(bits: int | None) -> Mechanism:
         return calibrate(
-            candidates[0],
+            strategy,
             sampling=sampling,
             epsilon=epsilon,
             delta=delta,
@@ -111,36 +115,41 @@ def planned_mechanism(
     return on_finest_grid(made, dimension)
 
 
-def loss_kind(loss: LossOfStream, n: int) -> LossKind:
-    """What optimisers take for one of `LOSSES`, for n steps."""
-    return 1.0 / np.arange(1.0, n + 1) ** 2 if loss == "mean" else loss
+@dataclass(frozen=True)
+class RunningMeans(PlanObjective):
+    """The mean square error of running means: that of step t counts 1 / (t + 1)."""
+
+    @property
+    def weights(self) -> Array:
+        found = 1.0 / np.arange(1.0, self.workload.n + 1) ** 2
+        return np.asarray(found / found.sum())
+
+    @property
+    def loss(self) -> LossKind:
+        return self.weights
+
+    def root(self, errors: StepErrors) -> float:
+        return errors.of(self.weights)
 
 
-@singledispatch
-def _finite(over: Over, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
-    """Candidates for n steps."""
-    found: list[Strategy] = [Identity(n)]
-    if n >= 4:
-        workload, buffers = over.workload(n), _buffers(n)
-        found.append(optimize.blt(workload, buffers=buffers, participation=participation, loss=kind).strategy)
-    return found
+def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
+    """What a stream of n steps is planned for; a window that holds them all is a running sum."""
+    workload = (Running() if over.reach >= n else over).workload(n)
+    return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
-@_finite.register
-def _(over: Running, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
-    found = _finite.dispatch(Over)(over, n, participation, kind)
-    if participation.max_participations_in(n) == 1 and 4 <= n <= _NORMALIZE_UP_TO:
-        ratios = (np.arange(1.0, n) - 0.5) / np.arange(1.0, n)
-        root = np.cumprod(np.concatenate([[1.0], ratios]))
-        found.append(ColumnNormalized(BandedToeplitz(n, root)))
-    return found
-
-
-@_finite.register
-def _(over: SlidingWindow, n: int, participation: Participation, kind: LossKind) -> list[Strategy]:
-    if over.width >= n:
-        return _finite(Running(), n, participation, kind)
-    return [Identity(n), _window(over.width, n)]
+def _finite(over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int) -> Strategy:
+    """The best strategy for n steps; of those about as good, the one of least noise state."""
+    designs = designs_of(_objective(over, n, loss))
+    families = _FAMILIES if n <= _ALL_UP_TO else _FAMILIES_OF_LONG
+    space = room(dimension, None)
+    found = []
+    for strategy in Strategies(designs, participation, space).of(families):
+        rows = strategy.recurrence().rows
+        if rows == 0 or space.fits(rows):
+            found.append((designs.of(strategy) * sensitivity(strategy, participation).value, rows, strategy))
+    least = min(value for value, *_ in found)
+    return min((item for item in found if item[0] <= (1 + _ALIKE) * least), key=lambda item: item[1])[2]
 
 
 @singledispatch
@@ -301,7 +310,7 @@ class Deviations:
                 first = np.zeros(n)
                 first[0] = 1.0
                 self._inverse = self._of(n, first)
-            elif self._mechanism.steps <= _NORMALIZE_UP_TO:
+            elif self._mechanism.steps <= _ALL_UP_TO:
                 self._inverse = self._of(self._mechanism.steps, np.eye(strategy.rows))
             else:
                 return None
