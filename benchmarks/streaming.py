@@ -30,8 +30,16 @@ FOUND: dict[str, float] = {}
 
 
 def finite_loss(n: int) -> float:
-    """Max loss of the best BLT planned for n steps: what knowing the horizon is worth."""
-    return float(an.optimize.blt(an.workloads.prefix_sum(n), buffers=6 if n > 64 else 3, loss="max").loss)
+    """Max loss of what is planned for n steps: what knowing the horizon is worth."""
+    made = planned_mechanism(
+        over=streaming.Running(),
+        horizon=n,
+        participation=an.participation.Single(),
+        epsilon=1.0,
+        delta=1e-6,
+        dimension=1,
+    )
+    return made.sensitivity.value * float(an.error(an.workloads.prefix_sum(n), made.strategy).max)
 
 
 def horizon_free(accurate_to: int, buffers: int) -> list[float]:

@@ -5,8 +5,10 @@ Tensors have shape (seeds, rates, m); gradients of examples (seeds, rates, batch
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from anechoic import Mechanism
 FIRST, SECOND, EPS = 0.9, 0.999, 1e-8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Noise:
     """Of one run.
 
@@ -33,14 +35,19 @@ class Noise:
     reference: float
     streams: tuple[Tensor, Tensor]
 
-    def variance(self, t: int) -> float:
-        """Of one entry of the noise in the mean gradient of step t."""
-        return float(np.square(self.rows[t]).sum()) / self.batch_size**2
-
-    def mean_of_variances(self, t: int) -> float:
-        """Their running mean over the steps 0 .. t."""
+    def mean_of_variances(self, t: int, decay: float = 0.0) -> float:
+        """Their running mean over the steps 0 .. t, or that of `variances` at another decay."""
         weights = SECOND ** np.arange(t, -1, -1.0)
-        return float(weights @ [self.variance(s) for s in range(t + 1)] / weights.sum())
+        return float(weights @ self.variances(decay)[: t + 1] / weights.sum())
+
+    @cache  # noqa: B019 - one of each run
+    def variances(self, decay: float) -> np.ndarray:
+        """Of one entry of the noise in the bias-corrected running means of gradients, shape (n,)."""
+        mean, found = np.zeros(self.rows.shape[1]), []
+        for t, row in enumerate(self.rows):
+            mean = decay * mean + (1 - decay) * row
+            found.append(float(np.square(mean / (1 - decay ** (t + 1))).sum()) / self.batch_size**2)
+        return np.array(found)
 
     def of_running_mean(self, t: int) -> float:
         """Std of the running mean of the noise in means, over the steps 0 .. t."""
@@ -76,8 +83,9 @@ class Arm(ABC):
     squares = False  # whether it releases second moments too
     aware = False  # whether the plan is for its momentum and the schedule
 
-    def __init__(self, noise: Noise) -> None:
+    def __init__(self, noise: Noise, shapes: tuple[tuple[int, ...], ...]) -> None:
         self.noise = noise
+        self.shapes = shapes
         self.mean: Tensor | float = 0.0
         self.square: Tensor | float = 0.0
 
@@ -129,6 +137,59 @@ class Corrected(Arm):
         released = self.released(t, gradients)
         second = self.second(t, released.square()) - self.noise.mean_of_variances(t)
         return self.first(t, released) / (second.clamp(min=0.0) + self.noise.reference**2).sqrt()
+
+
+class PlannedCorrected(Corrected):
+    aware = True
+
+
+class Buffered(Arm):
+    """CorrectedAdam whose second moment is of the momentum buffer, where planned noise cancels already."""
+
+    aware = True
+
+    def direction(self, t: int, gradients: Tensor) -> Tensor:
+        mean = self.first(t, self.released(t, gradients))
+        second = self.second(t, mean.square()) - self.noise.mean_of_variances(t, FIRST)
+        return mean / (second.clamp(min=0.0) + self.noise.reference**2).sqrt()
+
+
+class Muon(Arm):
+    """Momentum, then every matrix made orthogonal by five steps of Newton and Schulz; vectors get norm 1.
+
+    Matrices are multiplied by the root of outputs over inputs where that exceeds 1 (Jordan et al. 2024).
+    """
+
+    def direction(self, t: int, gradients: Tensor) -> Tensor:
+        self.mean = FIRST * self.mean + self.released(t, gradients)
+        parts = torch.split(self.mean, [math.prod(shape) for shape in self.shapes], dim=-1)
+        steps = [orthogonal(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return torch.cat(steps, -1)
+
+
+class IndependentMuon(Muon):
+    independent = True
+
+
+class PlannedMuon(Muon):
+    aware = True
+
+
+def orthogonal(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The nearest matrix with orthonormal rows or columns, to some tenths of its singular values.
+
+    Args:
+        flat: matrices of this shape, with their last two axes as one.
+    """
+    matrix = flat.unflatten(-1, shape if len(shape) == 2 else (1, *shape))
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    x = matrix.mT if tall else matrix
+    x = x / (x.flatten(-2).norm(dim=-1)[..., None, None] + 1e-12)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    scale = max(1.0, matrix.shape[-1] / matrix.shape[-2]) ** 0.5
+    return scale * (x.mT if tall else x).flatten(-2)
 
 
 class Joint(Arm):
@@ -202,6 +263,11 @@ ARMS: dict[str, type[Arm]] = {
     "Adam, independent": IndependentAdam,
     "Adam": Adam,
     "CorrectedAdam": Corrected,
+    "CorrectedAdam, planned for": PlannedCorrected,
+    "Adam of the buffer": Buffered,
+    "Muon, independent": IndependentMuon,
+    "Muon": Muon,
+    "Muon, planned for": PlannedMuon,
     "joint moments": Joint,
     "joint, as published": PaperJoint,
     "scaled": Scaled,

@@ -63,7 +63,7 @@ def trained(setting: Setting, arm: str, rates: list[float], seeds: int) -> np.nd
     best, alone = setting.rows(aware=kind.aware)
     mechanism = (alone if kind.independent else best).mechanism
     noise = made(mechanism, alone.step_noise, seeds, task.dimension, kind.squares)
-    optimizer = kind(noise)
+    optimizer = kind(noise, task.shapes)
     orders = [
         batches_of(mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest()) for seed in range(seeds)
     ]

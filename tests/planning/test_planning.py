@@ -643,5 +643,5 @@ def test_a_flag_is_true_or_false(name):
 
 
 def test_an_unknown_optimizer_is_told_what_counts_as_which():
-    with pytest.raises(ValueError, match="CorrectedAdam, and SGD with momentum, count as 'sgd'"):
+    with pytest.raises(ValueError, match="CorrectedAdam, Muon, and SGD with momentum count as 'sgd'"):
         plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, optimizer="Adam")

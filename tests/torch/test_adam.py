@@ -133,6 +133,32 @@ def test_kinds(optimizer, kind):
     assert kind_of(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
+def test_muon_is_planned_for_sums_of_gradients():
+    """Whatever its momentum: plans for its buffer were worse (docs/choosing.md)."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3, bias=False)
+    data = torch.utils.data.TensorDataset(torch.randn(60, 6), torch.randint(0, 3, (60,)))
+    engine = PrivacyEngine()
+    private, optimizer, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.Muon(model.parameters(), lr=0.1, momentum=0.95),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=6),
+        target_epsilon=2.0,
+        target_delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+    )
+    assert engine.plan.chosen.objective.workload.is_prefix_sum
+    assert engine.plan.chosen.name != "Identity"
+    for x, y in loader:
+        nn.functional.cross_entropy(private(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert engine.releases == 10
+
+
 def planned(optimizer, *, to_epsilon=False, **options):
     engine, model = PrivacyEngine(), network()
     make = engine.make_private_with_epsilon if to_epsilon else engine.make_private

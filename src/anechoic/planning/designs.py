@@ -37,8 +37,9 @@ FREE_STEPS_UP_TO = 5000
 REMEMBERED_UP_TO, REMEMBERED = 20_000, 8
 #: How near to the best matrix of all one is looked for.
 DENSE_GAP = 1e-3
-#: More buffers than this gain next to nothing (Section 4.3.2).
-BUFFERS = 4
+#: More buffers than this gain next to nothing (Section 4.3.2); beyond these steps one more, and another one,
+#: gain some parts in a thousand.
+BUFFERS, LONG, LONGER = 4, 20_000, 500_000
 #: Longest run whose BLTs are optimised for weights of the steps; those of longer ones for the mean, in closed
 #: form.
 WEIGHTS_UP_TO = 200_000
@@ -147,7 +148,7 @@ class Designs:
         """The best BLT of at most so many buffers."""
         if (schema, buffers) not in self._blts:
             workload, loss = self.workload, self.loss
-            if workload.n > WEIGHTS_UP_TO:
+            if workload.n > WEIGHTS_UP_TO and not (workload.is_toeplitz and isinstance(loss, str)):
                 workload, loss = toeplitz_factor(workload), "rms"
             found = blt(workload, buffers=buffers, participation=schema, loss=loss)
             self._blts[schema, buffers] = found.strategy
@@ -155,7 +156,8 @@ class Designs:
 
     def buffered(self, schema: Participation) -> Iterable[Strategy]:
         """The best BLTs for a participation, of 1, 2, … buffers, as many as the optimum has use for."""
-        for buffers in range(1, min(BUFFERS, self.workload.n - 1) + 1):
+        n = self.workload.n
+        for buffers in range(1, min(BUFFERS + (n > LONG) + (n > LONGER), n - 1) + 1):
             best = self.blt(buffers, schema)
             if best.recurrence().rows < buffers:
                 break

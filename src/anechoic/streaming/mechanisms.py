@@ -27,6 +27,7 @@ from anechoic.planning.designs import designs_of
 from anechoic.planning.memory_budget import room
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.result import mechanism_in
+from anechoic.planning.run_shape import buffered_schema
 from anechoic.planning.strategies import Strategies
 from anechoic.sampling import External
 from anechoic.sensitivity.dispatch import sensitivity
@@ -44,9 +45,8 @@ LossOfStream = Literal["max", "rms", "mean"]
 LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
-#: What is compared, up to this horizon and beyond.
+#: What is compared up to this horizon; beyond, independent noise and BLTs.
 _FAMILIES, _ALL_UP_TO = frozenset({"identity", "banded_toeplitz", "blt", "dense"}), 2048
-_FAMILIES_OF_LONG = frozenset({"identity", "blt"})
 #: Losses that are relatively closer than this count as equal: optimisers end a little apart elsewhere.
 _ALIKE = 1e-3
 
@@ -67,8 +67,9 @@ def planned_mechanism(
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
     With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
-    noise, BLTs and, up to 2,048 steps, banded and dense strategies. Without, C is horizon-free: it has a
-    limiting sensitivity, so that its noise does not depend on how many releases there will be.
+    noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms. Without, C is
+    horizon-free: it has a limiting sensitivity, so that its noise does not depend on how many releases there
+    will be.
 
     Args:
         over: which steps are added up.
@@ -140,11 +141,13 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
 
 def _finite(over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int) -> Strategy:
     """The best strategy for n steps; of those about as good, the one of least noise state."""
-    designs = designs_of(_objective(over, n, loss))
-    families = _FAMILIES if n <= _ALL_UP_TO else _FAMILIES_OF_LONG
-    space = room(dimension, None)
+    designs, space = designs_of(_objective(over, n, loss)), room(dimension, None)
+    if n <= _ALL_UP_TO:
+        candidates = Strategies(designs, participation, space).of(_FAMILIES)
+    else:  # few numbers say what they are, however many steps
+        candidates = [Identity(n), *designs.buffered(buffered_schema(participation))]
     found = []
-    for strategy in Strategies(designs, participation, space).of(families):
+    for strategy in candidates:
         rows = strategy.recurrence().rows
         if rows == 0 or space.fits(rows):
             found.append((designs.of(strategy) * sensitivity(strategy, participation).value, rows, strategy))

@@ -145,6 +145,12 @@ def _(optimizer: optim.Optimizer) -> OptimizerKind:
     return "sgd"
 
 
+if hasattr(optim, "Muon"):  # torch 2.9
+    # its matrices are orthogonal whatever the noise of a step: it was as good as momentum with noise planned
+    # for sums, and better than with noise planned for its buffer (docs/choosing.md)
+    kind_of.register(optim.Muon, lambda optimizer: "sgd")
+
+
 @singledispatch
 def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction: str) -> None:
     """Tell an optimizer that wants to know what the noise of each step is; by default it does not."""
