@@ -60,3 +60,7 @@ def test_a_large_pattern():
     x = np.tril(np.random.default_rng(4).standard_normal((150, 150)))
     lower, upper = largest_correlated_sum(x.T @ x)
     assert upper - lower <= 1e-9 * upper
+
+
+def test_nothing_has_no_sum():
+    assert largest_correlated_sum(np.zeros((3, 3))) == (0.0, 0.0)

@@ -181,3 +181,11 @@ def test_the_number_of_runs_that_is_drawn_has_the_law_that_is_accounted(law):
     slopes = counts * 0.7 ** (counts - 1.0)
     stated = float(np.exp(law.log_slope(np.array([0.3]))[0][0]))
     assert abs(slopes.mean() - stated) < 5 * slopes.std() / math.sqrt(len(counts))
+
+
+def test_a_mean_beyond_what_a_shape_resolves_is_refused():
+    """It was another mean, without a word."""
+    with pytest.raises(ValueError, match=r"mean=200 is more than 1\.4, the largest mean of shape=-0\.99"):
+        Repetitions(200, -0.99)
+    law = Repetitions(200, -0.5)
+    assert law._mean_at(math.log(law.stop)) == pytest.approx(200, rel=1e-9)

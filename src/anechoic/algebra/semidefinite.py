@@ -33,6 +33,8 @@ def largest_correlated_sum(gram: Array, *, floor: float = 0.0) -> tuple[float, f
         Helmberg, Rendl, Vanderbei, Wolkowicz, SIAM J. Optim. 6 (1996).
     """
     scale = float(np.abs(gram).max())
+    if scale == 0.0:
+        return 0.0, 0.0
     m = gram / scale
     k = len(m)
     sums = np.abs(m).sum(axis=1)

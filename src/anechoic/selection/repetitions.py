@@ -19,6 +19,7 @@ from anechoic.keys import derive
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 _DIGITS = 60  # of probabilities, from which a number of runs is drawn by 256 bits
 _MOST = 1e6  # runs in the mean
+_LEAST_STOP = 1e-15  # probability that a run is the last one
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Repetitions:
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "shape", shape)
+        if shape != math.inf and mean > (most := self._mean_at(math.log(_LEAST_STOP))):
+            raise ValueError(
+                f"mean={mean:g} is more than {most:.3g}, the largest mean of shape={shape} whose law float64"
+                " resolves: give a smaller mean, or a larger shape."
+            )
 
     @classmethod
     def named(cls, name: str, mean: float) -> Repetitions:
@@ -68,7 +74,7 @@ class Repetitions:
     @cached_property
     def stop(self) -> float:
         """gamma in (0, 1): of the geometric law, the probability that a run is the last one."""
-        low, high = math.log(1e-15), -1e-12  # of log gamma: the mean falls
+        low, high = math.log(_LEAST_STOP), -1e-12  # of log gamma: the mean falls
         for _ in range(200):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if self._mean_at(middle) > self.mean else (low, middle)
