@@ -9,8 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits, spacing
 from anechoic.planning.compare import plan
+from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
 from anechoic.torch.setup import exact_sums
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
@@ -253,6 +255,34 @@ def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
 def test_noise_that_is_too_large_is_refused_before_the_run():
     with pytest.raises(GuaranteeError, match="fewer grid_bits"):
         planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
+
+
+@pytest.mark.slow
+def test_noise_that_grows_late_gets_a_coarser_grid_before_the_run():
+    """A trial of 128 steps saw nothing: the run ended in an error after some hundred."""
+    m, momentum = 7850, UpdateRule("sgd", 0.9)
+    given = {"examples": 2048, "batch_size": 2, "epochs": 1, "epsilon": 0.1, "delta": 1e-6, "dimension": m}
+    found = plan(**given, random_sampling=False, optimizer=momentum)
+    made = exact_sums.on_finest_grid(found, m, 0.1).mechanism
+    assert made.grid_bits < default_bits(m) and made.epsilon() <= 0.1
+
+    def runs(mechanism, steps):
+        stream = NoiseStream(
+            mechanism.strategy,
+            8,
+            std=3 * mechanism.noise_std,
+            key=bytes([7] * 32),
+            grid=2.0**-mechanism.grid_bits,
+        )
+        state = stream.init()
+        for _ in range(steps):
+            _, state = stream.next(state)
+
+    runs(made, made.steps)
+    fine = replace(made, grid_bits=default_bits(m))
+    runs(fine, 128)
+    with pytest.raises(GuaranteeError, match="fewer grid_bits"):
+        runs(fine, fine.steps)
 
 
 def test_a_run_without_a_grid_is_resumed_without_one(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
-from anechoic.noise.grid import default_bits
+from anechoic.noise.grid import FEWEST, default_bits
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning.choice import noise_state
 from anechoic.planning.result import Plan
@@ -20,9 +20,12 @@ from anechoic.torch.sources.base import source_class
 
 #: Bytes of one number in the memory of rounded noise.
 _WIDE = 8
-#: A trial of the noise before the run: steps, entries, and how many times larger than it will be. Its largest
-#: variate is then that of 10**25 draws.
-_STEPS, _ENTRIES, _LARGER = 128, 64, 3.0
+#: A trial of the noise before the run: steps beyond two memories, entries, and how many times larger than it
+#: will be. Its largest variate is then that of 10**20 draws or more.
+_STEPS, _ENTRIES, _LARGER = 128, 16, 3.0
+#: Bits that are given up for noise which float64 cannot round on the default grid: 2**-11 of the clip norm is
+#: rounded off then.
+_FEWER = 4
 _TRIAL_KEY = bytes(32)
 
 
@@ -90,10 +93,9 @@ def planned(
     if exact_sums:
         # float64 memory, and twice as many rows where a strategy fades
         for share in (2, 4):
-            plan = on_grid(made(memory_budget and memory_budget // share), dimension, epsilon)
+            plan = on_finest_grid(made(memory_budget and memory_budget // share), dimension, epsilon)
             if memory_budget is None or _memory(plan.mechanism, dimension) <= memory_budget:
                 break
-        _try_noise(plan.mechanism, dimension)
         return plan, Arithmetic(True, "exact_sums=True.")
     floats = made(memory_budget)
     if exact_sums is False:
@@ -102,8 +104,7 @@ def planned(
     if reason:
         return floats, Arithmetic(False, reason)
     try:
-        plan = on_grid(floats, dimension, epsilon)
-        _try_noise(plan.mechanism, dimension)
+        plan = on_finest_grid(floats, dimension, epsilon)
     except (GuaranteeError, ValueError) as error:
         return floats, Arithmetic(False, str(error))
     needed = _memory(plan.mechanism, dimension)
@@ -116,13 +117,32 @@ def planned(
     return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
 
-def on_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
-    """`plan`, its choice on the default grid of `dimension` entries and still within `epsilon`.
+def on_finest_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
+    """`plan` on the default grid of `dimension` entries, or on the finest coarser one that its noise permits.
+
+    Raises:
+        GuaranteeError: if the noise is too large for any of them, or its memory drifts.
+    """
+    most = default_bits(dimension)
+    for bits in range(most, max(FEWEST, most - _FEWER), -2):
+        try:
+            found = on_grid(plan, dimension, epsilon, bits)
+            _try_noise(found.mechanism, dimension)
+        except GuaranteeError:
+            continue
+        return found
+    found = on_grid(plan, dimension, epsilon, max(FEWEST, most - _FEWER))
+    _try_noise(found.mechanism, dimension)
+    return found
+
+
+def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int) -> Plan:
+    """`plan`, its choice on a grid and still within `epsilon`.
 
     The memory of every row, and what is said of it, is that on a grid.
     """
     chosen, growth = plan.mechanism, 2.0**-24
-    found = replace(chosen, grid_bits=default_bits(dimension))
+    found = replace(chosen, grid_bits=bits)
     while found.drift and epsilon is not None and found.epsilon() > epsilon:
         found, growth = replace(found, noise_std=chosen.noise_std * (1 + growth)), 4 * growth
     rows = tuple(
@@ -176,5 +196,5 @@ def _try_noise(mechanism: Mechanism, dimension: int) -> None:
     std = _LARGER * mechanism.noise_std
     stream = NoiseStream(mechanism.strategy, _ENTRIES, std=std, key=_TRIAL_KEY, grid=cell)
     state, row = stream.init(), None
-    for _ in range(min(mechanism.steps, _STEPS)):
+    for _ in range(min(mechanism.steps, 2 * mechanism.strategy.recurrence().rows + _STEPS)):
         row, state = stream.next(state, out=row)
