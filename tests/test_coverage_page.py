@@ -91,13 +91,14 @@ PAPERS = {
         "Property F.5, Lemma F.6, Remark F.7, Property F.8, Property F.9, Property F.10, Property "
         "F.11, Lemma F.12, Lemma F.13, Lemma F.14, Lemma F.15, Lemma F.16, Lemma F.17, Lemma F.18, "
         "Lemma F.19, Lemma F.20, Lemma F.21, Lemma F.22, "
-        "Appendix A.1, Appendix A.2, Appendix B, Appendix D.3, Appendix D.4, Appendix G.1, Appendix G.2"
+        "Appendix A.1, Appendix A.2, Appendix B, Appendix C.5, Appendix C.6, Appendix D.3, Appendix D.4, "
+        "Appendix G.1, Appendix G.2"
     ),
     "001": (
         "Problem 1, Problem 2, Definition 2.1, Definition 2.2, Definition 2.3, Lemma 2.4, Lemma 2.5, "
         "Algorithm 1, Table 1, Theorem 4.1, Corollary 4.2, Theorem 4.3, Theorem 4.4, Theorem 5.1, "
         "Lemma 5.2, Proposition 5.3, Theorem 5.4, Theorem 5.5, Theorem A.1, Lemma A.2, Theorem A.3, "
-        "Theorem A.4, Proposition B.1, Theorem B.2, Lemma C.1, Theorem C.2, Theorem D.1 "
+        "Theorem A.4, Proposition B.1, Theorem B.2, Fact B.3, Lemma C.1, Theorem C.2, Theorem D.1 "
     ),
     "004": (
         "Figure 1, Example 2.1, Problem 2.2, Example 3.1, Example 3.2, Example 3.3, Assumption 4.1, "
