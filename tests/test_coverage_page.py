@@ -123,7 +123,13 @@ def sections():
 
 def rows(text):
     """(number, where) of each row."""
-    return re.findall(r"^\| ([A-Z][a-z]+ (?:[A-H](?:\.\d+)?|[\d.]+)) \| (.+) \|$", text, flags=re.MULTILINE)
+    return [row[:2] for row in cells(text)]
+
+
+def cells(text):
+    """(number, where, checked by) of each row."""
+    number = r"[A-Z][a-z]+ (?:[A-H](?:\.\d+)?|[\d.]+)"
+    return re.findall(rf"^\| ({number}) \| ([^|]+) \| ?([^|]*?) ?\|$", text, flags=re.MULTILINE)
 
 
 def names(text):
@@ -187,6 +193,21 @@ def test_every_row_says_where_or_why_not():
     for number, where in rows(PAGE + OTHERS):
         assert names(where) or where.startswith(NOT_HERE), number
         assert not where.startswith(NOT_HERE) or len(where) > len(NOT_HERE) + 10, number
+
+
+def test_every_theorem_names_the_test_that_checks_it():
+    claims = ("Theorem ", "Lemma ", "Proposition ", "Corollary ")
+    counted = 0
+    for number, where, checked in cells(PAGE + OTHERS):
+        if not number.startswith(claims) or where.startswith(NOT_HERE):
+            continue
+        counted += 1
+        assert names(checked), f"{number}: which test checks it?"
+        for name in names(checked):
+            path, _, function = name.partition("::")
+            assert path.startswith("tests/") and function.startswith("test_"), f"{number}: {name}"
+            resolve(name)
+    assert counted > 80
 
 
 def test_every_section_says_something():
