@@ -277,3 +277,17 @@ def test_p22_the_noise_of_theorem_4_1_is_larger_than_theorem_5_4_needs():
     assert 4 * alpha * bound**2 / (steps * stated**2) == pytest.approx(epsilon / alpha)
     needed = stated / math.sqrt(alpha)
     assert 4 * alpha * bound**2 / (steps * needed**2) == pytest.approx(epsilon)
+
+
+def test_p23_the_damping_of_anti_pgd_is_eta_lambda():
+    """000, Proposition C.24: beta = (1, -(1 - eta lambda)), and a bound in nu, which is eta lambda."""
+    problem = theory.LinearRegression(1.0 / np.arange(1, 17), 0.01)
+    eta, trace = 0.01, float(np.sum(problem.eigenvalues))
+    shares = []
+    for damping in (0.1, 1.0, 10.0):  # lambda
+        noise = strategies.without_horizon(strategies.BandedInverse(2, [1.0, -(1 - eta * damping)]))
+        exact = asymptotic_loss(problem, noise) ** 2
+        shares.append([exact / (eta * (nu * 16 + eta * trace / nu)) for nu in (eta * damping, damping)])
+    right, printed = np.transpose(shares)
+    assert right.max() < 3 * right.min()
+    assert printed.max() > 10 * printed.min()
