@@ -64,3 +64,19 @@ def test_a_large_pattern():
 
 def test_nothing_has_no_sum():
     assert largest_correlated_sum(np.zeros((3, 3))) == (0.0, 0.0)
+
+
+def test_more_dimensions_gain_at_most_half_of_pi():
+    """Theorem 5.1 of the monograph, for Gram matrices: pi / 2 (Nesterov) is below Grothendieck's constant."""
+    signs = 1.0 - 2.0 * (np.arange(64)[:, None] >> np.arange(6) & 1)
+    gains = []
+    for seed in range(40):
+        x = np.random.default_rng(seed).standard_normal((1 + seed % 6, 6))
+        gram = x.T @ x
+        one = np.einsum("ki,ij,kj->k", signs, gram, signs).max()  # in one dimension; s = t for a Gram matrix
+        assert (signs @ gram @ signs.T).max() <= one * (1 + 1e-12)
+        lower, upper = largest_correlated_sum(gram)
+        assert one <= upper * (1 + 1e-9)
+        assert upper <= np.pi / 2 * one
+        gains.append(lower / one)
+    assert max(gains) > 1.01  # and they do gain

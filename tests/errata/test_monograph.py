@@ -248,6 +248,10 @@ def test_m20_lags_in_the_proof_of_lemma_3_16_b():
     gram = c.T @ c
     assert gram[0, 2] != 0
     assert gram[0, 3] == 0
+    # as many bands as the separation, which the lemma allows and "bands < b" does not: root k still
+    assert float(sensitivity(strategies.BandedToeplitz(8, [1.0, 0.5, 0.25]), participation.MinSep(3, 2))) == (
+        pytest.approx(math.sqrt(2) * np.linalg.norm(c[:, 0]))
+    )
     # steps exactly b apart are a pattern of Definition 3.14
     assert float(sensitivity(strategies.Identity(8), participation.MinSep(4))) == pytest.approx(math.sqrt(2))
 
@@ -380,3 +384,23 @@ def test_m32_theorem_3_22_lacks_the_error_of_learning_without_privacy():
     for epsilon in (1e6, 1e9):  # logarithms of n and delta do not help
         assert 1 / math.sqrt(epsilon * n) < least / 300
         assert convex_risk(n, 1, epsilon) >= least
+
+
+def test_m33_fourier_coefficients_are_integrals_over_one_period_of_frequencies():
+    c = 0.5 ** np.arange(40)
+    for ends, times in ((1, 1), (2, 2)):  # [-pi, pi], and [-2 pi, 2 pi] as printed for F_c
+        omega = np.linspace(-ends * math.pi, ends * math.pi, 1000 * ends, endpoint=False)
+        transform = np.exp(-1j * np.outer(omega, np.arange(40))) @ c
+        found = [(transform * np.exp(1j * omega * t)).sum().real * (2 * math.pi / 1000) for t in range(5)]
+        assert np.array(found) / (2 * math.pi) == pytest.approx(times * c[:5])
+
+
+def test_m34_the_rows_that_algorithm_2_1_keeps():
+    """b = 3 bands, t = 6: the outputs that row 6 needs are t - 1 and t - 2, not 1 … 4."""
+    t, bands = 6, 3
+    c = np.array([2.0, 1.0, 0.5])
+    z = np.random.default_rng(0).standard_normal(t + 1)
+    outputs = np.linalg.solve(lower(np.r_[c, np.zeros(t + 1 - bands)]), z)
+    kept = range(t - bands + 1, t)
+    assert len(kept) == bands - 1 != len(range(1, t - bands + 2))
+    assert outputs[t] == pytest.approx((z[t] - sum(c[t - s] * outputs[s] for s in kept)) / c[0])

@@ -129,7 +129,7 @@ def test_p12_the_ratio_of_table_4_is_that_of_its_cells():
 
 
 def test_p13_the_least_noise_has_the_scale_of_the_sensitivity():
-    """Theorem 2.1 and Eq. (19): sigma_dp^2 = gamma^2 G^2 / (2 rho) holds gamma: it would count twice."""
+    """Theorem 2.1 and Eq. (19): G^2 sigma_dp^2 with sigma_dp^2 = gamma^2 / (2 rho) counts gamma twice."""
     problem, rho = MeanEstimation(0.1), 0.7
     best = theory.optimal_noise(problem)
     exact = theory.asymptotic_suboptimality(problem, best.strategy, rho=rho).privacy
@@ -224,3 +224,70 @@ def test_p7_headers_of_the_federated_table_are_exchanged():
     identity = strategies.Identity(2052)
     assert loss(a, identity, schema, "rms") == pytest.approx(78.48, abs=0.01)
     assert loss(a, identity, schema, "max") == pytest.approx(110.96, abs=0.01)
+
+
+def test_p18_rows_of_chess_pgd_of_opposite_parity_share_nothing():
+    """004, Example A.1: |b_t - b_t'|^2 <= t is printed; for opposite parity it is |b_t|^2 + |b_t'|^2."""
+    chess = math.sqrt(2) * np.array([[s <= t and (t - s) % 2 == 0 for s in range(12)] for t in range(12)])
+    squared = np.square(chess[11] - chess[10]).sum()  # rows 12 and 11, counted from 1
+    assert squared == pytest.approx(2 * 12)
+    assert squared > 12
+
+
+def test_p19_the_geometric_sum_of_pgd():
+    """004, Appendix E.1: gamma L = 0.1, T = 10."""
+    share, steps = 0.1, 10
+    true = sum((1 - share) ** (2 * j) for j in range(steps))
+    assert true == pytest.approx((1 - (1 - share) ** (2 * steps)) / (2 * share - share**2))
+    assert true >= 1 / (4 * share)  # what is concluded from it
+    assert (1 - (1 - 2 * share) ** (2 * steps)) / (2 * share - share**2) > 1.1 * true
+
+
+@pytest.mark.parametrize("steps", [2, 7, 200])
+def test_p20_the_inner_sum_of_the_virtual_sequence_ends_one_term_earlier(steps):
+    """004, Appendix E.3: coefficients of z_1 … z_{T-1} in x~_T, step by step."""
+    rate, smooth = 0.3, 0.5
+    keep = 1 - rate * smooth
+    noise, virtual = np.zeros(steps - 1), np.zeros(steps - 1)
+    for t in range(steps):  # x~_{t+1} = (1 - gamma L) x~_t + gamma L (x~_t - x_t)
+        virtual = keep * virtual + rate * smooth * rate * noise
+        noise[t : t + 1] = 1.0  # z_{t+1} is in x_{t+1} from now on
+    sums = [sum(keep**i for i in range(j)) for j in range(1, steps)]
+    assert (virtual @ virtual) == pytest.approx(rate**4 * smooth**2 * np.square(sums).sum())
+    assert sums == pytest.approx([(1 - keep**j) / (rate * smooth) for j in range(1, steps)])
+    printed = [sum(keep**i for i in range(j + 1)) for j in range(1, steps)]
+    assert printed[0] > 1.8 * (1 - keep) / (rate * smooth)  # the two sides of the printed equality, j = 1
+    assert rate**4 * smooth**2 * np.square(printed).sum() > (virtual @ virtual) * (1 + 1e-3)
+    if steps >= 2 * math.log(4) / (rate * smooth):  # the floor that is concluded stands
+        assert (virtual @ virtual) >= rate**2 * steps / 4
+
+
+def test_p21_the_sensitivity_of_anti_pgd_is_a_root():
+    """000, Appendix C.5: beta = (1, -1) has the inverse of all ones."""
+    for n in (4, 9, 100):
+        found = strategies.BandedInverse(n, [1.0, -1.0]).largest_column_norm()
+        assert found == pytest.approx(math.sqrt(n))
+        assert found < n
+
+
+def test_p22_the_noise_of_theorem_4_1_is_larger_than_theorem_5_4_needs():
+    """001: sigma = 2 alpha L / sqrt(T eps) in (alpha, 4 alpha L^2 / (T sigma^2)) is eps / alpha."""
+    alpha, bound, steps, epsilon = 8.0, 1.5, 400, 0.7
+    stated = 2 * alpha * bound / math.sqrt(steps * epsilon)
+    assert 4 * alpha * bound**2 / (steps * stated**2) == pytest.approx(epsilon / alpha)
+    needed = stated / math.sqrt(alpha)
+    assert 4 * alpha * bound**2 / (steps * needed**2) == pytest.approx(epsilon)
+
+
+def test_p23_the_damping_of_anti_pgd_is_eta_lambda():
+    """000, Proposition C.24: beta = (1, -(1 - eta lambda)), and a bound in nu, which is eta lambda."""
+    problem = theory.LinearRegression(1.0 / np.arange(1, 17), 0.01)
+    eta, trace = 0.01, float(np.sum(problem.eigenvalues))
+    shares = []
+    for damping in (0.1, 1.0, 10.0):  # lambda
+        noise = strategies.without_horizon(strategies.BandedInverse(2, [1.0, -(1 - eta * damping)]))
+        exact = asymptotic_loss(problem, noise) ** 2
+        shares.append([exact / (eta * (nu * 16 + eta * trace / nu)) for nu in (eta * damping, damping)])
+    right, printed = np.transpose(shares)
+    assert right.max() < 3 * right.min()
+    assert printed.max() > 10 * printed.min()

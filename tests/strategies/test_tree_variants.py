@@ -338,3 +338,8 @@ def test_reports():
     assert str(TreeAggregation(5, 3)) == "TreeAggregation(n=5, branching=3)"
     assert str(SmoothBinary(5)) == "SmoothBinary(n=5, height=4)"
     assert str(RecursiveTree(5, Identity(2))) == "RecursiveTree(n=5, base=Identity(n=2))"
+
+
+def test_more_steps_than_intervals_are_held_for_are_refused():
+    with pytest.raises(ValueError, match="n=1000000000 must be at most 134217728"):
+        loss(workloads.prefix_sum(10**9), SmoothBinary(10**9), kind="max")

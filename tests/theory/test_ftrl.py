@@ -44,8 +44,22 @@ def test_units_are_clipped_and_averaged():
     assert run.clipped == 0.5
 
 
+def test_algorithm_1_of_paper_001_is_the_identity_strategy():
+    """Its line 3 is G_t = G_{t-1} + gradient - xi_t: the noise of all steps so far adds up."""
+    m = mechanism(Identity(40))
+    run = theory.PrivateFTRL(m, rate=0.5).run(lambda t, w: np.zeros(5), dimension=5, key=KEY)
+    stream = m.stream(5, key=KEY)
+    state, rows = stream.init(), []
+    for _ in range(40):
+        row, state = stream.next(state)
+        rows.append(row.copy())
+    assert run.iterates[1:] == pytest.approx(-0.5 * np.cumsum(rows, axis=0, dtype=np.float64))
+    assert np.std(rows) == pytest.approx(m.noise_std, rel=0.15)  # independent rows, of one variance
+    assert abs(np.mean(np.array(rows[1:]) * rows[:-1])) < 4 * m.noise_std**2 / math.sqrt(195)
+
+
 def test_independent_noise_in_the_prefix_sums_is_the_output_strategy():
-    """Algorithm 1 of paper 001: every iterate sees its own fresh noise, of one variance."""
+    """Every iterate sees its own fresh noise, of one variance: not Algorithm 1 of paper 001."""
     m = mechanism(Output(an.workloads.prefix_sum(400)))
     run = theory.PrivateFTRL(m, rate=1.0).run(lambda t, w: np.zeros(5), dimension=5, key=KEY)
     noise = run.iterates[1:]

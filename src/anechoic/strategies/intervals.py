@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array, rows_of
+from anechoic.errors import UnsupportedError
 from anechoic.strategies.base import SquareStrategy, Structure
+
+MOST_STEPS = 2**27  # whose intervals are held, in about 3 GB
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,10 +31,20 @@ class IntervalStrategy(SquareStrategy):
     def starts(self) -> NDArray[Any]:
         """First step of each interval, shape (n,), integers."""
 
+    def _stops(self) -> NDArray[Any]:
+        """1, …, n, of no more steps than are held."""
+        if self.n > MOST_STEPS:
+            raise UnsupportedError(
+                f"n={self.n} must be at most {MOST_STEPS}: the interval of each step is held. Take fewer"
+                " steps, or a BLT, whose losses have a closed form."
+            )
+        return np.arange(1, self.n + 1)
+
     @cached_property
     def depths(self) -> NDArray[Any]:
         """How many of the intervals make up the steps 0, …, t, shape (n,)."""
-        found, last = np.zeros(self.n, dtype=np.int64), np.arange(self.n)
+        last = self._stops() - 1
+        found = np.zeros(self.n, dtype=np.int64)
         while (last >= 0).any():
             found += last >= 0
             last = np.where(last >= 0, self.starts[last] - 1, -1)
@@ -39,7 +52,7 @@ class IntervalStrategy(SquareStrategy):
 
     @property
     def structure(self) -> Structure:
-        bands = int((np.arange(self.n) - self.starts).max()) + 1
+        bands = int((self._stops() - self.starts).max())
         return Structure(bands, bands, nonnegative=True)
 
     def multiply(self, x: ArrayLike) -> Array:

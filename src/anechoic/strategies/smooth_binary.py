@@ -75,8 +75,8 @@ class SmoothBinary(IntervalStrategy):
         The highest bit at which leaf t + 1 is the first one with a 1 there is the one at which it differs
         from leaf t; the node with a 0 there ends with leaf t.
         """
+        rank = self._stops()
         ones = np.full(self.n, self._bits // 2)
-        rank = np.arange(1, self.n + 1)
         widths = np.zeros(self.n, dtype=np.int64)
         for below in range(self._bits - 1, -1, -1):
             zeros = np.array([math.comb(below, k) for k in range(self._bits // 2 + 1)])[ones]
@@ -85,7 +85,7 @@ class SmoothBinary(IntervalStrategy):
             first = one & (rank == 0) & (widths == 0)
             widths[first] = zeros[first]
             ones -= one
-        return np.arange(1, self.n + 1) - widths
+        return self._stops() - widths
 
     def recurrence(self) -> Recurrence:
         return Stacked(

@@ -58,7 +58,7 @@ class TreeAggregation(IntervalStrategy):
 
     @cached_property
     def starts(self) -> NDArray[Any]:
-        stops = np.arange(1, self.n + 1)
+        stops = self._stops()
         widths = np.ones(self.n, dtype=np.int64)
         for h in range(1, self._height + 1):
             widths[self.branching**h - 1 :: self.branching**h] = self.branching**h

@@ -50,8 +50,8 @@ class PrivateFTRL:
 
     Args:
         mechanism: a `Mechanism`, or an `LqMechanism` for gradients bounded in l_q. Its `expected_batch_size`
-            divides the noisy sums; strategies.Output is the paper's Algorithm 1, independent noise in the
-            prefix sums.
+            divides the noisy sums; strategies.Identity is the paper's Algorithm 1, independent noise in the
+            gradients, and strategies.Output has it in the prefix sums.
         rate: eta, > 0, or a function of the step t = 0, 1, … for anytime step sizes. It must fall or stay.
         potential, domain: of `mirror_step`.
         step: in place of `mirror_step`, a function of the noisy sum and the rate that gives the next iterate,
