@@ -155,9 +155,17 @@ class Exhibit:
                 for letter in panel.log:
                     _logarithmic(axes, letter)
             told = [[c.label for c in panel.curves if not (c.points and c.like)] for panel in self.panels]
-            if len(told) > 1 and all(labels == told[0] for labels in told) and told[0]:
+            alike = len(told) > 1 and all(labels == told[0] for labels in told)
+            if told[0] and (alike or count > MOST_ACROSS):
+                handles: dict[str, Any] = {}  # a label has one colour in all panels
+                for axes in figure.axes[: len(told)]:
+                    handles |= zip(*reversed(axes.get_legend_handles_labels()), strict=True)
                 figure.legend(
-                    *axes.get_legend_handles_labels(), fontsize=7.5, loc="outside lower center", ncols=4
+                    handles.values(),
+                    handles.keys(),
+                    fontsize=7.5,
+                    loc="outside lower center",
+                    ncols=min(4, len(handles)),
                 )
             else:
                 for axes in figure.axes[: len(told)]:
