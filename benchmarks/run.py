@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower")
 STUDIES = (
     "accounting",  # amplified accounting against references
+    "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
     "choosing",  # plan() against every number of bands
     "federated_costs",  # bytes and seconds of a round on the server
