@@ -58,7 +58,7 @@ ELSEWHERE = {
     ("streaming/distribution.py", "range_error"): "a public matrix",
     ("streaming/distribution.py", "range_encoder"): "a public matrix",
     ("streaming/kmeans.py", "excess_cost"): "released counts",
-    ("streaming/mechanisms.py", "_"): "a public strategy",
+    ("streaming/mechanisms.py", "RunningMeans.weights"): "public weights of the steps",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
     ("streaming/moments.py", "Moments.decode"): "released sums",
     ("streaming/page.py", "_chart"): "places of a picture",
