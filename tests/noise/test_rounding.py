@@ -30,15 +30,20 @@ class Given:
     def __init__(self, seed=0, push=1.0, spread=6.0):
         self.seed, self.push, self.spread = seed, push, spread
 
+    def up_to(self, step):
+        self.step = step
+        return self
+
     def exact(self, step, coordinate):
         digest = hashlib.shake_256(f"{self.seed} {step} {coordinate}".encode()).digest(32)
         uniform = Fraction(int.from_bytes(digest, "little"), 2**256)
         return Fraction(self.spread) * (2 * uniform - 1)
 
-    def fill(self, out, step, start):
+    def fill(self, out, start, weights):
+        assert weights.tolist() == [1.0]
         for i in range(len(out)):
-            value = float(self.exact(step, start + i))
-            sign = 1.0 if hashlib.sha256(f"{step} {start + i}".encode()).digest()[0] % 2 else -1.0
+            value = float(self.exact(self.step, start + i))
+            sign = 1.0 if hashlib.sha256(f"{self.step} {start + i}".encode()).digest()[0] % 2 else -1.0
             out[i] = value + self.push * sign * (self.error - 2.0**-50)
 
     def enclosure(self, step, coordinate, bits):
@@ -62,7 +67,7 @@ def rows_of(recurrence, std, fresh, *, m=M, each=None, steps=None):
     rows, count = [], 0
     for t in range(recurrence.n if steps is None else steps):
         out = np.zeros(m, np.int64)
-        count += advance(rounded.plan(t), t, memory, fresh, out, each or in_slices())
+        count += advance(rounded.plan(t), t, memory, fresh.up_to(t), out, each or in_slices())
         rows.append(out)
     return np.array(rows), count
 

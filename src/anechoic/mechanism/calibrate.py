@@ -11,7 +11,7 @@ from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.calibration_target import asked_for, shown
 from anechoic.mechanism.compatibility import check_covered, check_strategy
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.noise.rounding.decaying import before_drift
+from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy

@@ -25,7 +25,7 @@ from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.noise.rounding.drift import DRIFT, before_drift
 from anechoic.statement.formats import render
 from anechoic.statement.statement import statement_of
 

@@ -21,7 +21,7 @@ from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
-from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.noise.rounding.drift import DRIFT, before_drift
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
