@@ -5,7 +5,6 @@ Everything downstream (noise, training, reports) reads this record and refuses w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
+from anechoic.mechanism.guaranteed import REMEDY, Recorded
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
 from anechoic.noise.rounding.drift import DRIFT, before_drift
@@ -27,8 +27,6 @@ from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.statement.formats import Format, render
-from anechoic.statement.statement import statement_of
 from anechoic.strategies.base import Strategy
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
@@ -37,7 +35,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mechanism:
+class Mechanism(Recorded):
     """A correlated noise mechanism with its guarantee.
 
     The release at step t is the sum of the clipped contributions plus
@@ -204,10 +202,6 @@ class Mechanism:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
         return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
 
-    def rho(self) -> float:
-        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
-        return self.gdp() ** 2 / 2
-
     # -- identity and files --------------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
@@ -227,12 +221,6 @@ class Mechanism:
             fields["grid_bits"] = self.grid_bits
         return fields
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
-        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
-
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
@@ -248,8 +236,7 @@ class Mechanism:
             "noise_multiplier": self.noise_multiplier,
             "epsilon": self.epsilon(),
         }
-        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
-        return json.dumps(record, indent=1, allow_nan=False)
+        return self.written(stated)
 
     @classmethod
     def from_json(cls, text: str | Path) -> Mechanism:
@@ -263,11 +250,10 @@ class Mechanism:
             MismatchError: if the file is damaged, was edited, or states another guarantee than this
                 version of the library computes.
         """
-        remedy = "Do not rely on it: take the file that to_json() wrote."
         try:
             record = json.loads(text_of(text))
             if record["format"] != _FORMAT:
-                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
+                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {REMEDY}")
             names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
             mechanism = cls(
                 decode(record["strategy"]),
@@ -282,45 +268,33 @@ class Mechanism:
             raise
         except KeyError as error:
             raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: it has no {error}. {remedy}"
+                f"this is not a mechanism file, or it is damaged: it has no {error}. {REMEDY}"
             ) from error
         except (ValueError, TypeError, AttributeError) as error:
             raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {remedy}"
+                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {REMEDY}"
             ) from error
         if fingerprint != mechanism.fingerprint:
             raise MismatchError(
                 f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
-                f" the file was edited after it was written. {remedy}"
+                f" the file was edited after it was written. {REMEDY}"
             )
-        mechanism._compare(numbers, remedy)
+        mechanism._compare(numbers)
         return mechanism
 
-    def _compare(self, numbers: dict[str, float], remedy: str) -> None:
+    def _compare(self, numbers: dict[str, float]) -> None:
         found = {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
         epsilon, verified = numbers["epsilon"], isinstance(self.accounting, Verified)
         if verified and self.accountant is not None:
             if not self.accountant.plausible(epsilon, self.delta, self.noise_std):
                 raise MismatchError(
-                    f"the file states epsilon={epsilon}, which its own samples contradict. {remedy}"
+                    f"the file states epsilon={epsilon}, which its own samples contradict. {REMEDY}"
                 )
         else:
             found["epsilon"] = self.epsilon()
         for name, value in found.items():
             if not math.isclose(numbers[name], value, rel_tol=1e-6):
-                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {remedy}")
-
-    # -- for people ----------------------------------------------------------------------------
-
-    def report(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
-    ) -> str:
-        """The privacy statement, for a reviewer: see `statement.formats.render`."""
-
-        return render(statement_of(self), format, out=out, proofs=proofs)
-
-    def __str__(self) -> str:
-        return self.report()
+                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {REMEDY}")
 
     def __repr__(self) -> str:
         return (
