@@ -12,10 +12,10 @@ from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, FullTree, Identity, Tree
 from anechoic.strategies.base import Structure
 from anechoic.testing._compare import ContractError
-from anechoic.testing.contract import check_strategy
 from anechoic.testing.guarantee import check_decoder, check_error, check_sensitivity, supremum
 from anechoic.testing.matrix import check_serialized
 from anechoic.testing.noise import check_stream
+from tests.contracts import check_strategy
 from tests.zoo import STRATEGIES, dense, every
 
 
