@@ -6,18 +6,15 @@ sensitivity ||C[:n, :n]|| <= gamma_inf for every n, and what has been released s
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
-from anechoic._serialize import decode, encode, text_of
+from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.mechanism.calibrate import asked_for, shown
-from anechoic.mechanism.guaranteed import REMEDY, Recorded
+from anechoic.mechanism.guaranteed import FORMAT, Recorded
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
@@ -29,7 +26,6 @@ from anechoic.strategies.endless import HorizonFree
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
 FACTORS = {"zero_out": 1.0, "replace_one": 2.0}
-_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +51,7 @@ class EndlessMechanism(Recorded):
         ValueError: for an argument out of range.
     """
 
+    versioned: ClassVar[str] = "endless_format"
     accountant: ClassVar[None] = None
     accounting: ClassVar[str] = "deterministic"
     grid_bits: ClassVar[None] = None
@@ -143,7 +140,7 @@ class EndlessMechanism(Recorded):
                 f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
                 " that makes it, or use coefficients, a BLT or damping."
             ) from error
-        return {"endless_format": _FORMAT, **written}
+        return {self.versioned: FORMAT, **written}
 
     def __hash__(self) -> int:
         return hash((self.noise_std, self.batch_size, self.clip_norm, self.adjacency, self.unit, self.delta))
@@ -151,44 +148,14 @@ class EndlessMechanism(Recorded):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EndlessMechanism) and self.fingerprint == other.fingerprint
 
-    def to_json(self) -> str:
-        """The record as JSON, without loss, with what it states.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
-        stated = {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
-        return self.written(stated)
+    def _stated(self) -> dict[str, Any]:
+        return {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
 
     @classmethod
-    def from_json(cls, text: str | Path) -> EndlessMechanism:
-        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
-
-        Raises:
-            FileNotFoundError: for the path of a file that is not there.
-            MismatchError: if the file is damaged, was edited, or states another guarantee than this version
-                computes.
-        """
-        try:
-            record = json.loads(text_of(text))
-            stated, fingerprint = record.pop("states"), record.pop("fingerprint")
-            version = record.pop("endless_format")
-            if missing := {f.name for f in fields(cls)} - set(record):
-                raise KeyError(f"no {sorted(missing)[0]}")
-            mechanism = cls(**{name: decode(value) for name, value in record.items()})
-            numbers = (float(stated["sensitivity"]), float(stated["epsilon"]))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise MismatchError(
-                f"this is not the file of an endless mechanism, or it is damaged: {error}. {REMEDY}"
-            ) from error
-        found = (mechanism.sensitivity.value, mechanism.epsilon())
-        same = all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(numbers, found, strict=True))
-        if version != _FORMAT or fingerprint != mechanism.fingerprint or not same:
-            raise MismatchError(
-                f"the file states sensitivity and epsilon {numbers}, its fields give {found}; or its format"
-                f" or fingerprint is another one. {REMEDY}"
-            )
-        return mechanism
+    def _made(cls, record: dict[str, Any]) -> EndlessMechanism:
+        if missing := {f.name for f in fields(cls)} - set(record):
+            raise KeyError(sorted(missing)[0])
+        return cls(**{name: decode(value) for name, value in record.items()})
 
     def __repr__(self) -> str:
         return (

@@ -5,20 +5,19 @@ Everything downstream (noise, training, reports) reads this record and refuses w
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from anechoic._serialize import decode, encode, text_of
+from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
-from anechoic.mechanism.guaranteed import REMEDY, Recorded
+from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
 from anechoic.noise.rounding.drift import DRIFT, before_drift
@@ -30,8 +29,6 @@ from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,6 +61,8 @@ class Mechanism(Recorded):
         ValueError: for an argument out of range.
         UnsupportedError: where no theorem covers the combination of strategy, sampling and adjacency.
     """
+
+    versioned: ClassVar[str] = "format"
 
     strategy: Strategy
     sampling: Sampling
@@ -206,7 +205,7 @@ class Mechanism(Recorded):
 
     def _fields(self) -> dict[str, Any]:
         fields = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "strategy": encode(self.strategy),
             "sampling": encode(self.sampling),
             "noise_std": self.noise_std,
@@ -227,74 +226,33 @@ class Mechanism(Recorded):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
 
-    def to_json(self) -> str:
-        """The record as JSON, without loss; with what it states, so that a reader can check it."""
-        stated = {
+    def _stated(self) -> dict[str, Any]:
+        return {
             "sensitivity": self.sensitivity.value,
             "exact": self.sensitivity.exact,
             "method": self.sensitivity.method,
             "noise_multiplier": self.noise_multiplier,
             "epsilon": self.epsilon(),
         }
-        return self.written(stated)
 
     @classmethod
-    def from_json(cls, text: str | Path) -> Mechanism:
-        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
+    def _made(cls, record: dict[str, Any]) -> Mechanism:
+        return cls(
+            decode(record["strategy"]),
+            decode(record["sampling"]),
+            **{name: record[name] for name in ("noise_std", "clip_norm", "adjacency", "unit", "delta")},
+            accounting=decode(record.get("accounting", "deterministic")),
+            grid_bits=record.get("grid_bits"),
+        )
 
-        An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
-        mechanism that is returned draws all of them again.
-
-        Raises:
-            FileNotFoundError: for the path of a file that is not there.
-            MismatchError: if the file is damaged, was edited, or states another guarantee than this
-                version of the library computes.
-        """
-        try:
-            record = json.loads(text_of(text))
-            if record["format"] != _FORMAT:
-                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {REMEDY}")
-            names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
-            mechanism = cls(
-                decode(record["strategy"]),
-                decode(record["sampling"]),
-                **{name: record[name] for name in names},
-                accounting=decode(record.get("accounting", "deterministic")),
-                grid_bits=record.get("grid_bits"),
+    def _computed(self, stated: Mapping[str, Any]) -> dict[str, float]:
+        if self.accountant is None or not isinstance(self.accounting, Verified):
+            return super()._computed(stated)
+        if not self.accountant.plausible(float(stated["epsilon"]), self.delta, self.noise_std):
+            raise MismatchError(
+                f"the file states epsilon={stated['epsilon']}, which its own samples contradict. {REMEDY}"
             )
-            stated, fingerprint = record["states"], record["fingerprint"]
-            numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
-        except MismatchError:
-            raise
-        except KeyError as error:
-            raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: it has no {error}. {REMEDY}"
-            ) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {REMEDY}"
-            ) from error
-        if fingerprint != mechanism.fingerprint:
-            raise MismatchError(
-                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
-                f" the file was edited after it was written. {REMEDY}"
-            )
-        mechanism._compare(numbers)
-        return mechanism
-
-    def _compare(self, numbers: dict[str, float]) -> None:
-        found = {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
-        epsilon, verified = numbers["epsilon"], isinstance(self.accounting, Verified)
-        if verified and self.accountant is not None:
-            if not self.accountant.plausible(epsilon, self.delta, self.noise_std):
-                raise MismatchError(
-                    f"the file states epsilon={epsilon}, which its own samples contradict. {REMEDY}"
-                )
-        else:
-            found["epsilon"] = self.epsilon()
-        for name, value in found.items():
-            if not math.isclose(numbers[name], value, rel_tol=1e-6):
-                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {REMEDY}")
+        return {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
 
     def __repr__(self) -> str:
         return (
