@@ -44,7 +44,11 @@ class RowKeys:
 
 
 class FreshRows:
-    """A stream's slice of the fresh rows up to one step, made from their keys into memory of others."""
+    """A stream's slice of the fresh rows up to one step, made from their keys into memory of others.
+
+    Attributes:
+        error: |float64 entry - variate| is at most this.
+    """
 
     error = ERROR
 

@@ -16,13 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
+from anechoic.noise.fresh import FreshRows
 from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.rounding.exact import nearest_between, nearest_of
 from anechoic.noise.rounding.weights import Weights, combined, enclosed
@@ -43,22 +44,6 @@ LARGEST_ERROR = 2.0**-5
 _ONE = np.ones(1)
 
 R = TypeVar("R", bound=Recurrence)
-
-
-class Fresh(Protocol):
-    """Fresh rows of one stream up to step t, as floats and as exactly as wanted.
-
-    Attributes:
-        error: |float64 entry - variate| is at most this.
-    """
-
-    error: float
-
-    def fill(self, out: Array, start: int, weights: Array) -> None:
-        """out = sum_j weights[j] z_{t-j} as float64, entries from `start` on."""
-
-    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
-        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent, 2**-bits wide or less."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +156,7 @@ def advance(
     plan: RowPlan,
     t: int,
     memory: Array,
-    fresh: Fresh,
+    fresh: FreshRows,
     out: NDArray[np.int64],
     each: Each,
 ) -> int:
@@ -311,7 +296,7 @@ def check_entry(t: int, largest: float) -> None:
         )
 
 
-def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Fresh) -> int:
+def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshRows) -> int:
     """One entry of row t in exact arithmetic, from its column of the memory."""
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)

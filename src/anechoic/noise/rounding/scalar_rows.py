@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.noise.rounding.base import Fresh, RoundedFilter, check_entry, error_bound, exactly, size
+from anechoic.noise.fresh import FreshRows
+from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly, size
 from anechoic.noise.rounding.double_double import SPLITTER, Constant
 from anechoic.noise.rounding.drift import check_memory
 from anechoic.noise.rounding.mixed import RoundedBuffered
@@ -27,7 +28,7 @@ NARROW = 8
 
 @singledispatch
 def narrow_rows(
-    rounded: RoundedFilter[Any], t: int, memory: Array, draw: Callable[[], Array], fresh: Fresh
+    rounded: RoundedFilter[Any], t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
     """Rows t, t + 1, … of a filter whose rows are all made alike; memory is then that of the step after.
 
@@ -47,7 +48,7 @@ def narrow_rows(
 
 @narrow_rows.register
 def _(
-    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: Fresh
+    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
     if not rounded.settled(t):
         return []
@@ -62,7 +63,7 @@ def _(
 
 
 def _column(
-    rounded: RoundedBuffered, t: int, memory: Array, own: list[float], coordinate: int, fresh: Fresh
+    rounded: RoundedBuffered, t: int, memory: Array, own: list[float], coordinate: int, fresh: FreshRows
 ) -> list[int]:
     plan, d = rounded.plan(t), rounded.rows // 2
     lead = float(plan.lead)
