@@ -8,8 +8,8 @@ import pytest
 from anechoic import _serialize
 from anechoic.planning import given
 from anechoic.testing._compare import ContractError
-from anechoic.testing.contract import check_strategy
 from anechoic.testing.matrix import check_varied
+from tests.contracts import check_strategy
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -53,8 +53,8 @@ def parts():
 @pytest.mark.slow
 def test_what_rounding_may_add_is_added_for_every_run(monkeypatch):
     """BLTs on a grid never forget: what their memory may lose is made large, to be seen."""
-    monkeypatch.setattr("anechoic.noise.rounding.decaying.DRIFT_EPSILON", 0.01)
-    monkeypatch.setattr("anechoic.noise.rounding.decaying.DRIFT_DELTA", 0.1)
+    monkeypatch.setattr("anechoic.noise.rounding.drift.DRIFT_EPSILON", 0.01)
+    monkeypatch.setattr("anechoic.noise.rounding.drift.DRIFT_DELTA", 0.1)
     plain = Mechanism(BLT(40, [0.3], [0.5]), BallsInBins(examples=400, bins=20, steps=40), 3.0, delta=1e-5)
     gridded = replace(plain, grid_bits=20)
     assert gridded.drift > 0.0 == plain.drift

@@ -61,7 +61,7 @@ def test_the_release_is_a_function_of_the_gaussian_mechanism(strategy):
     emitted = []
     for t in range(n):
         out = np.zeros(m, np.int64)
-        advance(rounded.plan(t), t, memory, fresh, out, in_slices())
+        advance(rounded.plan(t), t, memory, fresh.up_to(t), out, in_slices())
         emitted.append(out)
     released = np.array(emitted) + total
     entries = [[Fraction(float(c)) for c in system.row(t)] for t in range(n)]

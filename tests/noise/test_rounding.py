@@ -3,12 +3,14 @@
 import hashlib
 import itertools
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
+from anechoic.noise import NoiseStream
 from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
 from anechoic.noise.rounding.base import PAD, advance
 from anechoic.noise.rounding.exact import nearest, nearest_of
@@ -16,7 +18,9 @@ from anechoic.noise.rounding.make import rounded_filter
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.smooth_binary import SmoothBinary
+from anechoic.testing.noise import replay
 from tests.marks import every_other
+from tests.noise.streams import emit
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
 M = 40
@@ -30,15 +34,20 @@ class Given:
     def __init__(self, seed=0, push=1.0, spread=6.0):
         self.seed, self.push, self.spread = seed, push, spread
 
+    def up_to(self, step):
+        self.step = step
+        return self
+
     def exact(self, step, coordinate):
         digest = hashlib.shake_256(f"{self.seed} {step} {coordinate}".encode()).digest(32)
         uniform = Fraction(int.from_bytes(digest, "little"), 2**256)
         return Fraction(self.spread) * (2 * uniform - 1)
 
-    def fill(self, out, step, start):
+    def fill(self, out, start, weights):
+        assert weights.tolist() == [1.0]
         for i in range(len(out)):
-            value = float(self.exact(step, start + i))
-            sign = 1.0 if hashlib.sha256(f"{step} {start + i}".encode()).digest()[0] % 2 else -1.0
+            value = float(self.exact(self.step, start + i))
+            sign = 1.0 if hashlib.sha256(f"{self.step} {start + i}".encode()).digest()[0] % 2 else -1.0
             out[i] = value + self.push * sign * (self.error - 2.0**-50)
 
     def enclosure(self, step, coordinate, bits):
@@ -62,7 +71,7 @@ def rows_of(recurrence, std, fresh, *, m=M, each=None, steps=None):
     rows, count = [], 0
     for t in range(recurrence.n if steps is None else steps):
         out = np.zeros(m, np.int64)
-        count += advance(rounded.plan(t), t, memory, fresh, out, each or in_slices())
+        count += advance(rounded.plan(t), t, memory, fresh.up_to(t), out, each or in_slices())
         rows.append(out)
     return np.array(rows), count
 
@@ -188,6 +197,32 @@ def test_rows_stay_as_near_to_the_noise_as_rounding_permits(name):
         if name.endswith("inverse"):
             off = rows - noise
         assert np.abs(off).max() <= 0.5 + 1e-6
+
+
+MIXED = ("tree", "full-tree-wide", "restarted(tree)", "recurrent-defective", "blt-4")
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_stack_makes_the_rows_of_whatever_mixes(name):
+    """Steps that read more rows than they replace, and that divide, as floats and rounded."""
+    system = STRATEGIES[name].recurrence()
+    stacked = Stacked(
+        system.n,
+        period=system.period,
+        step=system.step,
+        depth=system.depth,
+        deepest=system.rows,
+        name=name,
+        parameters=np.zeros(1),
+        integral=system.integral,
+    )
+    expected, _ = rows_of(system, 2.0**20, Given(), m=5)
+    assert np.array_equal(rows_of(stacked, 2.0**20, Given(), m=5)[0], expected)
+
+    stream = NoiseStream(SimpleNamespace(n=system.n, recurrence=lambda: stacked), 5, dtype=np.float64)
+    rows, _ = emit(stream)
+    fresh = np.array([stream.fresh(t) for t in range(system.n)])
+    assert np.allclose(rows, replay(system, fresh))
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.noise import NoiseStream
+from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import FreshRow
-from anechoic.noise.stream import FreshRows, RowKeys
 from anechoic.strategies import Banded, BandedToeplitz, Dense
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic.noise import NoiseStream
-from anechoic.noise.stream import FreshRows
+from anechoic.noise.fresh import FreshRows
 from anechoic.strategies import ColumnNormalized, FullTree, Restarted, Tree
 from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import slow

@@ -34,7 +34,7 @@ from anechoic.extend import (
 from anechoic.participation import FullBatch
 from anechoic.strategies import Identity
 from anechoic.testing._compare import ContractError
-from anechoic.testing.sampling import check_sampling
+from tests.contracts import check_sampling
 
 
 @dataclass(frozen=True)

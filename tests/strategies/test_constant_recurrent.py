@@ -15,8 +15,8 @@ from anechoic.participation import MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, ColumnNormalized
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.testing.contract import check_strategy
 from anechoic.workloads.systems import workload_system
+from tests.contracts import check_strategy
 from tests.marks import in_turn
 
 

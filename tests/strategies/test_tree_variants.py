@@ -316,7 +316,7 @@ class TestStacks:
         recurrence = RecursiveTree(9, BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
         assert not recurrence.integral
         with pytest.raises(GuaranteeError, match="said to be integral"):
-            rounded_filter(replace(recurrence, integral=True), 1.0).plan(2)
+            rounded_filter(replace(recurrence, integral=True), 1.0).plan(1)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
 from anechoic.testing import AccountantContract, draws
 from anechoic.testing._compare import ContractError
-from anechoic.testing.accountant import check_accountant
+from tests.contracts import check_accountant
 from tests.marks import mostly_slow
 
 N = 300

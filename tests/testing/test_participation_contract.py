@@ -13,7 +13,7 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity, under
 from anechoic.testing import ParticipationContract
 from anechoic.testing._compare import ContractError
-from anechoic.testing.participation import check_participation
+from tests.contracts import check_participation
 
 OURS = [
     Single(),

@@ -24,7 +24,7 @@ from anechoic.sampling.base import Sampling
 from anechoic.testing import SamplingContract
 from anechoic.testing._compare import ContractError
 from anechoic.testing.draws import check_draws
-from anechoic.testing.sampling import check_sampling
+from tests.contracts import check_sampling
 
 SCHEMES = [
     FixedOrder(20, 6, steps=7),

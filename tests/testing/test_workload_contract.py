@@ -9,10 +9,10 @@ from anechoic import _serialize, workloads
 from anechoic.losses.dispatch import error
 from anechoic.testing import WorkloadContract
 from anechoic.testing._compare import ContractError
-from anechoic.testing.workload import check_workload
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import LowerTriangular
 from anechoic.workloads.sums import ToeplitzWorkload
+from tests.contracts import check_workload
 from tests.workloads.test_workloads import ALL
 
 SMALL = {name: workload for name, workload in ALL.items() if workload.n <= 64}

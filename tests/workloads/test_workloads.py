@@ -8,11 +8,11 @@ import pytest
 
 from anechoic import _serialize, workloads
 from anechoic.strategies import Output
-from anechoic.testing.contract import check_strategy
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import LowerTriangular, RestartDifferences
 from anechoic.workloads.optimizers import Momentum, Scheduled
 from anechoic.workloads.sums import PrefixSum
+from tests.contracts import check_strategy
 from tests.marks import in_turn
 
 RATES = np.linspace(1.0, 0.1, 9)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeVar
 
-from anechoic._validate import fraction
+from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
-from anechoic.mechanism.calibration_target import asked_for, shown
 from anechoic.mechanism.compatibility import check_covered, check_strategy
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.noise.rounding.decaying import before_drift
+from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
+
+
+class Spending(Protocol):
+    """A mechanism with its own delta."""
+
+    def epsilon(self) -> float:
+        """At that delta."""
+
+
+Made = TypeVar("Made", bound=Spending)
 
 
 def calibrate(
@@ -89,3 +99,26 @@ def calibrate(
             f" failure={how.failure:g})."
         )
     return shown(with_std, std, asked)
+
+
+def asked_for(epsilon: float | None, noise_multiplier: float | None) -> tuple[float, bool]:
+    """The one of the two that is given, checked, and whether it is epsilon.
+
+    Raises:
+        ValueError: where not exactly one is given, or it is not > 0.
+    """
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
+        )
+    if noise_multiplier is not None:
+        return positive_float("noise_multiplier", noise_multiplier), False
+    return positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0."), True
+
+
+def shown(with_std: Callable[[float], Made], std: float, epsilon: float) -> Made:
+    """The mechanism with noise `std`, or with the few roundings more at which its epsilon is at most that."""
+    mechanism, excess = with_std(std), 1e-15
+    while mechanism.epsilon() > epsilon:  # products of rounded numbers
+        mechanism, excess = with_std(std * (1 + excess)), 2 * excess
+    return mechanism

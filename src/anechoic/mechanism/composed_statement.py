@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from anechoic.mechanism.composition import Composition
-from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.statement_text import stated
+from anechoic.mechanism.statement_text import guarantee, rounded, stated
 from anechoic.mechanism.theorems import COMPOSITION
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
@@ -43,16 +41,7 @@ def _(composition: Composition) -> Statement:
         assumptions += [each for each in statement.assumptions if each not in assumptions]
         proofs += [proof for proof in statement.proofs if proof not in proofs]
     record = {
-        "guarantee": {
-            "epsilon": epsilon,
-            "delta": delta,
-            "runs": c.runs,
-            "disjoint": c.disjoint,
-            "notion": c.notion(),
-            "mu": c.gdp(),
-            "rho": c.rho(),
-            "epsilon_is_amplified": c.amplified,
-        },
+        "guarantee": guarantee(c, epsilon, c.notion(), runs=c.runs, disjoint=c.disjoint),
         "adjacency": {"name": c.adjacency, "meaning": meaning},
         "parts": [
             {"runs": count, "epsilon_alone": one, "fingerprint": statement.fingerprint, **statement.record}
@@ -60,15 +49,8 @@ def _(composition: Composition) -> Statement:
         ],
     }
     fingerprint = "none: each part has its own"
-    floats = [_rounded(part) for part, _ in c.parts]
-    rounded = max((count for count in floats if count is not None), default=None)
+    floats = [rounded(part) for part, _ in c.parts]
+    largest = max((count for count in floats if count is not None), default=None)
     return stated(
-        tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=rounded
+        tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=largest
     )
-
-
-def _rounded(part: Mechanism | EndlessMechanism) -> float | None:
-    """Contributions in a sum of floating-point numbers; None if sums are integers."""
-    if not isinstance(part, Mechanism):
-        return part.batch_size
-    return None if part.grid_bits is not None else part.expected_batch_size

@@ -13,8 +13,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
@@ -24,13 +22,9 @@ from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, gaussian_pld
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.guaranteed import Guaranteed
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.rounding.decaying import DRIFT, before_drift
-from anechoic.statement.formats import render
-from anechoic.statement.statement import statement_of
-
-if TYPE_CHECKING:
-    pass
+from anechoic.noise.rounding.drift import DRIFT, before_drift
 
 Part = Mechanism | EndlessMechanism
 
@@ -84,7 +78,7 @@ def compose(
 
 
 @dataclass(frozen=True, repr=False)
-class Composition:
+class Composition(Guaranteed):
     """Several mechanisms and how often each is run; make one with `compose`.
 
     Attributes:
@@ -156,10 +150,6 @@ class Composition:
             return max(part.gdp() for part, _ in self.parts)
         return math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in self.parts)) * (1 + 1e-15)
 
-    def rho(self) -> float:
-        """rho = mu^2 / 2 such that all runs together are rho-zCDP; like `gdp`, without amplification."""
-        return self.gdp() ** 2 / 2
-
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that all runs together are (epsilon, delta)-DP, rounded up.
 
@@ -202,7 +192,7 @@ class Composition:
         finest = max(_FINEST, max(reaches) / MOST_CELLS)
         if finest > _COARSEST:  # next to no noise
             return known
-        drifting = sum(count for part, count in self.parts if _amplified(part) and _drift(part) > 0.0)
+        drifting = sum(count for part, count in self.parts if _amplified(part) and part.drift > 0.0)
         inner, excess = before_drift(delta - failure, DRIFT, drifting)
         for _ in range(_REFINED):
             width = max(min(known / _GRID, _COARSEST), finest)
@@ -222,20 +212,6 @@ class Composition:
         listed = ", ".join(f"{count} x {part.fingerprint[:12]}…" for part, count in self.parts)
         kind = "of disjoint units" if self.disjoint else "on the same units"
         return f"composition of {self.runs} run{'s' * (self.runs > 1)} {kind}: {listed}"
-
-    def report(
-        self,
-        format: Literal["text", "markdown", "html", "json"] = "text",
-        *,
-        out: str | Path | None = None,
-        proofs: str = "docs/proofs",
-    ) -> str:
-        """The guarantee for a reviewer, with what its parts assume; see `Mechanism.report`."""
-
-        return render(statement_of(self), format, out=out, proofs=proofs)
-
-    def __str__(self) -> str:
-        return self.report()
 
     def __repr__(self) -> str:
         return f"Composition({self.describe()})"
@@ -273,7 +249,7 @@ class Composition:
 
 def _accountant(part: Part) -> Accountant | None:
     """What knows about the amplification of a part; None where its sampling hides nothing."""
-    accountant = part.accountant if isinstance(part, Mechanism) else None
+    accountant = part.accountant
     return accountant if accountant is not None and accountant.hides else None
 
 
@@ -284,18 +260,12 @@ def _amplified(part: Part) -> bool:
 def _term(part: Part, share: float, verified: bool) -> tuple[Term, float]:
     """An amplified part at its part of delta, and what the drift of its noise adds to its epsilon alone."""
     accountant = _accountant(part)
-    if accountant is None or not isinstance(part, Mechanism):
+    if accountant is None:
         raise TypeError(f"{part!r} is not amplified.")
     inner, excess = before_drift(share, part.drift)
     return accountant.term(inner, part.noise_std, part.gdp(), verified=verified), excess
 
 
-def _drift(part: Part) -> float:
-    """What rounding may add to mu; endless mechanisms have no grid."""
-    return part.drift if isinstance(part, Mechanism) else 0.0
-
-
 def _failure(part: Part) -> float:
     """Probability with which a confidence bound on a part may fail, however often the part is run."""
-    accounting = part.accounting if isinstance(part, Mechanism) else "deterministic"
-    return accounting.failure if isinstance(accounting, Verified) else 0.0
+    return part.accounting.failure if isinstance(part.accounting, Verified) else 0.0

@@ -6,37 +6,30 @@ sensitivity ||C[:n, :n]|| <= gamma_inf for every n, and what has been released s
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from dataclasses import dataclass, fields
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from anechoic._serialize import decode, encode, text_of
+from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
-from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.mechanism.calibration_target import asked_for, shown
+from anechoic.errors import UnsupportedError
+from anechoic.mechanism.calibrate import asked_for, shown
+from anechoic.mechanism.guaranteed import FORMAT, Recorded
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
 from anechoic.sampling import External
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.statement.formats import Format, render
-from anechoic.statement.statement import statement_of
 from anechoic.strategies.endless import HorizonFree
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
 FACTORS = {"zero_out": 1.0, "replace_one": 2.0}
-_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EndlessMechanism:
+class EndlessMechanism(Recorded):
     """A horizon-free strategy with its noise and its guarantee; make one with `calibrate_endless`.
 
     The release at step t is the sum of the clipped contributions plus
@@ -57,6 +50,13 @@ class EndlessMechanism:
     Raises:
         ValueError: for an argument out of range.
     """
+
+    versioned: ClassVar[str] = "endless_format"
+    accountant: ClassVar[None] = None
+    accounting: ClassVar[str] = "deterministic"
+    grid_bits: ClassVar[None] = None
+    amplified: ClassVar[bool] = False
+    drift: ClassVar[float] = 0.0
 
     strategy: HorizonFree
     noise_std: float
@@ -82,6 +82,11 @@ class EndlessMechanism:
             raise ValueError(f"unit={self.unit!r} must name what is protected, such as 'example'.")
 
     @property
+    def expected_batch_size(self) -> float:
+        """Constant divisor of every noisy sum."""
+        return self.batch_size
+
+    @property
     def sensitivity(self) -> Sensitivity:
         """The limiting sensitivity: a bound for every number of releases."""
         norm = self.strategy.limiting_norm
@@ -95,10 +100,6 @@ class EndlessMechanism:
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP."""
         return FACTORS[self.adjacency] * self.sensitivity.value / self.noise_std
-
-    def rho(self) -> float:
-        """rho = mu^2 / 2 such that all releases are rho-zCDP."""
-        return self.gdp() ** 2 / 2
 
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
@@ -139,17 +140,7 @@ class EndlessMechanism:
                 f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
                 " that makes it, or use coefficients, a BLT or damping."
             ) from error
-        return {"endless_format": _FORMAT, **written}
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over every field, as 64 hexadecimal digits.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
-        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return {self.versioned: FORMAT, **written}
 
     def __hash__(self) -> int:
         return hash((self.noise_std, self.batch_size, self.clip_norm, self.adjacency, self.unit, self.delta))
@@ -157,56 +148,14 @@ class EndlessMechanism:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EndlessMechanism) and self.fingerprint == other.fingerprint
 
-    def to_json(self) -> str:
-        """The record as JSON, without loss, with what it states.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
-        stated = {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
-        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
-        return json.dumps(record, indent=1, allow_nan=False)
+    def _stated(self) -> dict[str, Any]:
+        return {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
 
     @classmethod
-    def from_json(cls, text: str | Path) -> EndlessMechanism:
-        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
-
-        Raises:
-            FileNotFoundError: for the path of a file that is not there.
-            MismatchError: if the file is damaged, was edited, or states another guarantee than this version
-                computes.
-        """
-        remedy = "Do not rely on it: take the file that to_json() wrote."
-        try:
-            record = json.loads(text_of(text))
-            stated, fingerprint = record.pop("states"), record.pop("fingerprint")
-            version = record.pop("endless_format")
-            if missing := {f.name for f in fields(cls)} - set(record):
-                raise KeyError(f"no {sorted(missing)[0]}")
-            mechanism = cls(**{name: decode(value) for name, value in record.items()})
-            numbers = (float(stated["sensitivity"]), float(stated["epsilon"]))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise MismatchError(
-                f"this is not the file of an endless mechanism, or it is damaged: {error}. {remedy}"
-            ) from error
-        found = (mechanism.sensitivity.value, mechanism.epsilon())
-        same = all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(numbers, found, strict=True))
-        if version != _FORMAT or fingerprint != mechanism.fingerprint or not same:
-            raise MismatchError(
-                f"the file states sensitivity and epsilon {numbers}, its fields give {found}; or its format"
-                f" or fingerprint is another one. {remedy}"
-            )
-        return mechanism
-
-    def report(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
-    ) -> str:
-        """The privacy statement, for a reviewer: see `statement.formats.render`."""
-
-        return render(statement_of(self), format, out=out, proofs=proofs)
-
-    def __str__(self) -> str:
-        return self.report()
+    def _made(cls, record: dict[str, Any]) -> EndlessMechanism:
+        if missing := {f.name for f in fields(cls)} - set(record):
+            raise KeyError(sorted(missing)[0])
+        return cls(**{name: decode(value) for name, value in record.items()})
 
     def __repr__(self) -> str:
         return (

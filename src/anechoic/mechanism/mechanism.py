@@ -5,39 +5,34 @@ Everything downstream (noise, training, reports) reads this record and refuses w
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from anechoic._serialize import decode, encode, text_of
+from anechoic._serialize import decode, encode
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
+from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import Grid, checked_bits, spacing
-from anechoic.noise.rounding.decaying import DRIFT, before_drift
+from anechoic.noise.rounding.drift import DRIFT, before_drift
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.statement.formats import Format, render
-from anechoic.statement.statement import statement_of
 from anechoic.strategies.base import Strategy
 
 Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
 
-_FORMAT = 1
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mechanism:
+class Mechanism(Recorded):
     """A correlated noise mechanism with its guarantee.
 
     The release at step t is the sum of the clipped contributions plus
@@ -66,6 +61,8 @@ class Mechanism:
         ValueError: for an argument out of range.
         UnsupportedError: where no theorem covers the combination of strategy, sampling and adjacency.
     """
+
+    versioned: ClassVar[str] = "format"
 
     strategy: Strategy
     sampling: Sampling
@@ -204,15 +201,11 @@ class Mechanism:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
         return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
 
-    def rho(self) -> float:
-        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
-        return self.gdp() ** 2 / 2
-
     # -- identity and files --------------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
         fields = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "strategy": encode(self.strategy),
             "sampling": encode(self.sampling),
             "noise_std": self.noise_std,
@@ -227,100 +220,39 @@ class Mechanism:
             fields["grid_bits"] = self.grid_bits
         return fields
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
-        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
-
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
 
-    def to_json(self) -> str:
-        """The record as JSON, without loss; with what it states, so that a reader can check it."""
-        stated = {
+    def _stated(self) -> dict[str, Any]:
+        return {
             "sensitivity": self.sensitivity.value,
             "exact": self.sensitivity.exact,
             "method": self.sensitivity.method,
             "noise_multiplier": self.noise_multiplier,
             "epsilon": self.epsilon(),
         }
-        record = {**self._fields(), "states": stated, "fingerprint": self.fingerprint}
-        return json.dumps(record, indent=1, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str | Path) -> Mechanism:
-        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
+    def _made(cls, record: dict[str, Any]) -> Mechanism:
+        return cls(
+            decode(record["strategy"]),
+            decode(record["sampling"]),
+            **{name: record[name] for name in ("noise_std", "clip_norm", "adjacency", "unit", "delta")},
+            accounting=decode(record.get("accounting", "deterministic")),
+            grid_bits=record.get("grid_bits"),
+        )
 
-        An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
-        mechanism that is returned draws all of them again.
-
-        Raises:
-            FileNotFoundError: for the path of a file that is not there.
-            MismatchError: if the file is damaged, was edited, or states another guarantee than this
-                version of the library computes.
-        """
-        remedy = "Do not rely on it: take the file that to_json() wrote."
-        try:
-            record = json.loads(text_of(text))
-            if record["format"] != _FORMAT:
-                raise MismatchError(f"format={record['format']!r}: this version reads {_FORMAT}. {remedy}")
-            names = ("noise_std", "clip_norm", "adjacency", "unit", "delta")
-            mechanism = cls(
-                decode(record["strategy"]),
-                decode(record["sampling"]),
-                **{name: record[name] for name in names},
-                accounting=decode(record.get("accounting", "deterministic")),
-                grid_bits=record.get("grid_bits"),
+    def _computed(self, stated: Mapping[str, Any]) -> dict[str, float]:
+        if self.accountant is None or not isinstance(self.accounting, Verified):
+            return super()._computed(stated)
+        if not self.accountant.plausible(float(stated["epsilon"]), self.delta, self.noise_std):
+            raise MismatchError(
+                f"the file states epsilon={stated['epsilon']}, which its own samples contradict. {REMEDY}"
             )
-            stated, fingerprint = record["states"], record["fingerprint"]
-            numbers = {name: float(stated[name]) for name in ("sensitivity", "noise_multiplier", "epsilon")}
-        except MismatchError:
-            raise
-        except KeyError as error:
-            raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: it has no {error}. {remedy}"
-            ) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise MismatchError(
-                f"this is not a mechanism file, or it is damaged: {str(error).rstrip('.')}. {remedy}"
-            ) from error
-        if fingerprint != mechanism.fingerprint:
-            raise MismatchError(
-                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
-                f" the file was edited after it was written. {remedy}"
-            )
-        mechanism._compare(numbers, remedy)
-        return mechanism
-
-    def _compare(self, numbers: dict[str, float], remedy: str) -> None:
-        found = {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
-        epsilon, verified = numbers["epsilon"], isinstance(self.accounting, Verified)
-        if verified and self.accountant is not None:
-            if not self.accountant.plausible(epsilon, self.delta, self.noise_std):
-                raise MismatchError(
-                    f"the file states epsilon={epsilon}, which its own samples contradict. {remedy}"
-                )
-        else:
-            found["epsilon"] = self.epsilon()
-        for name, value in found.items():
-            if not math.isclose(numbers[name], value, rel_tol=1e-6):
-                raise MismatchError(f"the file states {name}={numbers[name]}, but it is {value}. {remedy}")
-
-    # -- for people ----------------------------------------------------------------------------
-
-    def report(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
-    ) -> str:
-        """The privacy statement, for a reviewer: see `statement.formats.render`."""
-
-        return render(statement_of(self), format, out=out, proofs=proofs)
-
-    def __str__(self) -> str:
-        return self.report()
+        return {"sensitivity": self.sensitivity.value, "noise_multiplier": self.noise_multiplier}
 
     def __repr__(self) -> str:
         return (

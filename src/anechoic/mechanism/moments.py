@@ -14,7 +14,7 @@ from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.losses.dispatch import error
 from anechoic.losses.result import StepErrors
-from anechoic.mechanism.calibration_target import shown
+from anechoic.mechanism.calibrate import shown
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation.base import Participation

@@ -9,6 +9,7 @@ from typing import Any
 from anechoic.accounting import Verified
 from anechoic.accounting.accountant import CERTAIN, CLOSED_FORM
 from anechoic.errors import UnsupportedError
+from anechoic.mechanism.composition import Composition, Part
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
@@ -80,18 +81,10 @@ def _(mechanism: Mechanism) -> Statement:
         ("Noise std", f"{m.noise_std:.6g} x clip norm per coordinate of Z; the release adds rows of C^-1 Z"),
         ("Noise multiplier", _noise_multiplier(m)),
         ("Divisor", f"every noisy sum is divided by the constant {_counted(m.expected_batch_size)}"),
-        ("Arithmetic", _arithmetic(m.grid_bits, m.expected_batch_size, m.drift)),
+        ("Arithmetic", _arithmetic(m)),
     )
     record = {
-        "guarantee": {
-            "epsilon": epsilon,
-            "delta": m.delta,
-            "releases": m.steps,
-            "notion": _notion(m),
-            "mu": m.gdp(),
-            "rho": m.rho(),
-            "epsilon_is_amplified": m.amplified,
-        },
+        "guarantee": guarantee(m, epsilon, _notion(m), releases=m.steps),
         "adjacency": {"name": m.adjacency, "meaning": adjacency},
         "accounting": {"method": method, "confidence": confidence, "samples": _samples(m)},
         "batches": {
@@ -103,11 +96,10 @@ def _(mechanism: Mechanism) -> Statement:
         },
         "strategy": {"name": m.strategy.describe(), "steps": m.steps, "rows": m.strategy.rows},
         **_noise(m, m.reference_sensitivity, _reference(m)),
-        "arithmetic": _numbers(m.grid_bits, m.expected_batch_size, m.drift),
+        "arithmetic": _numbers(m),
     }
     assumptions = (*access_of(m.sampling, unit), *_ownership(unit))
-    rounded = None if m.grid_bits is not None else m.expected_batch_size
-    return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded)
+    return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded(m))
 
 
 @statement_of.register
@@ -131,18 +123,10 @@ def _(mechanism: EndlessMechanism) -> Statement:
         ("Noise std", f"{m.noise_std:.6g} x clip norm per coordinate of Z; the release adds C^-1 Z"),
         ("Noise multiplier", f"{m.noise_multiplier:.6g} = noise std / limiting sensitivity"),
         ("Divisor", f"every noisy sum is divided by the constant {_counted(m.batch_size)}"),
-        ("Arithmetic", _arithmetic(None, m.batch_size, 0.0)),
+        ("Arithmetic", _arithmetic(m)),
     )
     record = {
-        "guarantee": {
-            "epsilon": epsilon,
-            "delta": m.delta,
-            "releases": None,
-            "notion": _EXACT,
-            "mu": m.gdp(),
-            "rho": m.rho(),
-            "epsilon_is_amplified": False,
-        },
+        "guarantee": guarantee(m, epsilon, _EXACT, releases=None),
         "adjacency": {"name": m.adjacency, "meaning": _adjacency(m.adjacency, unit)},
         "accounting": {"method": CLOSED_FORM, "confidence": CERTAIN, "samples": None},
         "batches": {
@@ -154,17 +138,35 @@ def _(mechanism: EndlessMechanism) -> Statement:
         },
         "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
-        "arithmetic": _numbers(None, m.batch_size, 0.0),
+        "arithmetic": _numbers(m),
     }
     try:
         fingerprint = m.fingerprint
     except UnsupportedError:
         fingerprint = "none: this strategy comes from a function, which has no written form"
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, theorems_of_endless(m), unit, fingerprint, record, rounded=m.batch_size)
+    return stated(items, assumptions, theorems_of_endless(m), unit, fingerprint, record, rounded=rounded(m))
 
 
-def _noise(m: Mechanism | EndlessMechanism, sensitivity: float, reference: str) -> dict[str, Any]:
+def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
+    """Epsilon and what goes with it, as plain data; `of` says of what."""
+    return {
+        "epsilon": epsilon,
+        "delta": m.delta,
+        **of,
+        "notion": notion,
+        "mu": m.gdp(),
+        "rho": m.rho(),
+        "epsilon_is_amplified": m.amplified,
+    }
+
+
+def rounded(m: Part) -> float | None:
+    """Contributions in a sum of floating-point numbers; None if sums are integers."""
+    return None if m.grid_bits is not None else m.expected_batch_size
+
+
+def _noise(m: Part, sensitivity: float, reference: str) -> dict[str, Any]:
     """Sensitivity and noise as plain data; `sensitivity` is what the noise multiplier refers to."""
     return {
         "sensitivity": {
@@ -243,10 +245,14 @@ def _also(m: Mechanism) -> str:
     return f"{text}; both without amplification, so weaker than the line above" if m.amplified else text
 
 
-def _numbers(bits: int | None, count: float, drift: float) -> dict[str, Any]:
+def _numbers(m: Part) -> dict[str, Any]:
     """What floating point may do, as plain data; no bound on sums of 2**24 contributions or more."""
-    excess = 0.0 if bits is not None else float_excess(count)
-    return {"grid_bits": bits, "sum_excess": excess if math.isfinite(excess) else None, "drift": drift}
+    excess = 0.0 if m.grid_bits is not None else float_excess(m.expected_batch_size)
+    return {
+        "grid_bits": m.grid_bits,
+        "sum_excess": excess if math.isfinite(excess) else None,
+        "drift": m.drift,
+    }
 
 
 def _counted(value: float) -> float:
@@ -271,14 +277,15 @@ def _floats(count: float) -> str:
     )
 
 
-def _arithmetic(bits: int | None, count: float, drift: float) -> str:
-    if bits is None:
-        return f"floating point: {_excess(count)}; noise is rounded once to the precision of the release"
+def _arithmetic(m: Part) -> str:
+    if m.grid_bits is None:
+        sums = _excess(m.expected_batch_size)
+        return f"floating point: {sums}; noise is rounded once to the precision of the release"
     text = (
-        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{bits} and"
+        f"exact: contributions are rounded towards zero to multiples of clip norm x 2^-{m.grid_bits} and"
         " added up as integers, and noise is rounded to the same grid as real numbers would be"
     )
-    return text if not drift else f"{text}; what its memory loses is a part of epsilon and delta"
+    return text if not m.drift else f"{text}; what its memory loses is a part of epsilon and delta"
 
 
 def _too_large(m: Mechanism) -> list[tuple[str, str]]:

@@ -13,15 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from anechoic._validate import Array
+from anechoic.noise.fresh import FreshRows
 
 PRECISIONS = ("float32", "float64")
-
-
-class FreshSums(Protocol):
-    """Weighted sums of the fresh rows up to one step, by coordinate."""
-
-    def fill(self, out: Any, start: int, weights: Array) -> None:
-        """out = sum_j weights[j] z_{t-j}, entries from `start` on; for a NumPy array and weights[0] != 0."""
 
 
 class MemoryColumns(Protocol):
@@ -78,7 +72,7 @@ class Arrays(Protocol):
     def check_row(self, row: Any, dimension: int) -> Any:
         """`row` if a stream may write into it; ValueError otherwise."""
 
-    def run(self, plan: Plan, memory: Any, row: Any, fresh: FreshSums) -> None:
+    def run(self, plan: Plan, memory: Any, row: Any, fresh: FreshRows) -> None:
         """Do the plan for all columns, on the threads that there are."""
 
     def export(self, rows: Any, *, copy: bool) -> Any:

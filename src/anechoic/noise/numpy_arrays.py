@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.noise.arrays import FreshSums, Plan, checked_precision
+from anechoic.noise.arrays import Plan, checked_precision
+from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
 
 _ALIGNMENT = 64
@@ -24,7 +25,7 @@ _SHORT = 64  # columns below which sums are made of single operations
 class NumpyColumns:
     """Some columns, from coordinate `start` of the stream on; see `anechoic.noise.arrays.MemoryColumns`."""
 
-    def __init__(self, memory: NDArray[Any], row: NDArray[Any], fresh: FreshSums, start: int) -> None:
+    def __init__(self, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows, start: int) -> None:
         self.memory, self.row = memory, row
         self._fresh, self._start = fresh, start
 
@@ -112,7 +113,7 @@ class NumpyArrays:
             raise ValueError("out must be contiguous and writeable.")
         return row
 
-    def run(self, plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshSums) -> None:
+    def run(self, plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows) -> None:
         run_on_numpy(plan, memory, row, fresh, available_threads())
 
     def export(self, rows: NDArray[Any], *, copy: bool) -> NDArray[Any]:
@@ -128,7 +129,7 @@ class NumpyArrays:
         rows[...] = exported
 
 
-def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshSums, threads: int) -> None:
+def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows, threads: int) -> None:
     """Do the plan block by block."""
 
     def work(part: slice) -> None:

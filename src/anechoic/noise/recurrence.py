@@ -1,14 +1,19 @@
 """How row t of C^-1 Z follows from a bounded past: what a noise stream needs to know of a strategy.
 
-Six kinds cover the literature. In all of them the emitted row may be multiplied by a gain
-(column scaling of C), and the past may be forgotten every `period` steps (restarts).
+Six kinds cover the literature: two of windows of rows, and four of rows that are mixed (`StackStep`). Floats
+(`filters/`) and exact rounding (`rounding/`) follow what is said here. In all of them the emitted row may be
+multiplied by a gain (column scaling of C), and the past may be forgotten every `period` steps (restarts).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra.trees import height_at
@@ -42,6 +47,23 @@ class Recurrence:
         """Steps since the past was last forgotten."""
         return t if self.period is None else t % self.period
 
+    @property
+    def horizon(self) -> int:
+        """Steps after which the past is forgotten at the latest."""
+        return self.n if self.period is None else min(self.n, self.period)
+
+    @property
+    def coefficients(self) -> Array:
+        """Numbers that tell this recurrence from every other of its kind, n, period and gains."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    def digest(self, kind: str, std: float) -> str:
+        """Hash of what rows of `std` are made by, to tell streams of different strategies apart."""
+        gains = b"" if self.gains is None else np.ascontiguousarray(self.gains, "<f8").tobytes()
+        rows = np.ascontiguousarray(self.coefficients, "<f8").tobytes()
+        head = f"{kind} n={self.n} period={self.period} std={std!r} {len(gains)} {len(rows)} "
+        return hashlib.sha256(head.encode() + gains + rows).hexdigest()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Windowed(Recurrence):
@@ -57,6 +79,12 @@ class _Windowed(Recurrence):
     @property
     def rows(self) -> int:
         return 0 if self.window == 1 else self.window
+
+    @property
+    def coefficients(self) -> Array:
+        if self.stationary:
+            return self.row(self.horizon - 1)
+        return np.concatenate([self.row(s) for s in range(self.horizon)])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,20 +103,75 @@ class MovingAverage(_Windowed):
     """
 
 
+@dataclass(frozen=True)
+class StackStep:
+    """One step of a stack T of rows: x = (lead z + readout^T T) / divisor, and then T <- mix T + entry x.
+
+    Attributes:
+        lead: factor of the fresh row, > 0.
+        readout: factors of the r rows on top of the stack, the topmost last, shape (r,).
+        mix: shape (w, q), for w rows that take the place of the q topmost.
+        entry: factors of x in them, shape (w,).
+        divisor: > 0.
+    """
+
+    lead: float
+    readout: Array
+    mix: Array
+    entry: Array
+    divisor: float = 1.0
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Buffered(Recurrence):
+class _States(Recurrence):
+    """d rows, empty at first: all steps but the first one after a restart are alike.
+
+    Streams keep them in units of the row emitted last, gain and std included.
+    """
+
+    steady: ClassVar[bool] = True
+    integral: ClassVar[bool] = False
+
+    @property
+    def _usual(self) -> StackStep:
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    @cached_property
+    def _steps(self) -> tuple[StackStep, StackStep]:
+        usual = self._usual
+        return replace(usual, readout=usual.readout[:0], mix=usual.mix[:, :0]), usual
+
+    @property
+    def rows(self) -> int:
+        return len(self._usual.entry)
+
+    def step(self, s: int) -> StackStep:
+        """What step s = local(t) does."""
+        return self._steps[min(s, 1)]
+
+    def depth(self, s: int) -> int:
+        """Rows before step s."""
+        return self.rows if s else 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Buffered(_States):
     """x_t = z_t - sum_i scale_i m_i, then m_i <- decay_i m_i + x_t, from m = 0 (Algorithm 2.2)."""
 
     scale: Array
     decay: Array
 
     @property
-    def rows(self) -> int:
-        return len(self.scale)
+    def coefficients(self) -> Array:
+        return np.concatenate([self.scale, self.decay])
+
+    @cached_property
+    def _usual(self) -> StackStep:
+        return StackStep(1.0, -self.scale, np.diag(self.decay), np.ones(len(self.scale)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class StateSpace(Recurrence):
+class StateSpace(_States):
     """x_t = (z_t - readout^T M) / first, then M <- transition M + input x_t, from M = 0 (Theorem 2.28 c)."""
 
     readout: Array
@@ -97,68 +180,87 @@ class StateSpace(Recurrence):
     first: float = 1.0
 
     @property
-    def rows(self) -> int:
-        return len(self.readout)
+    def coefficients(self) -> Array:
+        return np.concatenate([self.readout, self.transition.ravel(), self.input, [self.first]])
+
+    @cached_property
+    def _usual(self) -> StackStep:
+        return StackStep(1.0, -self.readout, self.transition, self.input, self.first)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Nested(Recurrence):
     """x_t = row_0 z_t + sum_g row_{1+g} M_g over the heights g of the tree that step t is a leaf of.
 
-    The steps are the leaves of `branching`-ary trees, the complete ones within `horizon` steps. Exactly one
-    node of height g + 1 is open at step t; M_g is the sum of x over the children that it has finished.
+    The steps are the leaves of `branching`-ary trees, the complete ones within `leaves` of them.
+    Exactly one node of height g + 1 is open at step t; M_g is the sum of x over the children that it has
+    finished. Those that are not empty are a stack, the outermost at the bottom.
 
     `row(s)`, for s = local(t), gives 1 + height(s) entries.
     """
 
+    steady: ClassVar[bool] = False
+    integral: ClassVar[bool] = True
+
     branching: int
-    horizon: int
+    leaves: int
     row: Callable[[int], Array]
 
     def height(self, s: int) -> int:
         """Height of the tree of step s = local(t)."""
-        return height_at(s, self.branching, self.horizon)
+        return height_at(s, self.branching, self.leaves)
 
     def open_heights(self, s: int) -> list[int]:
         """The g with a finished child, where M_g is not empty, largest first."""
-        k = self.branching
-        return [g for g in range(self.height(s) - 1, -1, -1) if s // k**g % k]
+        found, digits = [], s
+        for g in range(self.height(s)):
+            if digits % self.branching:
+                found.append(g)
+            digits //= self.branching
+        return found[::-1]
+
+    def carried(self, s: int) -> int | None:
+        """Sums on top of the stack that step s adds up with its row; None where it finishes the tree."""
+        height, finished, left = self.height(s), 0, s + 1
+        while finished < height and left % self.branching == 0:
+            finished, left = finished + 1, left // self.branching
+        return None if finished == height else finished + (left % self.branching != 1)
+
+    def depth(self, s: int) -> int:
+        """Sums on the stack before step s."""
+        return len(self.open_heights(s))
+
+    def step(self, s: int) -> StackStep:
+        """What step s does, like a carry in counting."""
+        row, opened, carried = self.row(s), self.open_heights(s), self.carried(s)
+        mix = np.ones((0, len(opened)) if carried is None else (1, carried))
+        return StackStep(float(row[0]), row[1:][opened], mix, np.ones(len(mix)))
 
     @property
     def rows(self) -> int:
         """Non-empty M_g at most, and one row to work in; none where no two steps share a node."""
-        steps = self.n if self.period is None else min(self.n, self.period)
         most, width = 0, 1
-        while width < steps and width * self.branching <= self.horizon:
+        while width < self.horizon and width * self.branching <= self.leaves:
             most, width = most + 1, width * self.branching
         return most + 1 if most else 0
 
-
-@dataclass(frozen=True)
-class StackStep:
-    """One step of `Stacked`: x = lead z + readout^T T, and then T <- mix T + entry x.
-
-    Attributes:
-        lead: factor of the fresh row, > 0.
-        readout: factors of the rows T on top of the stack, the topmost last, shape (r,).
-        mix: shape (w, r), for w rows that take the place of those r.
-        entry: factors of x, shape (w,).
-    """
-
-    lead: float
-    readout: Array
-    mix: Array
-    entry: Array
+    @property
+    def coefficients(self) -> Array:
+        ends = [self.branching**h - 1 for h in range(self.height(0) + 1)]
+        rows = [self.row(s) for s in ends if s < self.horizon]
+        return np.concatenate([[self.branching, self.leaves], self.row(0), *rows])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stacked(Recurrence):
     """A stack of rows, empty at first, of which every step reads and replaces those on top (`StackStep`).
 
-    `step(s)` and the number `depth(s)` of rows before it are functions of s = local(t); depth(s) - r + w =
+    `step(s)` and the number `depth(s)` of rows before it are functions of s = local(t); depth(s) - q + w =
     depth(s + 1) <= deepest. `name` and `parameters` tell this recurrence from every other of its n and
-    period; `integral` says that all but the leads are integers.
+    period; `integral` says that `mix` and `entry` hold integers.
     """
+
+    steady: ClassVar[bool] = False
 
     step: Callable[[int], StackStep]
     depth: Callable[[int], int]
@@ -170,6 +272,17 @@ class Stacked(Recurrence):
     @property
     def rows(self) -> int:
         return self.deepest
+
+    @property
+    def coefficients(self) -> Array:
+        return self.parameters
+
+    def digest(self, kind: str, std: float) -> str:
+        return super().digest(f"{kind}, {self.name}", std)
+
+
+#: Rows that are mixed. Where they are not `steady`, streams keep rows with std, but without gain.
+Mixed = Buffered | StateSpace | Nested | Stacked
 
 
 @runtime_checkable

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from anechoic._validate import Array, positive_float, positive_int
+from anechoic._validate import positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
-from anechoic.noise.gaussian import FreshRow, fresh_rows
+from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.noise.rounding.rows import IntegerArrays
@@ -351,66 +347,6 @@ class NoiseStream:
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
             f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}{part})"
         )
-
-
-class RowKeys:
-    """Which key each fresh row is drawn from.
-
-    Args:
-        key: of all rows up to the first change.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        self._firsts, self._all = [0], [key]
-
-    def of(self, step: int) -> bytes:
-        """The key of a row."""
-        return self._all[bisect_right(self._firsts, step) - 1]
-
-    def alike(self, step: int) -> int:
-        """How many rows from `step` on have one key, as far as is known."""
-        place = bisect_right(self._firsts, step)
-        return self._firsts[place] - step if place < len(self._firsts) else 2**62
-
-    def change(self, step: int, key: bytes) -> None:
-        """See `NoiseStream.rekey`."""
-        if step < self._firsts[-1]:
-            raise ValueError(f"step={step} lies before {self._firsts[-1]}, where the key changed last.")
-        if step == self._firsts[-1]:
-            self._all[-1] = checked_key(key)
-        else:
-            self._all.append(checked_key(key))
-            self._firsts.append(step)
-
-
-class FreshRows:
-    """A stream's slice of the fresh rows up to one step, made from their keys into memory of others."""
-
-    def __init__(self, keys: RowKeys, step: int, offset: int) -> None:
-        self._keys, self.step, self._offset = keys, step, offset
-        self._latest = FreshRow(keys.of(step), step)
-
-    def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
-        """out = sum_j weights[j] z_{t-j}, each product and each sum rounded to the precision of `out`."""
-        self._latest.fill(out, self._offset + start, float(weights[0]))
-        earlier = (np.flatnonzero(weights[1:]) + 1).tolist()
-        if not earlier:
-            return
-        other = np.empty_like(out)
-        for j in earlier:
-            FreshRow(self._keys.of(self.step - j), self.step - j).fill(
-                other, self._offset + start, float(weights[j])
-            )
-            out += other
-
-    def together(self, count: int, length: int) -> Array:
-        """Leading entries of rows `step`, step + 1, … of one key as float64, shape (count, length)."""
-        return fresh_rows(self._keys.of(self.step), range(self.step, self.step + count), self._offset, length)
-
-    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
-        """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""
-        row = self._latest if step == self.step else FreshRow(self._keys.of(step), step)
-        return row.enclosure(self._offset + coordinate, bits)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

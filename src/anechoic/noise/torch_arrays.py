@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.noise.arrays import FreshSums, Plan, checked_precision
+from anechoic.noise.arrays import Plan, checked_precision
+from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import in_blocks
 from anechoic.noise.numpy_arrays import aligned_empty, run_on_numpy
 
@@ -25,7 +26,7 @@ _CHUNK = 2**20  # columns whose products take memory at a time
 class DeviceColumns:
     """All columns of a stream on one device; see `anechoic.noise.arrays.MemoryColumns`."""
 
-    def __init__(self, memory: torch.Tensor, row: torch.Tensor, fresh: FreshSums, precision: str) -> None:
+    def __init__(self, memory: torch.Tensor, row: torch.Tensor, fresh: FreshRows, precision: str) -> None:
         self.memory, self.row = memory, row
         self._fresh, self._precision = fresh, precision
 
@@ -129,7 +130,7 @@ class TorchArrays:
             )
         return row
 
-    def run(self, plan: Plan, memory: torch.Tensor, row: torch.Tensor, fresh: FreshSums) -> None:
+    def run(self, plan: Plan, memory: torch.Tensor, row: torch.Tensor, fresh: FreshRows) -> None:
         import torch
 
         with torch.inference_mode(False), torch.no_grad():

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, rows_of
 from anechoic.algebra import toeplitz
-from anechoic.errors import PerformanceWarning
+from anechoic.errors import PerformanceWarning, UnsupportedError
 from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.stream import NoiseStream
 
@@ -143,6 +143,24 @@ class SequenceStrategy(SquareStrategy):
 
     def column_norms_squared(self) -> Array:
         return np.cumsum(np.square(self.coefficients))[::-1].copy()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Wrapper(Strategy):
+    """A strategy made from another, square or rectangular as that one is."""
+
+    def solve(self, z: ArrayLike) -> Array:
+        """C^-1 z along axis 0, where C is square; z has shape (n, ...).
+
+        Raises:
+            UnsupportedError: if C has more rows than columns, and therefore no inverse.
+        """
+        if self.rows != self.n:
+            raise UnsupportedError(
+                f"{self.describe()} has {self.rows} rows for {self.n} steps and no inverse: use correlate, or"
+                " turn it into a square one with strategies.from_factorization."
+            )
+        return self.correlate(z)
 
 
 def warn_dense(n: int, what: str) -> None:

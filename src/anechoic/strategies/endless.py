@@ -257,16 +257,8 @@ class EndlessSeries(HorizonFree):
         return f"Toeplitz.from_generating_function({name}, without horizon)"
 
 
-def damped(damping: float) -> EndlessDamped:
-    """The nu-damped square root for ever: see `Toeplitz.damped`.
-
-    Args:
-        damping: nu in (0, 1).
-
-    Raises:
-        ValueError: if it is out of range: without damping C is not square-summable.
-    """
-    return EndlessDamped(damping)
+#: The nu-damped square root for ever: see `Toeplitz.damped`.
+damped = EndlessDamped
 
 
 def series(r: generating.GeneratingFunction | ArrayLike, radius: float | None = None) -> HorizonFree:

@@ -154,7 +154,7 @@ class FullTree(SquareStrategy):
         return found
 
     def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, horizon=self._steps, row=self._row)
+        return Nested(self.n, branching=self.branching, leaves=self._steps, row=self._row)
 
     def truncate(self, steps: int) -> FullTree:
         return FullTree(steps_within(self.n, steps), self.branching, self._steps)

@@ -259,19 +259,14 @@ def _base_steps(base: Strategy) -> _BaseSteps:
 
 
 def _of_states(given: Buffered | StateSpace) -> _BaseSteps:
-    if isinstance(given, Buffered):
-        first, readout, transition = 1.0, given.scale, np.diag(given.decay)
-        entry = np.ones(len(readout))
-    else:
-        first, readout, transition, entry = given.first, given.readout, given.transition, given.input
-
     def step(i: int) -> tuple[float, Array, Array, Array]:
-        kept, gain = len(readout) if i else 0, given.gain(i)  # the state is one of rows before their gain
-        return gain / first, -gain / first * readout[:kept], transition[:, :kept], entry / gain
+        own, gain = given.step(i), given.gain(i)  # the state is one of rows before their gain
+        scale = gain / own.divisor
+        return scale * own.lead, scale * own.readout, own.mix, own.entry / gain
 
-    gains = np.zeros(0) if given.gains is None else given.gains
-    parts = [np.array([first]), readout, transition.ravel(), entry, gains]
-    return _BaseSteps("states", lambda done: len(readout), step, np.concatenate(parts))
+    usual, gains = given.step(1), np.zeros(0) if given.gains is None else given.gains
+    parts = [np.array([usual.divisor]), -usual.readout, usual.mix.ravel(), usual.entry, gains]
+    return _BaseSteps("states", lambda done: given.rows, step, np.concatenate(parts))
 
 
 def _of_rows(base: Strategy, given: Recurrence) -> _BaseSteps:

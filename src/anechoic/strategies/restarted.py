@@ -17,8 +17,7 @@ from anechoic._validate import (
     steps_within,
 )
 from anechoic.noise.recurrence import Recurrence
-from anechoic.strategies.base import Strategy, Structure
-from anechoic.strategies.wrapper import Wrapper
+from anechoic.strategies.base import Strategy, Structure, Wrapper
 
 
 @serializable

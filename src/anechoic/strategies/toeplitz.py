@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -83,6 +83,10 @@ class _ToeplitzStrategy(SquareStrategy):
         window = self.structure.bands
         c = self._c
         return Autoregressive(self.n, window=window, row=lambda t: c[: min(window, t + 1)], stationary=True)
+
+    def truncate(self, steps: int) -> Self:
+        steps = steps_within(self.n, steps)
+        return type(self)(steps, self._c[:steps])
 
 
 @serializable
@@ -170,10 +174,6 @@ class Toeplitz(_ToeplitzStrategy):
         """
         return cls(n, generating.inverse_of(r, n))
 
-    def truncate(self, steps: int) -> Toeplitz:
-        steps = steps_within(self.n, steps)
-        return Toeplitz(steps, self._c[:steps])
-
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,10 +206,6 @@ class BandedToeplitz(_ToeplitzStrategy):
                 f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more coefficients."
             )
         return cls(workload.n, power_coefficients(workload, 0.5, bands))
-
-    def truncate(self, steps: int) -> BandedToeplitz:
-        steps = steps_within(self.n, steps)
-        return BandedToeplitz(steps, self._c[:steps])
 
     def describe(self) -> str:
         return f"BandedToeplitz(n={self.n}, bands={len(self._c)})"

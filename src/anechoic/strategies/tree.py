@@ -112,7 +112,7 @@ class Tree(Strategy):
         return trees.digits(self.n, self.branching, self._v)
 
     def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
+        return Nested(self.n, branching=self.branching, leaves=self.n, row=self._row)
 
     def truncate(self, steps: int) -> Tree:
         return Tree(steps_within(self.n, steps), self.branching)

@@ -77,7 +77,7 @@ class TreeAggregation(IntervalStrategy):
         return trees.digits(self.n, self.branching, np.ones(self._height + 1))
 
     def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, horizon=self.n, row=self._row)
+        return Nested(self.n, branching=self.branching, leaves=self.n, row=self._row)
 
     def truncate(self, steps: int) -> TreeAggregation:
         return TreeAggregation(steps_within(self.n, steps), self.branching)

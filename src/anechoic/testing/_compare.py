@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from anechoic import _serialize
 
 ROUNDING = 1e-9  # relative to the largest entry compared
 ZERO = 1e-12  # entries of C and C^T C below this, relative to the largest, count as zero
+
+
+S = TypeVar("S")
 
 
 class ContractError(AssertionError):
@@ -54,3 +57,23 @@ def check_same_text(subject: object, again: object) -> None:
     """Raise ContractError unless both have the same JSON."""
     same = json.dumps(_serialize.encode(again)) == json.dumps(_serialize.encode(subject))
     require(subject, same, "JSON of what JSON gave back differs")
+
+
+class Contract(Generic[S]):
+    """Tests for pytest: each holds one rule against everything that the method of the name `gives` returns.
+
+    Attributes:
+        serialized: whether it must survive a round trip through JSON.
+        seed: of what is drawn.
+    """
+
+    gives: ClassVar[str]
+    serialized = True
+    seed = 0
+
+    def _each(self, check: Callable[[S], None]) -> None:
+        for subject in getattr(self, self.gives)():
+            check(subject)
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,7 @@ from anechoic.accounting import Verified
 from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.statement.theorem import Theorem
-from anechoic.testing._compare import require
+from anechoic.testing._compare import Contract, require
 from anechoic.testing.draws import check_draws, taken_steps
 
 DELTAS = (1e-2, 1e-4, 1e-6)
@@ -24,27 +24,7 @@ SLACK = 0.03  # of delta: frequencies of patterns stand for their probabilities
 CLOSE = 0.02  # relative: how far "about the least noise" may miss the epsilon that was asked for
 
 
-def check_accountant(accountant: Accountant, *, std: float = 1.0, seed: int = 0) -> None:
-    """Every check of an accountant.
-
-    Args:
-        accountant: of a strategy with few steps, and a scheme of some hundreds of units, whose batches the
-            library draws.
-        std: a noise std, in clip norms, at which epsilon is about 1.
-        seed: of the simulation.
-
-    Raises:
-        ContractError: naming the first rule that is broken.
-    """
-    check_sentences(accountant)
-    check_monotone(accountant, std)
-    check_noise(accountant, std)
-    check_draws(accountant.sampling)
-    check_sound(accountant, std, seed=seed)
-    check_term(accountant, std)
-
-
-class AccountantContract:
+class AccountantContract(Contract[Accountant]):
     """Tests of an accountant, for pytest: inherit it in a class named Test…, and give `accountants`.
 
     Give one of a single step, one of correlated noise if it is covered, and every adjacency.
@@ -54,8 +34,8 @@ class AccountantContract:
         seed: of the simulation.
     """
 
+    gives = "accountants"
     std = 1.0
-    seed = 0
 
     def accountants(self) -> Iterable[Accountant]:
         """The accountants to test, of few steps and some hundreds of units."""
@@ -80,10 +60,6 @@ class AccountantContract:
 
     def test_its_term_of_a_composition_is_not_below_one_run(self) -> None:
         self._each(lambda accountant: check_term(accountant, self.std))
-
-    def _each(self, check: Callable[[Accountant], None]) -> None:
-        for accountant in self.accountants():
-            check(accountant)
 
 
 def check_sentences(accountant: Accountant) -> None:

@@ -1,44 +1,15 @@
-"""The whole contract: as one function, and as a class for your own tests to inherit."""
+"""The contract of a strategy, for your own tests to inherit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
-import numpy as np
+from collections.abc import Iterable
 
 from anechoic.strategies.base import Strategy
 from anechoic.testing import guarantee, matrix, noise
+from anechoic.testing._compare import Contract
 
 
-def check_strategy(strategy: Strategy, *, serialized: bool = True, seed: int = 0) -> None:
-    """Every check of this package, on one strategy.
-
-    Args:
-        strategy: C, with n small enough for dense algebra.
-        serialized: whether C must survive a round trip through JSON (register its class with
-            `anechoic.extend.serializable`).
-        seed: of the random vectors compared.
-
-    Raises:
-        ContractError: naming the first rule that is broken.
-    """
-    rng = np.random.default_rng(seed)
-    matrix.check_dense(strategy)
-    matrix.check_algebra(strategy, rng)
-    matrix.check_structure(strategy)
-    matrix.check_norms(strategy)
-    matrix.check_truncate(strategy, rng)
-    noise.check_recurrence(strategy, rng)
-    matrix.check_refusals(strategy)
-    if serialized:
-        matrix.check_serialized(strategy)
-    noise.check_stream(strategy)
-    guarantee.check_decoder(strategy)
-    guarantee.check_error(strategy)
-    guarantee.check_sensitivity(strategy, seed=seed)
-
-
-class StrategyContract:
+class StrategyContract(Contract[Strategy]):
     """Tests of a strategy class, for pytest: inherit it in a class named Test…, and give `strategies`.
 
         class TestMine(StrategyContract):
@@ -53,8 +24,7 @@ class StrategyContract:
         seed: of the random vectors compared.
     """
 
-    serialized = True
-    seed = 0
+    gives = "strategies"
 
     def strategies(self) -> Iterable[Strategy]:
         """The strategies to test, small enough for dense algebra."""
@@ -99,10 +69,3 @@ class StrategyContract:
 
     def test_sensitivity_is_never_below_the_supremum(self) -> None:
         self._each(lambda strategy: guarantee.check_sensitivity(strategy, seed=self.seed))
-
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
-
-    def _each(self, check: Callable[[Strategy], None]) -> None:
-        for strategy in self.strategies():
-            check(strategy)

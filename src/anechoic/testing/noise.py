@@ -69,8 +69,7 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
         z: shape (n, ...).
     """
     out = np.zeros_like(z)
-    past: list[Array] = []  # newest first; sums over nodes for Nested, innermost first
-    memory = np.zeros((0, *z.shape[1:]))
+    past: list[Array] = []  # newest first; of rows that are mixed the topmost last
     for t, fresh in enumerate(z):
         s = recurrence.local(t)
         if s == 0:
@@ -85,41 +84,17 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
                 row = _row_of(recurrence, s)
                 past = [fresh, *past][: recurrence.window]
                 x = sum((c * y for c, y in zip(row, past, strict=True)), np.zeros_like(fresh))
-            case Buffered():
-                if s == 0:
-                    memory = np.zeros((len(recurrence.scale), *fresh.shape))
-                x = fresh - np.tensordot(recurrence.scale, memory, axes=1)
-                decay = recurrence.decay.reshape((-1,) + (1,) * fresh.ndim)
-                memory = decay * memory + x
-            case StateSpace():
-                if s == 0:
-                    memory = np.zeros((len(recurrence.readout), *fresh.shape))
-                x = (fresh - np.tensordot(recurrence.readout, memory, axes=1)) / recurrence.first
-                memory = np.tensordot(recurrence.transition, memory, axes=1)
-                memory += np.multiply.outer(recurrence.input, x)
-            case Nested():
-                height = recurrence.height(s)
-                if s % recurrence.branching**height == 0:  # a tree begins
-                    past = [np.zeros_like(fresh) for _ in range(height)]
-                row = recurrence.row(s)
-                x = row[0] * fresh + sum((c * y for c, y in zip(row[1:], past, strict=True)), 0.0 * fresh)
-                done, carried = 0, x
-                while done < height and (s + 1) % recurrence.branching ** (done + 1) == 0:
-                    carried = carried + past[done]
-                    past[done] = np.zeros_like(fresh)
-                    done += 1
-                if done < height:
-                    past[done] = past[done] + carried
-            case Stacked():
+            case Buffered() | StateSpace() | Nested() | Stacked():
                 step = recurrence.step(s)
                 if len(past) != recurrence.depth(s):
                     raise ContractError(
                         f"depth({s})={recurrence.depth(s)} but {len(past)} rows are on the stack"
                     )
-                kept = len(past) - len(step.readout)
-                past, top = past[:kept], np.array(past[kept:]).reshape(-1, *fresh.shape)
-                x = step.lead * fresh + np.tensordot(step.readout, top, axes=1)
-                past += list(np.tensordot(step.mix, top, axes=1) + np.multiply.outer(step.entry, x))
+                stack, kept = np.array(past).reshape(-1, *fresh.shape), len(past) - step.mix.shape[1]
+                read = np.tensordot(step.readout, stack[len(past) - len(step.readout) :], axes=1)
+                x = (step.lead * fresh + read) / step.divisor
+                mixed = np.tensordot(step.mix, stack[kept:], axes=1) + np.multiply.outer(step.entry, x)
+                past = [*past[:kept], *mixed]
             case _:
                 raise ContractError(f"{type(recurrence).__name__} is no recurrence a noise stream knows")
         out[t] = recurrence.gain(t) * x

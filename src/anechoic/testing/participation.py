@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import numpy as np
@@ -14,33 +14,13 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import check_same_text, read_back, require
+from anechoic.testing._compare import Contract, check_same_text, read_back, require
 from anechoic.testing.guarantee import compare_sensitivity
 
 STEPS = (1, 2, 3, 6)  # lengths of the runs that are tried, with every subset of their steps
 
 
-def check_participation(participation: Participation, *, serialized: bool = True, seed: int = 0) -> None:
-    """Every check of a participation, in runs of 1, 2, 3 and 6 steps.
-
-    Args:
-        participation: whose rule shows within 6 steps: a separation, a period or a length of 2 to 4.
-        serialized: whether it must survive a round trip through JSON.
-        seed: of the strategies whose sensitivity is compared.
-
-    Raises:
-        ContractError: naming the first rule that is broken.
-    """
-    check_patterns(participation)
-    check_allowed(participation)
-    check_accounts(participation)
-    check_contained_period(participation)
-    check_registered_sensitivity(participation, seed=seed)
-    if serialized:
-        check_participation_written(participation)
-
-
-class ParticipationContract:
+class ParticipationContract(Contract[Participation]):
     """Tests of a participation, for pytest: inherit it in a class named Test…, and give `participations`.
 
     Give those whose rule shows within 6 steps, and the least and the largest that your constructor takes.
@@ -50,8 +30,7 @@ class ParticipationContract:
         seed: of the strategies whose sensitivity is compared.
     """
 
-    serialized = True
-    seed = 0
+    gives = "participations"
 
     def participations(self) -> Iterable[Participation]:
         """The participations to test, whose rule shows within 6 steps."""
@@ -77,10 +56,6 @@ class ParticipationContract:
     def test_json_and_back_changes_nothing(self) -> None:
         if self.serialized:
             self._each(check_participation_written)
-
-    def _each(self, check: Callable[[Participation], None]) -> None:
-        for participation in self.participations():
-            check(participation)
 
 
 def check_patterns(participation: Participation) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.testing._compare import check_refused, check_same_text, read_back, require
+from anechoic.testing._compare import Contract, check_refused, check_same_text, read_back, require
 from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
@@ -22,27 +22,7 @@ SIGMA = 6.0  # standard deviations that a mean over runs may be off
 SPREAD = (0.3, 2.6)  # of a variance of sizes over `KEYS` runs, to that of independent units
 
 
-def check_sampling(sampling: Sampling, *, serialized: bool = True) -> None:
-    """Every check of a scheme.
-
-    Args:
-        sampling: with few steps and some dozens of examples: `KEYS` runs of it are drawn.
-        serialized: whether it must survive a round trip through JSON.
-
-    Raises:
-        ContractError: naming the first rule that is broken.
-    """
-    check_record(sampling)
-    check_leading_steps(sampling)
-    check_batches(sampling)
-    check_sizes(sampling)
-    check_draws(sampling)
-    check_accounted(sampling)
-    if serialized:
-        check_scheme_written(sampling)
-
-
-class SamplingContract:
+class SamplingContract(Contract[Sampling]):
     """Tests of a sampling scheme, for pytest: inherit it in a class named Test…, and give `schemes`.
 
     Give at least one step, an odd number of steps, and examples that the batch size does not divide.
@@ -51,7 +31,7 @@ class SamplingContract:
         serialized: whether schemes must survive a round trip through JSON.
     """
 
-    serialized = True
+    gives = "schemes"
 
     def schemes(self) -> Iterable[Sampling]:
         """The schemes to test, of few steps and some dozens of examples."""
@@ -78,10 +58,6 @@ class SamplingContract:
     def test_json_and_back_changes_nothing(self) -> None:
         if self.serialized:
             self._each(check_scheme_written)
-
-    def _each(self, check: Callable[[Sampling], None]) -> None:
-        for sampling in self.schemes():
-            check(sampling)
 
 
 def check_record(sampling: Sampling) -> None:

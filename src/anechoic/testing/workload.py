@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
 from anechoic.losses.dispatch import error
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import ZERO, check_refused, check_same_text, close, read_back, require
+from anechoic.testing._compare import (
+    ZERO,
+    Contract,
+    check_refused,
+    check_same_text,
+    close,
+    read_back,
+    require,
+)
 from anechoic.workloads.base import Workload
 
 
-def check_workload(workload: Workload, *, serialized: bool = True, seed: int = 0) -> None:
-    """Every check of a workload.
-
-    Args:
-        workload: A, with n small enough for dense algebra.
-        serialized: whether A must survive a round trip through JSON.
-        seed: of the random vectors compared.
-
-    Raises:
-        ContractError: naming the first rule that is broken.
-    """
-    check_triangle(workload)
-    check_products(workload, np.random.default_rng(seed))
-    check_factor(workload)
-    check_blocks(workload)
-    check_errors(workload)
-    if serialized:
-        check_written(workload)
-
-
-class WorkloadContract:
+class WorkloadContract(Contract[Workload]):
     """Tests of a workload class, for pytest: inherit it in a class named Test…, and give `workloads`.
 
     Give at least n = 1, an odd n, and one of every kind that your constructor can make.
@@ -43,8 +31,7 @@ class WorkloadContract:
         seed: of the random vectors compared.
     """
 
-    serialized = True
-    seed = 0
+    gives = "workloads"
 
     def workloads(self) -> Iterable[Workload]:
         """The workloads to test, small enough for dense algebra."""
@@ -54,7 +41,7 @@ class WorkloadContract:
         self._each(check_triangle)
 
     def test_products_agree_with_dense_algebra(self) -> None:
-        self._each(lambda workload: check_products(workload, np.random.default_rng(self.seed)))
+        self._each(lambda workload: check_products(workload, self._rng()))
 
     def test_the_toeplitz_factor_is_one(self) -> None:
         self._each(check_factor)
@@ -68,10 +55,6 @@ class WorkloadContract:
     def test_json_and_back_changes_nothing(self) -> None:
         if self.serialized:
             self._each(check_written)
-
-    def _each(self, check: Callable[[Workload], None]) -> None:
-        for workload in self.workloads():
-            check(workload)
 
 
 def check_triangle(workload: Workload) -> None:

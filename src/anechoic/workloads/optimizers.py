@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, singledispatch
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import scipy
@@ -69,6 +69,11 @@ class _WithMomentum(Workload):
     def is_prefix_sum(self) -> bool:
         return self.momentum == 0.0 and self.weight_decay == 0.0 and self.learning_rates is None
 
+    def truncate(self, steps: int) -> Self:
+        steps = steps_within(self.n, steps)
+        rates = None if self.rates is None else self.rates[:steps]
+        return type(self)(steps, self.momentum, self.weight_decay, rates)
+
 
 @serializable
 @dataclass(frozen=True, eq=False)
@@ -88,11 +93,6 @@ class Momentum(_WithMomentum):
     @property
     def inverse_coefficients(self) -> Array:
         return self._denominator
-
-    def truncate(self, steps: int) -> Momentum:
-        steps = steps_within(self.n, steps)
-        rates = None if self.rates is None else self.rates[:steps]
-        return Momentum(steps, self.momentum, self.weight_decay, rates)
 
     # one factor after the other: the product of the two would round a root that is 1
 
@@ -133,11 +133,6 @@ class Nesterov(_WithMomentum):
     @property
     def fraction(self) -> tuple[Array, Array]:
         return self._numerator, self._denominator
-
-    def truncate(self, steps: int) -> Nesterov:
-        steps = steps_within(self.n, steps)
-        rates = None if self.rates is None else self.rates[:steps]
-        return Nesterov(steps, self.momentum, self.weight_decay, rates)
 
     def _apply(self, x: Array) -> Array:
         moves = x + self.momentum * decaying_sums(self.momentum, x)

@@ -1,21 +1,14 @@
-"""How one noise row is made from a fresh row and the memory: one filter for each kind of recurrence.
-
-Emitted rows carry the noise std and the gain g_t of a column scaling. Both are folded into the coefficients:
-memory that holds earlier emitted rows y = std * g * x enters step t with the factor g_t / g_{t-j}, so that no
-row is passed over only to be scaled.
-"""
+"""The filter of each kind of recurrence."""
 
 from __future__ import annotations
 
 from functools import singledispatch
+from typing import Any
 
 from anechoic._validate import one_of
 from anechoic.noise.filters.base import MEMORY, Filter
-from anechoic.noise.filters.buffered import BufferedFilter
-from anechoic.noise.filters.nested import NestedFilter
+from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StackedFilter, StateSpaceFilter
 from anechoic.noise.filters.regenerated import RegeneratedFilter
-from anechoic.noise.filters.stacked import StackedFilter
-from anechoic.noise.filters.state_space import StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter
 from anechoic.noise.recurrence import (
     Autoregressive,
@@ -28,7 +21,7 @@ from anechoic.noise.recurrence import (
 )
 
 
-def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str = "store") -> Filter:
+def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str = "store") -> Filter[Any]:
     """The filter of a recurrence.
 
     Raises:
@@ -39,7 +32,7 @@ def make_filter(recurrence: Recurrence, std: float, precision: str, memory: str 
 
 
 @singledispatch
-def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
+def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[Any]:
     """The filter that keeps rows; a kind of recurrence of your own registers one.
 
     Raises:
@@ -60,7 +53,7 @@ stored_filter.register(Stacked, StackedFilter)
 
 
 @singledispatch
-def regenerated_filter(recurrence: Recurrence, std: float, precision: str) -> Filter:
+def regenerated_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[Any]:
     """The filter that makes rows from the rows of C^-1, and keeps none.
 
     Raises:

@@ -9,13 +9,13 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
 from anechoic.noise.arrays import Plan
-from anechoic.noise.filters.base import all_rows, checked_scale, digest_of, horizon, only_fresh
+from anechoic.noise.filters.base import Filter, only_fresh
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
 
 _FEWEST = 64  # coefficients of a Toeplitz inverse that are computed at once
 
 
-class RegeneratedFilter:
+class RegeneratedFilter(Filter[Autoregressive | MovingAverage]):
     """Row t is sum_j C^-1[t, t-j] z_{t-j}, over all steps since the past was last forgotten.
 
     A `MovingAverage` has these coefficients, at most `window` of them. Those of an `Autoregressive` follow
@@ -23,13 +23,9 @@ class RegeneratedFilter:
     rounding, so that neither way can resume the other.
     """
 
-    rows = 0
-
     def __init__(self, recurrence: Autoregressive | MovingAverage, std: float, precision: str) -> None:
-        self.kind = f"{type(recurrence).__name__}, regenerated"
-        self._recurrence = recurrence
-        self._std = std
-        self._precision = precision
+        super().__init__(recurrence, std, precision)
+        self.kind, self.rows = f"{self.kind}, regenerated", 0
         self._inverse = lru_cache(maxsize=1)(self._inverse_coefficients)
 
     def used(self, t: int) -> int:
@@ -38,11 +34,8 @@ class RegeneratedFilter:
     def plan(self, t: int) -> Plan:
         local = self._recurrence.local(t)
         row = self._lagged(local) * (self._std * self._recurrence.gain(t))
-        checked_scale(row[0], t, self._precision)
+        self.lead(row[0], t)
         return only_fresh(*row.tolist())
-
-    def digest(self) -> str:
-        return digest_of(self.kind, self._recurrence, self._std, all_rows(self._recurrence))
 
     def _lagged(self, s: int) -> Array:
         """C^-1[s, s], C^-1[s, s-1], …"""
@@ -52,7 +45,7 @@ class RegeneratedFilter:
             return _solved(self._recurrence, s)
         # how many are computed depends on s alone: so do the bits, also of a stream that was restored
         count = max(_FEWEST, 1 << s.bit_length())
-        return self._inverse(min(count, horizon(self._recurrence)))[: s + 1]
+        return self._inverse(min(count, self._recurrence.horizon))[: s + 1]
 
     def _inverse_coefficients(self, count: int) -> Array:
         return toeplitz.inverse(self._recurrence.row(count - 1), count)

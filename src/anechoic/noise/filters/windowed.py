@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from typing import TypeVar
 
 import numpy as np
 
 from anechoic._validate import Array
 from anechoic.noise.arrays import MemoryColumns, Plan
-from anechoic.noise.filters.base import (
-    all_rows,
-    checked_scale,
-    digest_of,
-    horizon,
-    nothing,
-    only_fresh,
-    past_gains,
-)
-from anechoic.noise.recurrence import (
-    Autoregressive,
-    MovingAverage,
-)
+from anechoic.noise.filters.base import Filter, nothing, only_fresh, past_gains
+from anechoic.noise.recurrence import Autoregressive, MovingAverage
+
+W = TypeVar("W", bound=Autoregressive | MovingAverage)
 
 
-class _Ring(ABC):
+class _Ring(Filter[W]):
     """Ring buffer of the last rows, and sums of them made for several steps at once.
 
     Slot local(t) mod rows holds row t. Before the ring is full its first slots are in use, and a restart
@@ -36,10 +28,9 @@ class _Ring(ABC):
     add the rows of the group alone.
     """
 
-    def __init__(self, recurrence: Autoregressive | MovingAverage) -> None:
-        self._recurrence = recurrence
-        self._horizon = horizon(recurrence)
-        window = min(recurrence.window, self._horizon)
+    def __init__(self, recurrence: W, std: float, precision: str) -> None:
+        super().__init__(recurrence, std, precision)
+        window = min(recurrence.window, recurrence.horizon)
         self.rows = 0 if window == 1 else window
         self.ahead = 1 if window < 8 else min(8, math.isqrt(2 * window))
 
@@ -79,18 +70,11 @@ class _Ring(ABC):
 
     def _group(self, t: int) -> int:
         """Steps in the group that begins with step t."""
-        return min(self.ahead, self._horizon - self._recurrence.local(t), self._recurrence.n - t)
+        return min(self.ahead, self._recurrence.horizon - self._recurrence.local(t), self._recurrence.n - t)
 
 
-class AutoregressiveFilter(_Ring):
+class AutoregressiveFilter(_Ring[Autoregressive]):
     """Emitted rows in a ring buffer; the coefficients turn with the ring, the rows stay in place."""
-
-    kind = "Autoregressive"
-
-    def __init__(self, recurrence: Autoregressive, std: float, precision: str) -> None:
-        super().__init__(recurrence)
-        self._std = std
-        self._precision = precision
 
     def lagged(self, t: int) -> Array:
         row = self._recurrence.row(self._recurrence.local(t))
@@ -100,7 +84,7 @@ class AutoregressiveFilter(_Ring):
     def plan(self, t: int) -> Plan:
         local = self._recurrence.local(t)
         first = self._recurrence.row(local)[0]
-        lead = checked_scale(self._std * self._recurrence.gain(t) / first, t, self._precision)
+        lead = self.lead(self._std * self._recurrence.gain(t) / first, t)
         if self.rows == 0:
             return only_fresh(lead)
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
@@ -117,19 +101,9 @@ class AutoregressiveFilter(_Ring):
 
         return plan
 
-    def digest(self) -> str:
-        return digest_of(self.kind, self._recurrence, self._std, all_rows(self._recurrence))
 
-
-class MovingAverageFilter(_Ring):
+class MovingAverageFilter(_Ring[MovingAverage]):
     """Fresh rows in a ring buffer."""
-
-    kind = "MovingAverage"
-
-    def __init__(self, recurrence: MovingAverage, std: float, precision: str) -> None:
-        super().__init__(recurrence)
-        self._std = std
-        self._precision = precision
 
     def lagged(self, t: int) -> Array:
         row = self._recurrence.row(self._recurrence.local(t))
@@ -137,7 +111,7 @@ class MovingAverageFilter(_Ring):
 
     def plan(self, t: int) -> Plan:
         local, lagged = self._recurrence.local(t), self.lagged(t)
-        lead = checked_scale(lagged[0], t, self._precision)
+        lead = self.lead(lagged[0], t)
         if self.rows == 0:
             return only_fresh(lead)
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
@@ -156,9 +130,6 @@ class MovingAverageFilter(_Ring):
             columns.add([first, *parts] if older else parts, out)
 
         return plan
-
-    def digest(self) -> str:
-        return digest_of(self.kind, self._recurrence, self._std, all_rows(self._recurrence))
 
 
 def _by_slot(lagged: Array, local: int, rows: int) -> Array:

@@ -12,16 +12,19 @@ docs/proofs/float-safe.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
+from anechoic.noise.fresh import FreshRows
+from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.rounding.exact import nearest_between, nearest_of
 from anechoic.noise.rounding.weights import Weights, combined, enclosed
 
@@ -38,26 +41,9 @@ UNIT = 2.0**-53
 LARGEST_ENTRY = 2.0**51
 #: A larger error in units of the grid would make exact arithmetic the rule.
 LARGEST_ERROR = 2.0**-5
+_ONE = np.ones(1)
 
-
-class Enclosed(Protocol):
-    """Fresh rows z_t of one stream, as exactly as wanted."""
-
-    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
-        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent, 2**-bits wide or less."""
-
-
-class Fresh(Enclosed, Protocol):
-    """The same, as floats too.
-
-    Attributes:
-        error: |float64 entry - variate| is at most this.
-    """
-
-    error: float
-
-    def fill(self, out: Array, step: int, start: int) -> None:
-        """out = float64 entries start, start + 1, … of z[step]."""
+R = TypeVar("R", bound=Recurrence)
 
 
 @dataclass(frozen=True)
@@ -126,31 +112,51 @@ Work = Callable[[slice], list[dict[int, float]]]
 Each = Callable[[Work, int], Iterable[list[dict[int, float]]]]
 
 
-class RoundedFilter(Protocol):
-    """One kind of recurrence, with memory of `rows` float64 rows, of which `used(t)` matter before step t."""
+class RoundedFilter(ABC, Generic[R]):
+    """How one kind of recurrence is made, over memory of `rows` float64 rows.
 
-    kind: str
+    Args:
+        recurrence: of what is emitted.
+        std: of one entry of the scaled fresh rows, in units of the grid.
+
+    Attributes:
+        exact: whether the memory is, so that it never drifts.
+    """
+
     rows: int
-    exact: bool  # whether the memory is, so that it never drifts
+    exact = True
 
+    def __init__(self, recurrence: R, std: float) -> None:
+        self._recurrence = recurrence
+        self._std = std
+        self.kind = f"{type(recurrence).__name__}, rounded"
+
+    @abstractmethod
     def used(self, t: int) -> int:
         """The leading rows of the memory that hold the past of step t."""
 
+    @abstractmethod
     def plan(self, t: int) -> RowPlan:
         """How row t is made."""
 
     def drift(self, dimension: int) -> float:
         """Bound on the 2-norm, over all steps, of what the memory is off, in standard deviations of z."""
+        return 0.0
+
+    def gain(self, t: int) -> Fraction:
+        """The gain of row t as a rational number."""
+        return Fraction(self._recurrence.gain(t))
 
     def digest(self) -> str:
         """Hash of the coefficients, to tell streams of different strategies apart."""
+        return self._recurrence.digest(self.kind, self._std)
 
 
 def advance(
     plan: RowPlan,
     t: int,
     memory: Array,
-    fresh: Fresh,
+    fresh: FreshRows,
     out: NDArray[np.int64],
     each: Each,
 ) -> int:
@@ -178,7 +184,7 @@ def advance(
 
     def work(part: slice) -> list[dict[int, float]]:
         row = np.empty(part.stop - part.start)
-        fresh.fill(row, t, part.start)
+        fresh.fill(row, part.start, _ONE)
         spare = np.empty((3, min(BLOCK, len(row))))
         return [
             block(row[start : start + BLOCK], part.start + start, spare)
@@ -290,7 +296,7 @@ def check_entry(t: int, largest: float) -> None:
         )
 
 
-def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: Enclosed) -> int:
+def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshRows) -> int:
     """One entry of row t in exact arithmetic, from its column of the memory."""
     if plan.past is not None:
         return nearest_of(Fraction(0), ((t, plan.lead), *plan.past), coordinate, fresh.enclosure)

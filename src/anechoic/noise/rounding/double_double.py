@@ -5,6 +5,7 @@ Each operation is one NumPy ufunc, rounded once and never fused, so the bits are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ Constant = tuple[float, float]
 #: Relative error of one product or sum of pairs, with room: the literature has 5 and 3 times 2**-106.
 ERROR = 2.0**-102
 SPLITTER = 2.0**27 + 1.0
+ONE: Constant = (1.0, 0.0)
 
 
 def constant(value: Fraction) -> Constant:
@@ -55,6 +57,17 @@ def scaled(values: Array, factor: Constant) -> Pair:
     error = _product_error(values, factor[0], product)
     error += values * factor[1]
     return _ordered_sum(product, error)
+
+
+def combined(values: Array, factor: Constant, terms: Sequence[tuple[Sequence[Array], Constant]]) -> Pair:
+    """values * factor + the sum of pair * factor over the terms, from left to right."""
+    products = [(row[0], row[1]) if a == ONE else times((row[0], row[1]), a) for row, a in terms]
+    if factor == ONE and len(products) == 1:  # the same numbers
+        return plus_plain(products[0], values)
+    total = scaled(values, factor)
+    for product in products:
+        total = plus(total, product)
+    return total
 
 
 def _sum(a: Array, b: Array) -> Pair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from typing import Any
 
 from anechoic.noise.recurrence import (
     Autoregressive,
@@ -14,14 +15,12 @@ from anechoic.noise.recurrence import (
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
-from anechoic.noise.rounding.decaying import RoundedBuffered, RoundedStateSpace
-from anechoic.noise.rounding.nested import RoundedNested
-from anechoic.noise.rounding.stacked import RoundedStacked
+from anechoic.noise.rounding.mixed import RoundedBuffered, RoundedMixed
 from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage
 
 
 @singledispatch
-def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter:
+def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
     """The filter that emits `recurrence`'s rows times `std`, rounded to integers.
 
     Raises:
@@ -37,6 +36,5 @@ def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter:
 rounded_filter.register(Autoregressive, RoundedAutoregressive)
 rounded_filter.register(MovingAverage, RoundedMovingAverage)
 rounded_filter.register(Buffered, RoundedBuffered)
-rounded_filter.register(StateSpace, RoundedStateSpace)
-rounded_filter.register(Nested, RoundedNested)
-rounded_filter.register(Stacked, RoundedStacked)
+for kind in (StateSpace, Nested, Stacked):
+    rounded_filter.register(kind, RoundedMixed)

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
-from anechoic.noise.gaussian import ERROR, available_threads, in_blocks
+from anechoic.noise.fresh import FreshRows
+from anechoic.noise.gaussian import available_threads, in_blocks
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
 from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
 
 #: Rows that are made together at most.
 TOGETHER = 2**12
-
-
-class Addressed(Protocol):
-    """Fresh rows of a stream's slice up to `step`."""
-
-    step: int
-
-    def fill(self, out: Array, start: int, weights: Array) -> None:
-        """out = sum_j weights[j] z_{t-j}, entries from `start` on."""
-
-    def together(self, count: int, length: int) -> Array:
-        """Entries of z_t, z_{t+1}, …, shape (count, length)."""
-
-    def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
-        """(low, exponent): z[step, coordinate] lies in [low, low + 1] 2**-exponent."""
 
 
 class IntegerArrays:
@@ -77,22 +63,22 @@ class IntegerArrays:
             raise ValueError("out must be contiguous, writeable, and on the device of the stream.")
         return row
 
-    def run(self, plan: RowPlan, memory: Array, row: Any, fresh: Addressed) -> None:
+    def run(self, plan: RowPlan, memory: Array, row: Any, fresh: FreshRows) -> None:
         """Make one row, on the threads that there are."""
         if self.backend == "numpy":
-            self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), row, self._each)
+            self.exactly = advance(plan, fresh.step, memory, fresh, row, self._each)
             return
         import torch
 
         with torch.inference_mode(False), torch.no_grad():
             on_cpu = row.device.type == "cpu"
             made: NDArray[np.int64] = row.numpy() if on_cpu else np.empty(len(row), np.int64)
-            self.exactly = advance(plan, fresh.step, memory, _Rows(fresh), made, self._each)
+            self.exactly = advance(plan, fresh.step, memory, fresh, made, self._each)
             if not on_cpu:
                 row.copy_(torch.from_numpy(made))
 
     def several(
-        self, rounded: RoundedFilter, memory: Array, count: int, fresh: Addressed
+        self, rounded: RoundedFilter[Any], memory: Array, count: int, fresh: FreshRows
     ) -> list[NDArray[np.int64]]:
         """As many of the next `count` rows as are made faster together: none, or some."""
         width, count = memory.shape[1] - PAD, min(count, TOGETHER)
@@ -137,19 +123,3 @@ def _float64(backend: str) -> Any:
     import torch
 
     return torch.float64
-
-
-class _Rows:
-    """What `advance` wants of fresh rows."""
-
-    error = ERROR
-
-    def __init__(self, fresh: Addressed) -> None:
-        self._fresh = fresh
-        self.enclosure = fresh.enclosure
-
-    def fill(self, out: Array, step: int, start: int) -> None:
-        self._fresh.fill(out, start, _ONE)
-
-
-_ONE = np.ones(1)

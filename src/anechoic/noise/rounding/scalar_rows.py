@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.noise.gaussian import ERROR
-from anechoic.noise.rounding.base import Enclosed, RoundedFilter, check_entry, error_bound, exactly, size
-from anechoic.noise.rounding.decaying import RoundedBuffered, check_memory
+from anechoic.noise.fresh import FreshRows
+from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly, size
 from anechoic.noise.rounding.double_double import SPLITTER, Constant
+from anechoic.noise.rounding.drift import check_memory
+from anechoic.noise.rounding.mixed import RoundedBuffered
 
 #: Entries of a row up to which floats are faster.
 NARROW = 8
@@ -26,14 +28,14 @@ NARROW = 8
 
 @singledispatch
 def narrow_rows(
-    rounded: RoundedFilter, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+    rounded: RoundedFilter[Any], t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
     """Rows t, t + 1, … of a filter whose rows are all made alike; memory is then that of the step after.
 
     Args:
         memory: shape (rounded.rows, m + PAD).
         draw: gives the fresh rows, shape (count, m).
-        fresh: enclosures of them.
+        fresh: the same rows, with enclosures.
 
     Returns:
         As many rows as were drawn, shape (m,) each; none of a filter without such a form.
@@ -46,7 +48,7 @@ def narrow_rows(
 
 @narrow_rows.register
 def _(
-    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: Enclosed
+    rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
     if not rounded.settled(t):
         return []
@@ -61,14 +63,14 @@ def _(
 
 
 def _column(
-    rounded: RoundedBuffered, t: int, memory: Array, own: list[float], coordinate: int, fresh: Enclosed
+    rounded: RoundedBuffered, t: int, memory: Array, own: list[float], coordinate: int, fresh: FreshRows
 ) -> list[int]:
     plan, d = rounded.plan(t), rounded.rows // 2
     lead = float(plan.lead)
     weights = np.zeros(2 * d)
     weights[plan.weights.slots] = plan.weights.floats
     terms, factors = len(plan.weights.slots), weights.tolist()
-    inexact, steepness = ERROR * abs(lead), abs(lead)
+    inexact, steepness = fresh.error * abs(lead), abs(lead)
     past, decays, made = memory.tolist(), rounded.decays, []
     for step, variate in enumerate(own, t):
         value, total = lead * variate, steepness * abs(variate)

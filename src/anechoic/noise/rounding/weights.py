@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,48 +16,36 @@ from anechoic._validate import Array
 DIGITS = 256
 
 
-class Weights(Protocol):
-    """Factors w_i of rows of memory, zero ones left out."""
-
-    @property
-    def slots(self) -> NDArray[np.intp]:
-        """The rows, ascending."""
-
-    @property
-    def floats(self) -> Array:
-        """Each within 3 u of w_i, relatively (u = 2**-53), in the order of the slots."""
-
-    @property
-    def digits(self) -> list[int]:
-        """floor(w_i 2**DIGITS), in that order."""
-
-    @property
-    def exact(self) -> list[Fraction]:
-        """The numbers themselves, in that order."""
-
-
-class Listed:
-    """Weights that are rational numbers already.
+class Weights:
+    """Factors w_i of rows of memory; the long forms are made where an entry asks for them.
 
     Args:
-        weights: by row of memory.
+        slots: the rows, ascending.
+        floats: each within 3 u of w_i, relatively (u = 2**-53), in that order; none is zero.
+        ratios: called for their numerators and denominators > 0, in that order.
     """
 
-    def __init__(self, weights: Mapping[int, Fraction]) -> None:
-        self._weights = weights
-        self.slots = np.array(sorted(weights), np.intp)
+    def __init__(
+        self, slots: NDArray[np.intp], floats: Array, ratios: Callable[[], tuple[list[int], list[int]]]
+    ) -> None:
+        self.slots, self.floats, self._ratios = slots, floats, ratios
 
-    @cached_property
-    def exact(self) -> list[Fraction]:
-        return [self._weights[i] for i in self.slots.tolist()]
-
-    @cached_property
-    def floats(self) -> Array:
-        return np.array([float(w) for w in self.exact])
+    @classmethod
+    def of(cls, weights: Mapping[int, Fraction]) -> Weights:
+        """Rational numbers by row of memory."""
+        ordered = [weights[i] for i in sorted(weights)]
+        ratios = [w.numerator for w in ordered], [w.denominator for w in ordered]
+        return cls(np.array(sorted(weights), np.intp), np.array([float(w) for w in ordered]), lambda: ratios)
 
     @cached_property
     def digits(self) -> list[int]:
-        return [(w.numerator << DIGITS) // w.denominator for w in self.exact]
+        """floor(w_i 2**DIGITS)."""
+        return [(a << DIGITS) // b for a, b in zip(*self._ratios(), strict=True)]
+
+    @cached_property
+    def exact(self) -> list[Fraction]:
+        """The numbers themselves."""
+        return list(map(Fraction, *self._ratios()))
 
 
 def enclosed(weights: Weights, memory: Array) -> tuple[Fraction, Fraction] | None:

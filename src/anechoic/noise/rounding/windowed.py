@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.noise.filters.base import all_rows, digest_of, horizon
-from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
-from anechoic.noise.rounding.base import Ahead, Block, RowPlan
-from anechoic.noise.rounding.weights import DIGITS
+from anechoic.noise.recurrence import Autoregressive, MovingAverage
+from anechoic.noise.rounding.base import Ahead, Block, RoundedFilter, RowPlan
+from anechoic.noise.rounding.weights import Weights
+
+W = TypeVar("W", bound=Autoregressive | MovingAverage)
 
 
-def gain(recurrence: Recurrence, t: int) -> Fraction:
-    """The gain of row t as a rational number."""
-    return Fraction(recurrence.gain(t))
-
-
-class Lagged:
-    """Weights of a window at one step; the long forms are made where an entry asks for them.
-
-    Args:
-        window: that they are of.
-        t, local: the step, and as counted since the last restart.
-        slots: of the ring.
-        floats: by lag, from 1 on.
-
-    Attributes:
-        lags: in the order of the slots.
-    """
-
-    def __init__(self, window: _Window, t: int, local: int, slots: int, floats: Array) -> None:
-        self._window, self._t = window, t
-        lags = np.flatnonzero(floats) + 1
-        places = (local - lags) % slots if slots else lags
-        order = np.argsort(places, kind="stable")
-        self.slots: NDArray[np.intp] = places[order]
-        self.floats: Array = floats[lags[order] - 1]
-        self.lags: list[int] = lags[order].tolist()
-
-    @cached_property
-    def digits(self) -> list[int]:
-        numerators, denominators = self._window.ratios(self._t, self.lags)
-        return [(a << DIGITS) // b for a, b in zip(numerators, denominators, strict=True)]
-
-    @cached_property
-    def exact(self) -> list[Fraction]:
-        return list(map(Fraction, *self._window.ratios(self._t, self.lags)))
-
-
-class _Window(ABC):
+class _Window(RoundedFilter[W]):
     """Ring buffer of rows; row t lies in slot local(t) mod window, until row t + window takes its place.
 
     Where the window is long, a pass over all of it is the larger part of a step. So it is made for several
@@ -62,13 +26,9 @@ class _Window(ABC):
     the steps add the rows that came since.
     """
 
-    kind: str
-    exact = True
-
-    def __init__(self, recurrence: Autoregressive | MovingAverage, std: float) -> None:
-        self._recurrence = recurrence
-        self._std = std
-        window = min(recurrence.window, horizon(recurrence))
+    def __init__(self, recurrence: W, std: float) -> None:
+        super().__init__(recurrence, std)
+        window = min(recurrence.window, recurrence.horizon)
         self._window = 0 if window == 1 else window
         self.ahead = 1 if window < 8 else min(8, math.isqrt(window))
         self.rows = self._window + (self.ahead if self.ahead > 1 else 0)
@@ -86,9 +46,22 @@ class _Window(ABC):
     def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
         """Numerators and denominators > 0 of these weights, at lags > 0."""
 
-    def by_slot(self, t: int) -> Lagged:
-        """The weights of step t."""
-        return Lagged(self, t, self._recurrence.local(t), self._window, self._floats(t))
+    def by_slot(self, t: int) -> tuple[Weights, list[int]]:
+        """The weights of step t, and the lags that they are of."""
+        floats = self._floats(t)
+        lags = np.flatnonzero(floats) + 1
+        places = (self._recurrence.local(t) - lags) % max(self._window, 1)
+        order = np.argsort(places, kind="stable")
+        lags = lags[order]
+        ordered: list[int] = lags.tolist()
+        return Weights(places[order], floats[lags - 1], lambda: self.ratios(t, ordered)), ordered
+
+    def _diagonal(self, t: int) -> Fraction:
+        return Fraction(float(self._recurrence.row(self._recurrence.local(t))[0]))
+
+    def fills(self, t: int) -> int | None:
+        """Slot of the ring that row t takes; None where no row is kept."""
+        return self._recurrence.local(t) % self._window if self._window else None
 
     def sums_ahead(self, t: int) -> Ahead | None:
         """What steps t, t + 1, … have in common."""
@@ -98,7 +71,7 @@ class _Window(ABC):
         filled, window = min(local, self._window), self._window
 
         def weights() -> Array:
-            count = min(self.ahead, horizon(system) - local, system.n - t)
+            count = min(self.ahead, system.horizon - local, system.n - t)
             found = np.zeros((count, filled))
             for k in range(count):
                 known = self._floats(t + k)[k : k + filled]  # lags k + 1, k + 2, …
@@ -115,20 +88,12 @@ class _Window(ABC):
 
         return Ahead(window, self.ahead, weights, since)
 
-    def drift(self, dimension: int) -> float:
-        return 0.0
 
-    def digest(self) -> str:
-        return digest_of(self.kind, self._recurrence, self._std, all_rows(self._recurrence))
-
-
-class RoundedAutoregressive(_Window):
+class RoundedAutoregressive(_Window[Autoregressive]):
     """Ring buffer of the last rounded rows.
 
     The rounded row x'_t solves C x' = z + c_tt (what rounding did), exactly: nothing else is lost.
     """
-
-    kind = "Autoregressive, rounded"
 
     def floats(self, t: int) -> Array:
         system = self._recurrence
@@ -141,32 +106,27 @@ class RoundedAutoregressive(_Window):
     def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
         system = self._recurrence
         row = system.row(system.local(t))
-        first, own = Fraction(float(row[0])), gain(system, t)
-        before = [gain(system, t - j) for j in lags]
+        first, own = Fraction(float(row[0])), self.gain(t)
+        before = [self.gain(t - j) for j in lags]
         entries = [Fraction(float(row[j])) for j in lags]
         above, below = own.numerator * first.denominator, own.denominator * first.numerator
         numerators = [-c.numerator * g.denominator * above for c, g in zip(entries, before, strict=True)]
         return numerators, [c.denominator * g.numerator * below for c, g in zip(entries, before, strict=True)]
 
     def plan(self, t: int) -> RowPlan:
-        system = self._recurrence
-        local = system.local(t)
-        lead = Fraction(self._std) * gain(system, t) / Fraction(float(system.row(local)[0]))
-        slot = local % self._window if self._window else 0
+        lead, slot = Fraction(self._std) * self.gain(t) / self._diagonal(t), self.fills(t)
 
         def remember(block: Block) -> dict[int, float]:
-            if not self._window:
+            if slot is None:
                 return {}
             block.memory[slot] = block.rounded
             return {slot: block.largest}
 
-        return RowPlan(lead, self.by_slot(t), remember, ahead=self.sums_ahead(t))
+        return RowPlan(lead, self.by_slot(t)[0], remember, ahead=self.sums_ahead(t))
 
 
-class RoundedMovingAverage(_Window):
+class RoundedMovingAverage(_Window[MovingAverage]):
     """Ring buffer of the last fresh rows in float64; what they stand for is read again where it matters."""
-
-    kind = "MovingAverage, rounded"
 
     def floats(self, t: int) -> Array:
         row = np.asarray(self._recurrence.row(self._recurrence.local(t)), dtype=np.float64)
@@ -174,22 +134,19 @@ class RoundedMovingAverage(_Window):
 
     def ratios(self, t: int, lags: list[int]) -> tuple[list[int], list[int]]:
         row = self._recurrence.row(self._recurrence.local(t))
-        scale = Fraction(self._std) * gain(self._recurrence, t)
+        scale = Fraction(self._std) * self.gain(t)
         weights = [Fraction(float(row[j])) * scale for j in lags]
         return [w.numerator for w in weights], [w.denominator for w in weights]
 
     def plan(self, t: int) -> RowPlan:
-        system = self._recurrence
-        local = system.local(t)
-        lead = Fraction(float(system.row(local)[0])) * Fraction(self._std) * gain(system, t)
-        slot = local % self._window if self._window else 0
+        lead, slot = self._diagonal(t) * Fraction(self._std) * self.gain(t), self.fills(t)
 
         def remember(block: Block) -> dict[int, float]:
-            if not self._window:
+            if slot is None:
                 return {}
             block.memory[slot] = block.own
             return {slot: block.largest_own}
 
-        weights = self.by_slot(t)
-        past = tuple((t - j, weight) for j, weight in zip(weights.lags, weights.exact, strict=True))
+        weights, lags = self.by_slot(t)
+        past = tuple((t - j, weight) for j, weight in zip(lags, weights.exact, strict=True))
         return RowPlan(lead, weights, remember, past, self.sums_ahead(t))

@@ -1,0 +1,111 @@
+"""Noise rows from rows that are mixed: fading sums, states, and the stacks of trees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anechoic.noise.arrays import MemoryColumns, Plan
+from anechoic.noise.filters.base import MixedFilter, only_fresh
+from anechoic.noise.recurrence import Buffered, Nested, Stacked, StateSpace
+
+
+class BufferedFilter(MixedFilter[Buffered]):
+    """d fading sums of the emitted rows, in units of the last one; the first step of a block sets them."""
+
+    def plan(self, t: int) -> Plan:
+        gain, first = self._recurrence.gain(t), not self._recurrence.local(t)
+        lead = self.lead(self._std * gain, t)
+        ratio = 1.0 if first else gain / self._recurrence.gain(t - 1)
+        weights, decays = -ratio * self._recurrence.scale, ratio * self._recurrence.decay
+
+        def plan(columns: MemoryColumns) -> None:
+            columns.draw(columns.row, lead)
+            if not first:
+                columns.feed_back(weights, decays)
+            elif self.rows:
+                columns.assign(columns.memory, columns.row)
+
+        return plan
+
+
+class StateSpaceFilter(MixedFilter[StateSpace]):
+    """d mixed sums of the emitted rows, in units of the last one; the first step of a block sets them."""
+
+    def plan(self, t: int) -> Plan:
+        system = self._recurrence
+        gain, first = system.gain(t), not system.local(t)
+        lead = self.lead(self._std * gain / system.first, t)
+        ratio = 0.0 if first else gain / system.gain(t - 1)
+        weights, transition = -ratio / system.first * system.readout, ratio * system.transition
+
+        def plan(columns: MemoryColumns) -> None:
+            columns.draw(columns.row, lead)
+            if first and self.rows:
+                columns.assign(columns.memory, columns.row)  # before what was there is multiplied by zero
+            if self.rows:
+                columns.feed_state(weights, transition, system.input)
+
+        return plan
+
+
+class StackedFilter(MixedFilter[Stacked]):
+    """The rows of the stack have std, but no gain."""
+
+    def plan(self, t: int) -> Plan:
+        system = self._recurrence
+        s, gain = system.local(t), system.gain(t)
+        step, top = system.step(s), system.depth(s)
+        lead = self.lead(self._std * gain * step.lead / step.divisor, t)
+        first, entry = top - step.mix.shape[1], step.entry / gain
+        reads, readout = top - len(step.readout), gain / step.divisor * step.readout
+        mixed, slots = list(range(first, top)), list(range(first, first + len(entry) if self.rows else first))
+
+        def plan(columns: MemoryColumns) -> None:
+            memory, out = columns.memory, columns.row
+            columns.draw(out, lead)
+            row = out[None]
+            if len(readout):
+                columns.add([(readout, memory[reads:top])], out)
+            if mixed:
+                columns.look_ahead(step.mix, mixed, slots)
+            for slot, factor in zip(slots, entry, strict=False):
+                if mixed:
+                    columns.add([(np.array([factor]), row)], memory[slot])
+                else:
+                    columns.combine(np.array([factor]), row, memory[slot])
+
+        return plan
+
+
+class NestedFilter(MixedFilter[Nested]):
+    """A stack of sums of rows before gain and std; one row above it is for work.
+
+    A step that finishes nodes takes their sums from the top of the stack, and adds them and its own row to
+    the sum next to them, like a carry in counting.
+    """
+
+    def plan(self, t: int) -> Plan:
+        tree = self._recurrence
+        step, carried = tree.step(tree.local(t)), tree.carried(tree.local(t))
+        scale, top = self._std * tree.gain(t), len(step.readout)
+        lead = self.lead(scale * step.lead, t)
+        if not self.rows or (carried is None and not top):  # a tree of one step
+            return only_fresh(lead)
+        weights = np.append(step.readout, 1.0)
+        first = int(np.flatnonzero(weights)[0])
+
+        def plan(columns: MemoryColumns) -> None:
+            memory, out = columns.memory, columns.row
+            columns.draw(memory[top], step.lead)
+            if carried is None:  # the whole tree: nothing of it is needed again
+                columns.combine(scale * weights, memory[: top + 1], out)
+                return
+            if first < top:
+                columns.combine(weights[first:], memory[first : top + 1], out)
+                columns.assign(memory[top], out)
+            if carried:
+                columns.combine(np.ones(carried + 1), memory[top - carried : top + 1], out)
+                columns.assign(memory[top - carried], out)
+            columns.combine(np.array([scale]), memory[top : top + 1], out)
+
+        return plan
