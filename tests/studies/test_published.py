@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from anechoic.strategies import endless
 from anechoic.theory.ftrl import contraction_rho
 from anechoic.theory.gradient_descent import named_factorizations
+from anechoic.theory.optimal import asymptotic_loss
+from anechoic.theory.problems import LinearRegression
 from studies.__main__ import main
-from studies.published import EXHIBITS, TRAINED, Curve, Exhibit, Panel, descent, exhibit
+from studies.published import EXHIBITS, TRAINED, Curve, Exhibit, Panel, correlated, descent, exhibit
 from studies.published.exhibit import slope
 from studies.published.ftrl import huber
 
 
-def test_slopes_of_figure_2():
+def test_slopes_of_figure_2(monkeypatch):
     """Paper 000, caption of Figure 2: 1.00, 0.18, 0.94, 2.03, 1.27."""
+    monkeypatch.setattr(correlated, "RUNS", 0)  # lines alone
     against_d, against_effective, against_rate = exhibit("000-2").panels
     found = [
         slope(curve.x, curve.y)
@@ -30,6 +34,18 @@ def test_slopes_of_figure_2():
     assert found == pytest.approx([1.00, 0.18, 0.94, 2.03, 1.27], abs=0.05)
     for panel in (against_d, against_effective, against_rate):
         assert np.all(panel.curves[2].y <= panel.curves[1].y)
+
+
+@pytest.mark.parametrize("damped", [False, True])
+def test_simulations_of_figure_2_have_the_exact_expectation(damped, monkeypatch):
+    monkeypatch.setattr(correlated, "STEPS", 3000)
+    monkeypatch.setattr(correlated, "BEFORE", 1000)
+    monkeypatch.setattr(correlated, "RUNS", 30)
+    problem = LinearRegression([1.0, 0.5, 0.2], 0.05)
+    noise = endless.damped(0.01) if damped else correlated.PLAIN
+    mean, error = correlated.simulated(problem, noise, seed=1)
+    exact = asymptotic_loss(problem, noise) ** 2
+    assert abs(mean - exact) < 3 * error < 0.15 * exact
 
 
 @pytest.mark.slow
