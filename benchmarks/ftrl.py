@@ -121,8 +121,9 @@ class Geometry:
         """
         if not self.sparse:
             return self.radius / math.sqrt(n + d * noise**2)
+        # log(2 d) / eta + eta n m^2 / 2, times the radius, which therefore does not change the best rate
         spread = 2.0 * math.log(2 * d) * noise**2  # of the largest of d entries, either sign
-        return self.radius * math.sqrt(math.log(2 * d) / (n * self.entry**2 + spread))
+        return math.sqrt(2.0 * math.log(2 * d) / (n * self.entry**2 + spread))
 
     def known_rate(self, n: int, d: int) -> float:
         """A rate of the literature, without its constant."""

@@ -174,7 +174,7 @@ def figure_2() -> Exhibit:
 
 def _simulated(kinds: tuple[str, ...], x: Array, problems: list[LinearRegression]) -> list[Curve]:
     """Runs of independent noise and of nu = eta mu at three of the problems of at most `DIMENSION`."""
-    fitting = [place for place, problem in enumerate(problems) if len(problem.eigenvalues) <= DIMENSION]
+    fitting = [place for place, problem in enumerate(problems) if np.size(problem.eigenvalues) <= DIMENSION]
     places = sorted({fitting[0], fitting[len(fitting) // 2], fitting[-1]})
     curves = []
     for kind in kinds[:2]:

@@ -12,7 +12,18 @@ from anechoic.theory.gradient_descent import named_factorizations
 from anechoic.theory.optimal import asymptotic_loss
 from anechoic.theory.problems import LinearRegression
 from studies.__main__ import main
-from studies.published import EXHIBITS, TRAINED, Curve, Exhibit, Panel, correlated, descent, exhibit
+from studies.published import (
+    EXHIBITS,
+    TRAINED,
+    TRAINED_ON_TEXT,
+    Curve,
+    Exhibit,
+    Panel,
+    correlated,
+    descent,
+    exhibit,
+    ftrl,
+)
 from studies.published.exhibit import slope
 from studies.published.ftrl import huber
 
@@ -81,6 +92,31 @@ def test_directions_without_data_cost_nothing_under_correlated_noise():
     assert rule.y[0] / rule.y[-1] > 10 and best.y[0] / best.y[-1] > 10
 
 
+def test_runs_of_the_regret_exhibit_are_below_the_theorems(monkeypatch):
+    monkeypatch.setattr(ftrl, "RUNS", 300)
+    average, last, falling = exhibit("001-regret").panels
+    for panel in (average, last, falling):
+        stated, runs = panel.curves
+        assert np.all(runs.y <= stated.y + 3 * runs.error)
+    assert slope(average.curves[1].x, average.curves[1].y) == pytest.approx(-0.5, abs=0.05)  # and it is tight
+    assert np.all(average.curves[1].y > 0.8 * average.curves[0].y)
+
+
+def test_table_1_of_paper_001():
+    header, *rows = exhibit("001-table-1").table
+    assert header[3].startswith("n = 10,000, d = 10,000")
+    printed, right = rows[-2:]
+    assert printed[3] == "1" and right[3] == "0.0002"
+
+
+@pytest.mark.slow
+def test_lq_noise_is_beyond_the_claim():
+    one, every = exhibit("001-lq").panels
+    claimed, crude, exact = (curve.y for curve in one.curves)
+    assert np.all(claimed * 10 < exact) and np.all(exact < crude)
+    assert np.all(np.diff(every.curves[0].y) < 0)
+
+
 def test_huber_by_quadrature():
     """Within |x| < 1 Huber is the quadratic, whose states are Gaussian of known rho."""
     seen, allowed = huber()
@@ -121,7 +157,7 @@ def test_drawings_are_reproduced(tmp_path):
 def test_the_command_lists_and_writes(tmp_path, capsys):
     assert main(["papers", "--list"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in EXHIBITS | TRAINED)
+    assert all(name in listed for name in EXHIBITS | TRAINED | TRAINED_ON_TEXT)
     assert main(["papers", "000-table-3", "--out", str(tmp_path)]) == 0
     assert "000-table-3.md" in capsys.readouterr().out
     assert "| ν-DP-FTRL |" in (tmp_path / "000-table-3.md").read_text(encoding="utf-8")
