@@ -342,3 +342,15 @@ def test_p25_the_trace_of_the_identity_is_its_dimension():
     fourth = float(np.square(x[0]).sum()) * h  # |x|^2 is the same for all signs
     assert left == pytest.approx(np.trace(m) - 2 * eta * np.trace(h @ m) + eta**2 * np.trace(fourth @ m))
     assert left > np.trace(m) - 2 * eta * np.trace(m @ m) + eta**2 * np.trace(fourth @ m) + 1
+
+
+def test_p26_an_integral_without_its_root_and_a_minimum_that_is_not_reached():
+    """000, Lemma F.13, and the first equality of Lemma F.20."""
+    a = 0.8
+    found = quad(lambda w: 1 / (1 + a * math.cos(w)), -math.pi, math.pi)[0]
+    assert found == pytest.approx(2 * math.pi / math.sqrt(1 - a**2))
+    assert found < 0.7 * 2 * math.pi / (1 - a**2)  # printed
+    a, rho, t = 0.1, 0.5, 11
+    tau = min(t - 1, math.log(1 / rho) / a)
+    reached = tau + math.exp(-a * tau) / (rho * a)
+    assert tau < t - 1 < reached == pytest.approx((1 + math.log(1 / rho)) / a)
