@@ -86,7 +86,7 @@ class TextSetting(Setting):
         multipliers: `epsilons` are noise multipliers.
     """
 
-    epsilons: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    epsilons: tuple[float, ...] = (1.0, 4.0, 16.0)
     rates: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
     rounds: Rounds = field(default_factory=lambda: Rounds(240, 32))
     multipliers: bool = False
@@ -285,15 +285,16 @@ def panel(result: Result, title: str, y: str) -> Panel:
     return Panel(title, "ε", y, tuple(curves), "x")
 
 
-def rows(result: Result, what: str) -> list[tuple[str, ...]]:
-    """One row for the epsilons, and one an arm."""
-    found = [(f"{what}, ε", "", *(f"{e:g}" for e in result.epsilons))]
+def rows(result: Result, what: str, columns: int) -> list[tuple[str, ...]]:
+    """One row for the epsilons, and one an arm, with blanks up to so many columns."""
+    blank = [""] * (columns - len(result.epsilons))
+    found = [(f"{what}, ε", "", *(f"{e:g}" for e in result.epsilons), *blank)]
     for arm in (SILENT, *ARMS):
         cells = [
             f"{100 * result.mean(arm, e):.2f} ± {100 * result.error(arm, e):.2f}"
             for e in ([math.inf] * len(result.epsilons) if arm == SILENT else result.epsilons)
         ]
-        found.append((what, arm, *cells))
+        found.append((what, arm, *cells, *blank))
     return found
 
 
@@ -344,6 +345,7 @@ def figure_4(
     everyone = (SILENT, *ARMS)
     seen = measured(on_images(data, images), images, everyone, folder, "images")
     read = measured(on_clients(clients, texts), texts, everyone, folder, "clients")
+    columns = max(len(images.epsilons), len(texts.epsilons))
     first, second = "(a) images, ε of an image", "(b) next character, ε of a client"
     setting = (
         "Accuracy in percent on data that were held out, mean and standard error of"
@@ -361,7 +363,7 @@ def figure_4(
         "Noise for any horizon, trained",
         f"{PAPER}, Figure 4, on other data",
         (panel(seen, first, "test accuracy"), panel(read, second, "accuracy")),
-        (("", "noise", *[""] * len(images.epsilons)), *rows(seen, "images"), *rows(read, "clients")),
+        (("", "noise", *[""] * columns), *rows(seen, "images", columns), *rows(read, "clients", columns)),
         (setting, claims(seen, "Images"), claims(read, "Clients")),
     )
 
@@ -384,7 +386,13 @@ def table_2(folder: Path, texts: TextSetting | None = None, population: Populati
         texts: settings; None for those of the exhibit.
         population: None for the docstrings of the Python that runs.
     """
-    how = texts or TextSetting(epsilons=tuple(PRINTED), rounds=Rounds(256, 12), multipliers=True)
+    how = texts or TextSetting(
+        epsilons=tuple(PRINTED),
+        rates=(0.125, 0.25, 0.5, 1.0, 2.0),
+        trials=2,
+        rounds=Rounds(256, 12),
+        multipliers=True,
+    )
     clients = population or DocstringSections().load()
     last = f"DP-MF⁺, τ = {how.rounds.rounds}"
     found = measured(on_clients(clients, how), how, (SILENT, "DP-MF", last), folder, "multipliers")

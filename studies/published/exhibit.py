@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,12 +175,18 @@ class Exhibit:
                     handles.keys(),
                     fontsize=7,
                     loc="outside lower center",
-                    ncols=min(4, len(handles)),
+                    ncols=_columns(handles, across),
                 )
             else:
                 for axes in figure.axes[: len(told)]:
-                    if len(axes.get_legend_handles_labels()[0]) > 1:  # one curve is what the axis says
-                        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+                    labels = axes.get_legend_handles_labels()[1]
+                    if len(labels) > 1:  # one curve is what the axis says
+                        axes.legend(
+                            fontsize=7,
+                            loc="upper center",
+                            bbox_to_anchor=(0.5, -0.2),
+                            ncols=min(2, _columns(labels, 1)),
+                        )
             figure.savefig(file, metadata={"Date": None})
 
     def _limits(self) -> dict[str, float]:
@@ -193,6 +200,11 @@ class Exhibit:
         """A colour for each label, in the order in which they come."""
         labels = dict.fromkeys(c.like or c.label for panel in self.panels for c in panel.curves)
         return {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+
+
+def _columns(labels: Collection[str], across: int) -> int:
+    """Columns of a legend under so many panels: a panel is wide enough for some 60 letters, a key for 7."""
+    return max(1, min(4, len(labels), 60 * across // (max(map(len, labels)) + 7)))
 
 
 def _runs(curve: Curve) -> str:

@@ -54,6 +54,7 @@ def last_iterate() -> Exhibit:
             positions.astype(float),
             np.full(len(positions), 4.0 / STEPS),
             dashed=True,
+            like="claimed (Theorem 5.4)",
         ),
     )
     seen, bound = huber()

@@ -24,7 +24,7 @@ from studies.published import (
     exhibit,
     ftrl,
 )
-from studies.published.exhibit import slope
+from studies.published.exhibit import _columns, slope
 from studies.published.ftrl import huber
 
 
@@ -133,6 +133,20 @@ MADE = Exhibit(
     (Panel("left", "x", "y", (Curve("line", np.array([1.0, 2.0]), np.array([3.0, 0.1])),), "xy"),),
     remarks=("Remark.",),
 )
+
+
+@pytest.mark.parametrize(
+    ("labels", "across", "columns"),
+    [
+        (["a", "b"], 1, 2),
+        (["x" * 31, "y"], 1, 1),
+        (["x" * 33] * 7, 2, 3),
+        (["x" * 90] * 3, 1, 1),
+        (["a"] * 9, 3, 4),
+    ],
+)
+def test_legends_are_no_wider_than_their_panels(labels, across, columns):
+    assert _columns(labels, across) == columns
 
 
 def test_what_is_written(tmp_path):
