@@ -123,15 +123,17 @@ class Exhibit:
 
     def _draw(self, file: Path) -> None:
         import matplotlib
+
+        with matplotlib.rc_context({"svg.hashsalt": "anechoic"}):
+            self.figure().savefig(file, metadata={"Date": None})
+
+    def figure(self) -> Any:
+        """The drawing, as a figure of matplotlib."""
+        import matplotlib
         from matplotlib.figure import Figure
 
         # three panels fill a page of paper: larger ones would be shrunk until nobody can read them
-        style: Any = {
-            "font.size": 8,
-            "axes.titlesize": 8.5,
-            "legend.frameon": False,
-            "svg.hashsalt": "anechoic",
-        }
+        style: Any = {"font.size": 8, "axes.titlesize": 8.5, "legend.frameon": False}
         style |= {"axes.spines.top": False, "axes.spines.right": False}
         with matplotlib.rc_context(style):
             count = len(self.panels)
@@ -187,7 +189,7 @@ class Exhibit:
                             bbox_to_anchor=(0.5, -0.2),
                             ncols=min(2, _columns(labels, 1)),
                         )
-            figure.savefig(file, metadata={"Date": None})
+        return figure
 
     def _limits(self) -> dict[str, float]:
         """One scale of colours for all matrices of the exhibit, so that they can be compared."""
@@ -203,8 +205,8 @@ class Exhibit:
 
 
 def _columns(labels: Collection[str], across: int) -> int:
-    """Columns of a legend under so many panels: a panel is wide enough for some 60 letters, a key for 7."""
-    return max(1, min(4, len(labels), 60 * across // (max(map(len, labels)) + 7)))
+    """Columns of a legend under so many panels: a panel is wide enough for some 60 letters, a key for 9."""
+    return max(1, min(4, len(labels), 60 * across // (max(map(len, labels)) + 9)))
 
 
 def _runs(curve: Curve) -> str:

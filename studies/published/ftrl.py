@@ -222,7 +222,7 @@ def regret() -> Exhibit:
 
 def lq() -> Exhibit:
     """The ℓp/ℓq algorithm (Theorem 4.3): what its noise costs, beside the claim and Gaussian noise."""
-    orders = 1.0 + np.geomspace(0.02, 0.3, 12)
+    orders = 1.0 + np.geomspace(0.02, 0.3, 8)
     q, d, scale = 3.0, 100, 2.0
     noise = ExponentialPower(q, scale)
     claimed = np.full(len(orders), 1.0 / scale**q)
@@ -233,7 +233,7 @@ def lq() -> Exhibit:
         Curve("Lemma C.1, its sign right", orders, crude),
         Curve("computed", orders, exact),
     )
-    stds, delta = np.geomspace(1.0, 16.0, 7), 1e-6
+    stds, delta = np.geomspace(1.0, 16.0, 5), 1e-6
     curves = []
     for power in (3.0, 6.0):
         unit = ExponentialPower(power, 1.0).std
