@@ -211,6 +211,22 @@ def test_every_theorem_names_the_test_that_checks_it():
     assert counted > 80
 
 
+def test_every_algorithm_table_and_figure_that_code_makes_names_a_test():
+    """Pages have none, nor figures of `benchmarks/monograph`, which take minutes."""
+    without = [
+        number
+        for number, where, checked in cells(PAGE + OTHERS)
+        if number.startswith(("Algorithm ", "Table ", "Figure "))
+        and not where.startswith(NOT_HERE)
+        and re.search(r"`(anechoic|studies|benchmarks/figures|benchmarks/tables)", where)
+        and not names(checked)
+    ]
+    for _, _, checked in cells(PAGE + OTHERS):
+        for name in names(checked):
+            assert name.startswith("tests/") and "::test_" in name
+    assert without == []
+
+
 def test_every_section_says_something():
     for section, text in sections().items():
         assert rows(text) or names(text), section

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from studies.published import EXHIBITS, Curve, Exhibit, Panel, correlated, descent, exhibit
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-QUICK = ["1.6", "2.1", "3.7", "3.13", "4.1", "4.2"]
+QUICK = ["1.6", "2.1", "2.2", "2.4", "2.5", "2.6", "3.3", "3.7", "3.13", "4.1", "4.2"]
 
 
 def shown(axis):
@@ -95,11 +95,14 @@ def test_nothing_overlaps_in_a_figure_of_the_monograph(name, monkeypatch):
     spec = importlib.util.spec_from_file_location("figures_of_the_monograph", BENCHMARKS / "figures.py")
     figures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(figures)
+    losses = figures._losses_by_n
+    monkeypatch.setattr(figures, "_losses_by_n", lambda kind, sizes, dense_up_to: losses(kind, sizes[:5], 32))
     made = {}
     with figures.plt.rc_context(figures.STYLE):
         figures.FIGURES[name](lambda number, figure: made.update({number: figure}))
-        assert list(made) == [name]
-        assert not faults(made[name])
+    assert name in made
+    for figure in made.values():
+        assert not faults(figure)
     for module in [m for m in sys.modules if m.split(".")[0] == "monograph"]:
         monkeypatch.delitem(sys.modules, module)
 
