@@ -66,6 +66,7 @@ def test_nothing_overlaps_in_an_exhibit(name, monkeypatch):
         assert not legends_over_curves(figure)
 
 
+@pytest.mark.slow
 def test_wide_legends_of_many_panels_stay_inside():
     x = np.array([1.0, 10.0])
     labels = [f"a long name of a method, number {i}" for i in range(7)]
