@@ -3,7 +3,8 @@
     make figures                              # all of them, into docs/images/monograph
     python benchmarks/figures.py 2.2 --out figures --format png
 
-Names are the monograph's: 1.6, 2.1, 2.2, 2.4, 2.5, 2.6, 3.1, 3.2, 3.3 (3.4 comes with it), 3.5, 4.3.
+Names are the monograph's: 1.6, 2.1, 2.2, 2.4, 2.5, 2.6, 3.1, 3.2, 3.3 (3.4 comes with it), 3.5, 3.7, 3.13,
+4.1, 4.2, 4.3.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ from anechoic.strategies import BandedToeplitz, ColumnNormalized, FullTree, Iden
 from anechoic.strategies.base import Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from monograph import amplification, batch_size
+from monograph import amplification, batch_size, small
 
 from anechoic.losses.dispatch import error, loss
 from anechoic.lower_bounds.prefix_sums import logarithmic_lower_bound, logarithmic_upper_bound
 
 Array = NDArray[np.float64]
+#: Errors of one run that the caption of Figure 1.6 prints.
+PRINTED = {
+    ("gradients", "independent"): 1.10,
+    ("gradients", "correlated"): 1.70,
+    ("sums", "independent"): 6.02,
+    ("sums", "correlated"): 2.34,
+}
+SMALLEST = 1e-7  # coefficients below it are not drawn
+COLOURS = {"Toeplitz": "C3", "BLT, 4 buffers": "C5", "column-normalised Toeplitz": "C4"}
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9}
 
 
@@ -66,7 +76,9 @@ def figure_1_6(out: Callable[[str, Figure], None]) -> None:
         ):
             sizes = np.linalg.norm(errors, axis=1)
             rms = np.sqrt(np.mean(sizes**2))
-            words = f"{label}: RMSE {rms:.2f}, expected {expected[key]:.2f}"
+            words = (
+                f"{label}: RMSE {rms:.2f}, expected {expected[key]:.2f}, printed {PRINTED[key, label]:.2f}"
+            )
             axes.plot(steps, sizes, color=colour, lw=1, label=words)
             print(f"1.6 {key}: {words}")
     path.set(title="Iterates, gradients (−1, 0), learning rate 1", xlabel="first coordinate")
@@ -183,7 +195,9 @@ def _comparison(name: str, kind: str, out: Callable[[str, Figure], None]) -> Non
     dense = found["dense"]
     for label in ("Toeplitz", "BLT, 4 buffers", "column-normalised Toeplitz"):
         excess = {n: value - dense[n] for n, value in found[label].items() if n in dense}
-        lower.semilogx(list(excess), list(excess.values()), "o-", ms=3, lw=1.2, label=label)
+        lower.semilogx(
+            list(excess), list(excess.values()), "o-", color=COLOURS[label], ms=3, lw=1.2, label=label
+        )
     title = f"{'Max' if kind == 'max' else 'RMS'} loss of prefix sums, one participation"
     upper.set_title(title, loc="left")
     lower.set_title("Excess over the dense mechanism", loc="left")
@@ -207,6 +221,7 @@ def _approximations(name: str, candidates: dict[str, Array], out: Callable[[str,
     """Generating functions of C and C^-1 against 1/sqrt(1-x) and sqrt(1-x): whole, near 1, coefficients."""
     n = len(next(iter(candidates.values())))
     root = Toeplitz.square_root(workloads.prefix_sum(n)).coefficients
+    bands = any("bands" in label for label in candidates)
     wide = np.linspace(0.0, 0.999, 300)
     near = 1.0 - np.geomspace(0.1 / n, 1.0, 300)
     shown = np.unique(np.geomspace(1, n, 120).astype(int)) - 1
@@ -225,7 +240,10 @@ def _approximations(name: str, candidates: dict[str, Array], out: Callable[[str,
                 axes[row, 1].loglog(1 - near, values(near, coefficients), colour, lw=1, label=label)
             sign = 1 if row == 0 else -1
             kept = shown if row == 0 else shown[shown > 0]
-            axes[row, 2].loglog(kept + 1, sign * coefficients[kept], colour, lw=2 if place == 0 else 1)
+            seen = sign * coefficients[kept]
+            seen[seen < SMALLEST] = np.nan  # of the other sign, or rounding
+            alone = {"marker": ".", "ms": 3, "ls": "none"} if bands and row else {}
+            axes[row, 2].loglog(kept + 1, seen, colour, lw=2 if place == 0 else 1, **alone)
     for row, what in enumerate(("C: 1/√(1−x)", "C⁻¹: √(1−x)")):
         axes[row, 0].set_title(f"Generating function of {what}")
         axes[row, 1].set_title("near x = 1")
@@ -252,7 +270,9 @@ def figure_2_6(out: Callable[[str, Figure], None]) -> None:
     """BLT: rational functions, n = 10^4."""
     a = workloads.prefix_sum(10**4)
     candidates = {
-        f"{buffers} buffers": optimize.blt(a, buffers=buffers, loss="max").strategy.coefficients
+        f"{buffers} buffer{'s' * (buffers > 1)}": optimize.blt(
+            a, buffers=buffers, loss="max"
+        ).strategy.coefficients
         for buffers in (1, 2, 3, 4)
     }
     _approximations("2.6", candidates, out)
@@ -269,6 +289,10 @@ FIGURES = {
     "3.2": amplification.figure_3_2,
     "3.3": figure_3_3,
     "3.5": batch_size.figure_3_5,
+    "3.7": small.figure_3_7,
+    "3.13": small.figure_3_13,
+    "4.1": small.figure_4_1,
+    "4.2": small.figure_4_2,
     "4.3": batch_size.figure_4_3,
 }
 

@@ -100,10 +100,10 @@ def federate(options: argparse.Namespace) -> None:
 
 def papers(options: argparse.Namespace) -> None:
     need("matplotlib")
-    from studies.published import EXHIBITS, TRAINED, exhibit
+    from studies.published import EXHIBITS, TRAINED, TRAINED_ON_TEXT, exhibit
 
     if options.list:
-        for name, make in (EXHIBITS | TRAINED).items():
+        for name, make in (EXHIBITS | TRAINED | TRAINED_ON_TEXT).items():
             print(f"{name:20} {(make.__doc__ or '').splitlines()[0]}")
         return
     for name in options.names or EXHIBITS:

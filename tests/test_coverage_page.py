@@ -14,6 +14,7 @@ PAGE, OTHERS = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8").split
 # Sections of its table of contents, and what is numbered in them, in the order of the text. Where a number
 # only occurs in a citation of another work it is not one of these.
 NUMBERED = {
+    "0": "Table 1, Table 2",  # of notation, before the text
     "1.1": (
         "Figure 1.1, Definition 1.1, Definition 1.2, Definition 1.3, Definition 1.4, Definition 1.5, "
         "Lemma 1.6, Lemma 1.7"
@@ -170,7 +171,7 @@ def test_every_number_is_in_its_section_once(section):
 
 def test_numbers_are_nowhere_else():
     expected = [number for listed in NUMBERED.values() for number in listed.split(", ") if number]
-    assert len(set(expected)) == len(expected) == 148
+    assert len(set(expected)) == len(expected) == 150
     assert sorted(number for number, _ in rows(PAGE)) == sorted(expected)
 
 
@@ -208,6 +209,22 @@ def test_every_theorem_names_the_test_that_checks_it():
             assert path.startswith("tests/") and function.startswith("test_"), f"{number}: {name}"
             resolve(name)
     assert counted > 80
+
+
+def test_every_algorithm_table_and_figure_that_code_makes_names_a_test():
+    """Pages have none, nor figures of `benchmarks/monograph`, which take minutes."""
+    without = [
+        number
+        for number, where, checked in cells(PAGE + OTHERS)
+        if number.startswith(("Algorithm ", "Table ", "Figure "))
+        and not where.startswith(NOT_HERE)
+        and re.search(r"`(anechoic|studies|benchmarks/figures|benchmarks/tables)", where)
+        and not names(checked)
+    ]
+    for _, _, checked in cells(PAGE + OTHERS):
+        for name in names(checked):
+            assert name.startswith("tests/") and "::test_" in name
+    assert without == []
 
 
 def test_every_section_says_something():

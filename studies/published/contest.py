@@ -168,14 +168,14 @@ def compete(
         for arm in arms(contest, batch_size):
             made: dict[float, Mechanism] | None = None
             for trial in range(contest.trials):
-                file = folder / f"{batch_size}-{_letters(arm)}-{trial}.json"
+                file = folder / f"{batch_size}-{letters(arm)}-{trial}.json"
                 mark = _mark(images, contest, batch_size, arm, trial)
-                found = _kept(file, mark)
+                found = kept(file, mark)
                 if found is None:
                     if made is None:
                         made = mechanisms(contest, len(images.labels), batch_size, arm)
                     found = dict(_trained(images, contest, batch_size, arm, made, trial))
-                    _keep(file, mark, found)
+                    keep(file, mark, found)
                 for epsilon, accuracy in found.items():
                     values.setdefault((batch_size, arm, epsilon), []).append(accuracy)
                 said(f"{batch_size} {arm}, trial {trial}: " + ", ".join(f"{a:.4f}" for a in found.values()))
@@ -206,7 +206,7 @@ def _trained(
             first.sampling,
             key,
             contest.clip_norm,
-            _noise(first.strategy, images, trial),
+            noise_rows(first.strategy, images.features.shape[1] * (images.classes - 1), trial),
             [mechanism.noise_std * mechanism.clip_norm for mechanism in group],
         )
         yield from zip(epsilons, scored, strict=True)
@@ -236,12 +236,11 @@ def _run(
     return accuracies(weights, images.test_features, images.test_labels)
 
 
-def _noise(strategy: Strategy, images: Images, trial: int) -> Floats:
-    """Rows of C^-1 Z of std 1; Z is the same for every arm of a trial, so that arms are compared in pairs.
+def noise_rows(strategy: Strategy, width: int, trial: int) -> Floats:
+    """Rows of C^-1 Z of std 1, shape (n, width); Z is the same for every arm of a trial: arms are paired.
 
     The generator is fast and fixed by the trial: for figures that can be reproduced, never for a guarantee.
     """
-    width = images.features.shape[1] * (images.classes - 1)
     noise = np.empty((strategy.n, width), dtype=np.float32)
     for start in range(0, width, COLUMNS):
         stop = min(width, start + COLUMNS)
@@ -262,17 +261,19 @@ def _mark(images: Images, contest: Contest, batch_size: int, arm: str, trial: in
     ).hexdigest()
 
 
-def _letters(arm: str) -> str:
+def letters(arm: str) -> str:
+    """The name of an arm in a file name."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in arm)
 
 
-def _keep(file: Path, mark: str, found: Mapping[float, float]) -> None:
+def keep(file: Path, mark: str, found: Mapping[float, float]) -> None:
+    """Write accuracy by epsilon, whole or not at all; `mark` says of which settings."""
     draft = file.with_suffix(".part")
     draft.write_text(json.dumps({"mark": mark, "accuracy": list(found.items())}), encoding="utf-8")
     os.replace(draft, file)
 
 
-def _kept(file: Path, mark: str) -> dict[float, float] | None:
+def kept(file: Path, mark: str) -> dict[float, float] | None:
     """Accuracy by epsilon, where the file is there and of these settings."""
     if not file.is_file():
         return None

@@ -71,7 +71,7 @@ def compared(exact: Curve, runs: Curve) -> float:
 
 def figure_2() -> Exhibit:
     """DP-MF against DP-MF+ on a random quadratic: average, last and whole course of the gradient norm."""
-    n, periods = 400, (1, 2, 10, 50, 400)
+    n, periods = 400, (1, 2, 10, 50, 100, 200, 400)
     sums = workloads.prefix_sum(n)
     strategies = {"DP-MF": optimize.dense(sums, loss="rms").strategy}
     for period in periods:
@@ -87,7 +87,9 @@ def figure_2() -> Exhibit:
             last[name].append(float(course[-1]))
     steps = np.arange(n + 1.0)
     shown = {name: strategies[name] for name in ("DP-MF", "DP-MF+, τ = 50", "DP-MF+, τ = 400")}
-    courses = tuple(Curve(name, steps, norms(strategy, 1e-2)) for name, strategy in shown.items())
+    courses = tuple(
+        Curve(name, steps, norms(strategy, 1e-2), dashed=name == "DP-MF") for name, strategy in shown.items()
+    )
     runs = tuple(
         drawn(strategy, 1e-2, name, seed=place) for place, (name, strategy) in enumerate(shown.items())
     )
@@ -95,18 +97,18 @@ def figure_2() -> Exhibit:
         Panel(
             "Average",
             "learning rate γ",
-            "mean of E|∇f|²",
+            "mean of $E|∇f|^2$",
             _swept(rates, average),
             "xy",
         ),
         Panel(
             "Last step",
             "learning rate γ",
-            "E|∇f(x_T)|²",
+            "$E|∇f(x_T)|^2$",
             _swept(rates, last),
             "xy",
         ),
-        Panel("γ = 0.01", "step t", "E|∇f(x_t)|²", (*courses, *runs), "y"),
+        Panel("γ = 0.01", "step t", "$E|∇f(x_t)|^2$", (*courses, *runs), "y"),
     )
     tuned = [min(average[name][i] for name in strategies if name != "DP-MF") for i in range(len(rates))]
     ends = [min(last[name][i] for name in strategies if name != "DP-MF") for i in range(len(rates))]
@@ -153,8 +155,8 @@ def figure_4() -> Exhibit:
     curves = tuple(Curve(name, steps, course) for name, course in courses.items())
     runs = tuple(drawn(named[name], 0.02, name, seed=place) for place, name in enumerate(courses))
     panels = (
-        Panel("logarithmic", "step t", "E|∇f(x_t)|²", (*curves, *runs), "y"),
-        Panel("linear", "step t", "E|∇f(x_t)|²", (curves[0], curves[2], runs[0], runs[2])),
+        Panel("logarithmic", "step t", "$E|∇f(x_t)|^2$", (*curves, *runs), "y"),
+        Panel("linear", "step t", "$E|∇f(x_t)|^2$", (curves[0], curves[2], runs[0], runs[2])),
     )
     chess = courses["Chess-PGD"]
     remarks = (
@@ -176,7 +178,7 @@ def figure_5() -> Exhibit:
     """The matrix of restarts."""
     sums = workloads.prefix_sum(12)
     rows = workloads.restart_differences(sums, period=3).to_dense() @ np.linalg.inv(sums.to_dense())
-    panel = Panel("Λ_τ, T = 12, τ = 3", "column", "row", matrix=rows)
+    panel = Panel("$Λ_τ$, T = 12, τ = 3", "column", "row", matrix=rows)
     remarks = (
         "`workloads.restart_differences` is Λ_τ times a workload. As in the definition: 1/√τ on the diagonal"
         " and −1/√τ at the last restart within a period; 1 and −1 from restart to restart.",

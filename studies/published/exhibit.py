@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ class Curve:
     """One line: x and y of shape (points,), and the standard errors of y where there are some.
 
     Curves of one label have one colour in all panels, and that of the label `like`, if given. Points that are
-    like a line are not in the legend.
+    like a line stand in the legend once, in grey, by what their label says after that of the line.
     """
 
     label: str
@@ -122,19 +123,25 @@ class Exhibit:
 
     def _draw(self, file: Path) -> None:
         import matplotlib
+
+        with matplotlib.rc_context({"svg.hashsalt": "anechoic"}):
+            self.figure().savefig(file, metadata={"Date": None})
+
+    def figure(self) -> Any:
+        """The drawing, as a figure of matplotlib."""
+        import matplotlib
         from matplotlib.figure import Figure
 
-        style: Any = {
-            "font.size": 9,
-            "legend.frameon": False,
-            "svg.hashsalt": "anechoic",
-        }
+        # three panels fill a page of paper: larger ones would be shrunk until nobody can read them
+        style: Any = {"font.size": 8, "axes.titlesize": 8.5, "legend.frameon": False}
         style |= {"axes.spines.top": False, "axes.spines.right": False}
         with matplotlib.rc_context(style):
             count = len(self.panels)
             across = count if count <= MOST_ACROSS else 2
             down = -(-count // across)
-            figure = Figure(figsize=(4.4 * across, 3.6 * down), layout="constrained")
+            figure = Figure(figsize=(3.1 * across, 2.9 * down), layout="constrained")
+            figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # type: ignore[call-arg, union-attr]
+            limits = self._limits()
             colours = self._colours()
             for axes, panel in zip(np.ravel(figure.subplots(down, across)), self.panels, strict=False):
                 for curve in panel.curves:
@@ -145,13 +152,18 @@ class Exhibit:
                         ls="none" if curve.points else "--" if curve.dashed else "-",
                         marker="o" if curve.points else "",
                         ms=3,
-                        lw=1.4,
+                        lw=1.2,
                         color=colours[curve.like or curve.label],
                         label="_" if curve.points and curve.like else curve.label,
                     )
+                for runs in dict.fromkeys(_runs(c) for c in panel.curves if c.points and c.like):
+                    axes.errorbar([], [], [], ls="none", marker="o", ms=3, color="0.3", label=runs)
                 axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
                 if panel.matrix is not None:
-                    figure.colorbar(axes.imshow(panel.matrix, cmap="viridis"), ax=axes, shrink=0.8)
+                    rows, columns = panel.matrix.shape
+                    edges = (0.5, columns + 0.5, rows + 0.5, 0.5)  # the papers count from 1
+                    shown = axes.imshow(panel.matrix, cmap="viridis", extent=edges, **limits)
+                    figure.colorbar(shown, ax=axes, shrink=0.8)
                 for letter in panel.log:
                     _logarithmic(axes, letter)
             told = [[c.label for c in panel.curves if not (c.points and c.like)] for panel in self.panels]
@@ -163,20 +175,43 @@ class Exhibit:
                 figure.legend(
                     handles.values(),
                     handles.keys(),
-                    fontsize=7.5,
+                    fontsize=7,
                     loc="outside lower center",
-                    ncols=min(4, len(handles)),
+                    ncols=_columns(handles, across),
                 )
             else:
                 for axes in figure.axes[: len(told)]:
-                    if axes.get_legend_handles_labels()[0]:
-                        axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
-            figure.savefig(file, metadata={"Date": None})
+                    labels = axes.get_legend_handles_labels()[1]
+                    if len(labels) > 1:  # one curve is what the axis says
+                        axes.legend(
+                            fontsize=7,
+                            loc="upper center",
+                            bbox_to_anchor=(0.5, -0.2),
+                            ncols=min(2, _columns(labels, 1)),
+                        )
+        return figure
+
+    def _limits(self) -> dict[str, float]:
+        """One scale of colours for all matrices of the exhibit, so that they can be compared."""
+        values = [panel.matrix for panel in self.panels if panel.matrix is not None]
+        if not values:
+            return {}
+        return {"vmin": min(float(v.min()) for v in values), "vmax": max(float(v.max()) for v in values)}
 
     def _colours(self) -> dict[str, str]:
         """A colour for each label, in the order in which they come."""
         labels = dict.fromkeys(c.like or c.label for panel in self.panels for c in panel.curves)
         return {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+
+
+def _columns(labels: Collection[str], across: int) -> int:
+    """Columns of a legend under so many panels: a panel is wide enough for some 60 letters, a key for 9."""
+    return max(1, min(4, len(labels), 60 * across // (max(map(len, labels)) + 9)))
+
+
+def _runs(curve: Curve) -> str:
+    """What is told of points that have the colour of a line."""
+    return curve.label.removeprefix(curve.like).lstrip(", ")
 
 
 def _logarithmic(axes: Any, letter: str) -> None:

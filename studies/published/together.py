@@ -21,10 +21,12 @@ def train_together(
     steps: int,
     classes: int,
     batch_size: float,
-    rate: float,
+    rate: ArrayLike,
     clip_norm: float | None,
     noise: Floats | None = None,
     scales: ArrayLike = (0.0,),
+    momentum: float = 0.0,
+    cooled: int = 0,
 ) -> Floats:
     """Weights of len(scales) multinomial logistic models after `steps` steps of private SGD from zero.
 
@@ -39,10 +41,12 @@ def train_together(
         steps: >= 1.
         classes: >= 2.
         batch_size: what sums are divided by, whatever the size of the batch at hand.
-        rate: learning rate.
+        rate: learning rate, of all models or of each.
         clip_norm: largest norm of an example's gradient; None to clip nothing.
         noise: rows to add to the sum of gradients, shape (steps, d * (classes - 1)); None for none.
         scales: what `noise` is multiplied by, one for each model.
+        momentum: of the heavy ball, in [0, 1).
+        cooled: last steps in which the rate falls evenly to a twentieth.
 
     Returns:
         Shape (models, d, classes - 1), single precision, in which all of this is computed.
@@ -55,10 +59,12 @@ def train_together(
     models, d = len(factors), features.shape[1]
     if noise is not None and noise.shape != (steps, d * free):
         raise ValueError(f"noise has shape {noise.shape}; ({steps}, {d * free}) is needed.")
-    step = np.float32(positive_float("rate", rate) / positive_float("batch_size", batch_size))
+    rates = np.array([positive_float("rate", one) for one in np.ravel(rate)], dtype=np.float32)
+    step = np.broadcast_to(rates / np.float32(positive_float("batch_size", batch_size)), (models,))[:, None]
     one_hot = np.eye(classes, dtype=np.float32)[:, 1:]
     lengths = np.sqrt(np.einsum("ij,ij->i", features, features))
     weights = np.zeros((d, models, free), dtype=np.float32)
+    velocity = np.zeros_like(weights)
     for t in range(steps):
         rows = batches(t)
         x = features[rows]
@@ -70,8 +76,17 @@ def train_together(
         sums = (x.T @ residuals.reshape(-1, models * free)).reshape(weights.shape)
         if noise is not None:
             sums += noise[t].reshape(d, 1, free) * factors[:, None]
-        weights -= step * sums
+        if momentum:
+            velocity *= np.float32(momentum)
+            sums = np.add(velocity, sums, out=velocity)
+        weights -= step * np.float32(cooling(t, steps, cooled)) * sums
     return np.ascontiguousarray(weights.transpose(1, 0, 2))
+
+
+def cooling(t: int, steps: int, cooled: int) -> float:
+    """What the rate of step t is multiplied by: 1, and over the last `cooled` steps ever less, to 1 / 20."""
+    late = t + 1 - (steps - cooled)
+    return 1.0 - 0.95 * late / cooled if late > 0 else 1.0
 
 
 def accuracies(weights: Floats, features: Floats, labels: Indices) -> list[float]:

@@ -9,6 +9,8 @@ from scipy.stats import norm
 
 from anechoic import participation, strategies, theory, workloads
 from anechoic.losses.dispatch import loss
+from anechoic.theory.ftrl import population_risk_orders
+from anechoic.theory.lq_noise import ExponentialPower
 from anechoic.theory.optimal import asymptotic_loss, independent_noise
 from anechoic.theory.problems import MeanEstimation
 
@@ -44,6 +46,25 @@ def test_p1_also_for_bounded_gradients():
     lipschitz = 2 * bound  # of clip(w, -1, 1) plus or minus 1
     claimed = math.sqrt(8 * lipschitz**2 / steps) / noise  # mu of (alpha, 4 alpha L^2 / (T sigma^2))
     assert caught > 1.5 * (2 * norm.cdf(claimed / 2) - 1)  # total variation of mu-GDP
+
+
+@pytest.mark.parametrize(
+    ("q", "scale", "shift", "order", "true", "ratio"),
+    [(2.0, 1.0, 2.0, 1.5, 6.0, 7e3), (3.0, 2.0, 1.0, 1.2, 0.5, 1e8)],
+)
+def test_p1_also_in_the_lq_setting(q, scale, shift, order, true, ratio):
+    """Theorems 4.3, 5.5 / C.2: eta beta = 1 leaves the noise of the last step alone, whatever T is.
+
+    So the last example has the divergence of one row of noise, in the range of alpha that is claimed.
+    """
+    steps = 10_000
+    assert 1 < order < 2 ** (q - 1) / (2 ** (q - 1) - 1)
+    claimed = 2 * shift**q / (steps ** (q - 1) * scale**q)
+    exact = ExponentialPower(q, scale).divergence(order, shift)
+    if q == 2.0:
+        assert exact == pytest.approx(order * shift**2 / scale**2)  # Gaussian, of variance scale^2 / 2
+    assert exact == pytest.approx(true, abs=0.05)
+    assert exact > ratio * claimed
 
 
 def test_p2_noise_in_the_first_step_alone_can_be_erased():
@@ -291,3 +312,45 @@ def test_p23_the_damping_of_anti_pgd_is_eta_lambda():
     right, printed = np.transpose(shares)
     assert right.max() < 3 * right.min()
     assert printed.max() > 10 * printed.min()
+
+
+def test_p24_the_strongly_convex_rows_of_table_1_lost_a_square():
+    """001, Table 1: d / (eps^2 n) as printed is worse than what convexity alone gives, for n = d = 10^4.
+
+    With D = L / lambda, which strong convexity gives, L D max(1 / sqrt(n), sqrt(d) / (eps n)) holds too.
+    """
+    n, d, epsilon = 10_000, 10_000, 1.0
+    convex = population_risk_orders(n, d, epsilon)["best known"]  # L = lambda = 1
+    assert 1 / n + d / (epsilon**2 * n) > 50 * convex
+    ours = 1 / n + d / (epsilon**2 * n**2)
+    assert convex**2 <= ours <= 2 * convex**2  # the square of the convex rate, as without privacy
+
+
+def test_p25_the_trace_of_the_identity_is_its_dimension():
+    """000, Lemma F.19: |tr(A_1 … A_k)| <= d is right, and its proof has tr(I) = 1."""
+    a = np.diag([0.9, 0.8, 0.7])
+    assert 1 < np.trace(a @ a) <= 3
+    assert np.trace(np.eye(3)) == 3
+    # Lemma F.18, second line: -2 eta tr(M M) should be -2 eta tr(H M)
+    h, m, eta = np.diag([1.0, 0.1]), np.diag([1.0, 5.0]), 0.05
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((200_000, 2)) < 0.5, 1.0, -1.0) * np.sqrt(np.diag(h))
+    left = np.trace(m) + np.mean(
+        -2 * eta * np.einsum("ni,ij,nj->n", x, m, x)
+        + eta**2 * np.square(x).sum(1) * np.einsum("ni,ij,nj->n", x, m, x)
+    )
+    fourth = float(np.square(x[0]).sum()) * h  # |x|^2 is the same for all signs
+    assert left == pytest.approx(np.trace(m) - 2 * eta * np.trace(h @ m) + eta**2 * np.trace(fourth @ m))
+    assert left > np.trace(m) - 2 * eta * np.trace(m @ m) + eta**2 * np.trace(fourth @ m) + 1
+
+
+def test_p26_an_integral_without_its_root_and_a_minimum_that_is_not_reached():
+    """000, Lemma F.13, and the first equality of Lemma F.20."""
+    a = 0.8
+    found = quad(lambda w: 1 / (1 + a * math.cos(w)), -math.pi, math.pi)[0]
+    assert found == pytest.approx(2 * math.pi / math.sqrt(1 - a**2))
+    assert found < 0.7 * 2 * math.pi / (1 - a**2)  # printed
+    a, rho, t = 0.1, 0.5, 11
+    tau = min(t - 1, math.log(1 / rho) / a)
+    reached = tau + math.exp(-a * tau) / (rho * a)
+    assert tau < t - 1 < reached == pytest.approx((1 + math.log(1 / rho)) / a)

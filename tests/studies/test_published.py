@@ -6,16 +6,31 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from anechoic.strategies import endless
 from anechoic.theory.ftrl import contraction_rho
 from anechoic.theory.gradient_descent import named_factorizations
+from anechoic.theory.optimal import asymptotic_loss
+from anechoic.theory.problems import LinearRegression
 from studies.__main__ import main
-from studies.published import EXHIBITS, TRAINED, Curve, Exhibit, Panel, descent, exhibit
-from studies.published.exhibit import slope
+from studies.published import (
+    EXHIBITS,
+    TRAINED,
+    TRAINED_ON_TEXT,
+    Curve,
+    Exhibit,
+    Panel,
+    correlated,
+    descent,
+    exhibit,
+    ftrl,
+)
+from studies.published.exhibit import _columns, slope
 from studies.published.ftrl import huber
 
 
-def test_slopes_of_figure_2():
+def test_slopes_of_figure_2(monkeypatch):
     """Paper 000, caption of Figure 2: 1.00, 0.18, 0.94, 2.03, 1.27."""
+    monkeypatch.setattr(correlated, "RUNS", 0)  # lines alone
     against_d, against_effective, against_rate = exhibit("000-2").panels
     found = [
         slope(curve.x, curve.y)
@@ -30,6 +45,18 @@ def test_slopes_of_figure_2():
     assert found == pytest.approx([1.00, 0.18, 0.94, 2.03, 1.27], abs=0.05)
     for panel in (against_d, against_effective, against_rate):
         assert np.all(panel.curves[2].y <= panel.curves[1].y)
+
+
+@pytest.mark.parametrize("damped", [False, True])
+def test_simulations_of_figure_2_have_the_exact_expectation(damped, monkeypatch):
+    monkeypatch.setattr(correlated, "STEPS", 3000)
+    monkeypatch.setattr(correlated, "BEFORE", 1000)
+    monkeypatch.setattr(correlated, "RUNS", 30)
+    problem = LinearRegression([1.0, 0.5, 0.2], 0.05)
+    noise = endless.damped(0.01) if damped else correlated.PLAIN
+    mean, error = correlated.simulated(problem, noise, seed=1)
+    exact = asymptotic_loss(problem, noise) ** 2
+    assert abs(mean - exact) < 3 * error < 0.15 * exact
 
 
 @pytest.mark.slow
@@ -65,6 +92,31 @@ def test_directions_without_data_cost_nothing_under_correlated_noise():
     assert rule.y[0] / rule.y[-1] > 10 and best.y[0] / best.y[-1] > 10
 
 
+def test_runs_of_the_regret_exhibit_are_below_the_theorems(monkeypatch):
+    monkeypatch.setattr(ftrl, "RUNS", 300)
+    average, last, falling = exhibit("001-regret").panels
+    for panel in (average, last, falling):
+        stated, runs = panel.curves
+        assert np.all(runs.y <= stated.y + 3 * runs.error)
+    assert slope(average.curves[1].x, average.curves[1].y) == pytest.approx(-0.5, abs=0.05)  # and it is tight
+    assert np.all(average.curves[1].y > 0.8 * average.curves[0].y)
+
+
+def test_table_1_of_paper_001():
+    header, *rows = exhibit("001-table-1").table
+    assert header[3].startswith("n = 10,000, d = 10,000")
+    printed, right = rows[-2:]
+    assert printed[3] == "1" and right[3] == "0.0002"
+
+
+@pytest.mark.slow
+def test_lq_noise_is_beyond_the_claim():
+    one, every = exhibit("001-lq").panels
+    claimed, crude, exact = (curve.y for curve in one.curves)
+    assert np.all(claimed * 10 < exact) and np.all(exact < crude)
+    assert np.all(np.diff(every.curves[0].y) < 0)
+
+
 def test_huber_by_quadrature():
     """Within |x| < 1 Huber is the quadratic, whose states are Gaussian of known rho."""
     seen, allowed = huber()
@@ -81,6 +133,20 @@ MADE = Exhibit(
     (Panel("left", "x", "y", (Curve("line", np.array([1.0, 2.0]), np.array([3.0, 0.1])),), "xy"),),
     remarks=("Remark.",),
 )
+
+
+@pytest.mark.parametrize(
+    ("labels", "across", "columns"),
+    [
+        (["a", "b"], 1, 2),
+        (["x" * 31, "y"], 1, 1),
+        (["x" * 33] * 7, 2, 2),
+        (["x" * 90] * 3, 1, 1),
+        (["a"] * 9, 3, 4),
+    ],
+)
+def test_legends_are_no_wider_than_their_panels(labels, across, columns):
+    assert _columns(labels, across) == columns
 
 
 def test_what_is_written(tmp_path):
@@ -105,7 +171,7 @@ def test_drawings_are_reproduced(tmp_path):
 def test_the_command_lists_and_writes(tmp_path, capsys):
     assert main(["papers", "--list"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in EXHIBITS | TRAINED)
+    assert all(name in listed for name in EXHIBITS | TRAINED | TRAINED_ON_TEXT)
     assert main(["papers", "000-table-3", "--out", str(tmp_path)]) == 0
     assert "000-table-3.md" in capsys.readouterr().out
     assert "| ν-DP-FTRL |" in (tmp_path / "000-table-3.md").read_text(encoding="utf-8")

@@ -84,6 +84,60 @@ def test_no_quadratic_exceeds_the_bounds(name, period):
     )
 
 
+@in_turn("name", NAMES)
+@in_turn(("n", "period"), [(48, 4), (33, 16), (9, 30)])
+def test_bounds_have_the_constants_of_appendix_c(name, n, period):
+    """The last inequality of C.2, and of C.3 over gamma (T + 1) / 4, from rows of B one by one."""
+    strategy, smooth, sigma = named_factorizations(n)[name], 2.0, 3.0
+    b = np.vstack(
+        [np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ strategy.correlate(np.eye(strategy.rows))]
+    )
+    within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
+    across = sum(np.square(b[k * period] - b[(k - 1) * period]).sum() for k in range(1, n // period + 1))
+    last = np.square(b[n // period * period]).sum()
+    rate = 1 / (smooth * period)
+    ours = nonconvex_bound(strategy, smoothness=smooth, period=period, start_gap=5.0, sigma=sigma)
+    noise = 4 * rate**2 * smooth**2 * within + 40 * smooth * rate * across
+    assert ours * (n + 1) == pytest.approx(8 * 5.0 / rate + noise * sigma**2)
+    rate = convex_rate(n, smooth, period)
+    assert rate == pytest.approx(1 / (8 * smooth * period * math.log2(n)))
+    ours = convex_bound(strategy, smoothness=smooth, period=period, distance=7.0, sigma=sigma)
+    inside = 3 * rate**2 * (smooth * rate * within + across + last) * sigma**2 + 7.0**2
+    assert ours * rate * (n + 1) / 4 == pytest.approx(inside)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "share", "reached"),
+    [("PGD", pgd_bound, 2, 0.32), ("Anti-PGD", anti_pgd_bound, 4, 0.14)],
+)
+def test_the_noise_terms_of_propositions_4_4_and_4_5_are_tight(name, bound, share, reached):
+    """From the optimum, at the largest rate and curvature: a third and a seventh of the bounds, no less."""
+    smooth, sigma, steps = 2.0, 3.0, 200
+    rate = 1 / (share * smooth)
+    found, _ = run(named_factorizations(steps)[name], np.array([smooth]), rate, sigma, [0.0])
+    at_most = bound(steps=steps, smoothness=smooth, rate=rate, distance=0.0, sigma=sigma)
+    assert reached * at_most <= found.mean() <= at_most
+    # of the order of the noise term at other rates too: gamma sigma^2, and L gamma^2 sigma^2
+    order = math.log(bound(steps=steps, smoothness=smooth, rate=rate / 8, distance=0.0, sigma=sigma))
+    assert (math.log(at_most) - order) / math.log(8) == pytest.approx(1.0 if name == "PGD" else 2.0)
+
+
+def test_appendix_f_what_each_proof_can_give_for_pgd():
+    """Virtual iterates of PGD leave the optimum as L T gamma^2 sigma^2, real ones keep to gamma sigma^2."""
+    smooth, rate, sigma = 1.0, 0.2, 3.0
+    for steps in (100, 400):
+        real, virtual = np.zeros(steps), np.zeros(steps)  # coefficients of z_1 … z_T
+        excess = []
+        for t in range(steps):
+            virtual = virtual - rate * smooth * real
+            real = (1 - rate * smooth) * real
+            real[t] -= rate
+            excess.append([smooth / 2 * sigma**2 * (x @ x) for x in (real, virtual)])
+        ours, theirs = np.mean(excess, axis=0)
+        assert ours <= rate * sigma**2
+        assert theirs == pytest.approx(smooth * rate**2 * sigma**2 * steps / 4, rel=0.15)
+
+
 @pytest.mark.parametrize("keep", [0.3, 0.9, 1.0])
 def test_propositions_4_4_and_4_5_and_their_floors(keep):
     """Exact runs on quadratics lie below the bounds; Appendix E's floors lie below the last step."""
