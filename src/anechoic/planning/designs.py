@@ -10,8 +10,9 @@ from functools import lru_cache
 import numpy as np
 
 from anechoic.losses.dispatch import error
-from anechoic.losses.kinds import LossKind
-from anechoic.optimize import banded, banded_toeplitz, blt, dense
+from anechoic.losses.kinds import LossKind, weight_of_the_last
+from anechoic.optimize import banded, blt, dense
+from anechoic.optimize.series.banded_toeplitz import design
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
@@ -67,10 +68,10 @@ class Designs:
     def toeplitz(self, bands: int) -> Strategy:
         """The best banded Toeplitz strategy, its columns normalised unless the run is very long."""
         if bands not in self._made:
-            best: Strategy = banded_toeplitz(self.workload, bands=bands, loss=self.loss).strategy
-            if bands == 1:
-                best = Identity(self.workload.n)
-            elif self.workload.n <= NORMALIZE_UP_TO:
+            best: Strategy = Identity(self.workload.n)
+            if bands > 1:
+                best = design(self.workload, bands, self.loss)
+            if bands > 1 and self.workload.n <= NORMALIZE_UP_TO:
                 best = ColumnNormalized(best)
             self._made[bands] = best
         return self._made[bands]
@@ -148,7 +149,8 @@ class Designs:
         """The best BLT of at most so many buffers."""
         if (schema, buffers) not in self._blts:
             workload, loss = self.workload, self.loss
-            if workload.n > WEIGHTS_UP_TO and not (workload.is_toeplitz and isinstance(loss, str)):
+            closed = workload.is_toeplitz and weight_of_the_last(loss, workload.n) is not None
+            if workload.n > WEIGHTS_UP_TO and not closed:
                 workload, loss = toeplitz_factor(workload), "rms"
             found = blt(workload, buffers=buffers, participation=schema, loss=loss)
             self._blts[schema, buffers] = found.strategy

@@ -20,7 +20,7 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.losses.kinds import KINDS, LossKind, weight_of_the_last
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
@@ -62,7 +62,7 @@ def blt(
     - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
       O(k d^2 + d^4 log n);
     - for any other Toeplitz workload, restarts of one, and weights of the steps O(n d), up to 2 * 10**6
-      steps.
+      steps; weights that are alike but for the last step's cost no more than "rms".
 
     Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
     not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
@@ -117,24 +117,25 @@ def blt(
     return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
 
 
-def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, SquaredError | None]:
+def _error_of(workload: Workload, loss: LossKind) -> tuple[str | float | RestartSums, SquaredError | None]:
     """The kind of error for prefix sums in closed form, and its replacement for anything else."""
-    named = isinstance(loss, str)
-    kind = "rms" if named and loss == "rms" else "max"
-    if workload.is_prefix_sum and named:
+    share = weight_of_the_last(loss, workload.n)
+    kind = 1.0 if share is None else share
+    if workload.is_prefix_sum and share is not None:
         return kind, None
     if workload.restarts is not None and workload.restarts[0].is_toeplitz:
         base, period = workload.restarts
         if not base.is_prefix_sum:
             _check_materialised(workload, "restarts of anything but prefix sums have no closed form")
-        elif named and kind == "rms":
+        elif isinstance(loss, str) and loss == "rms":
             return RestartSums(workload.n, period), None
         return kind, MaterialisedError(base.coefficients, quadratic_form(workload, loss)[1])
-    if named and workload.is_toeplitz:
-        short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
+    if share is not None and workload.is_toeplitz:
+        short = RecurrentError.of(workload, SHORT, last=share)
         if short is not None:
             return kind, short
-    what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+    short_of = f"workload={type(workload).__name__} has no short recursion"
+    what = "loss has weights" if share is None else short_of
     if workload.rates is not None:
         what = "learning rates vary"
     _check_materialised(workload, what)
