@@ -14,6 +14,9 @@ from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.sampling.base import Sampling
 from anechoic.workloads import exponential_decay
 
+#: Noise over what was estimated at which candidates that cannot be the best are compared.
+SOMEWHAT_MORE = 1.0005
+
 
 @singledispatch
 def little_more_than_needed(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> float:
@@ -30,12 +33,20 @@ def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float
     return True
 
 
-def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
-    """The candidate with the noise that the goal asks for, or with a noise std that was estimated."""
+def calibrated(candidate: Candidate, goal: Goal, *, compared: bool = False) -> Mechanism:
+    """The candidate with the noise that the goal asks for, or with a noise std that was estimated.
+
+    One that is only `compared` with the choice may have some more noise than needed, where that saves time.
+    """
     if candidate.made is not None:
         return candidate.made
     if candidate.noise_std is not None:
         return _with_std(candidate, goal, candidate.noise_std, verified=True)
+    if compared and goal.epsilon is not None:
+        somewhat_more = candidate.enough or SOMEWHAT_MORE * candidate.expected
+        made = _with_std(candidate, goal, somewhat_more)
+        if candidate.enough is not None or made.epsilon() <= goal.epsilon:
+            return made
     if candidate.enough is None:
         return calibrate(
             candidate.strategy,

@@ -54,17 +54,20 @@ def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
     ]
 
 
-def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
+def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
+
+    Where `quiet`, the choice may be any of them.
 
     The best row is the best of all candidates within the room: one is left out only where the least that
     calibration may give it is above the best one found.
     """
     made: dict[int, PlanRow] = {}
 
-    def row(one: Scored) -> PlanRow:
+    def row(one: Scored, compared: bool = False) -> PlanRow:
         if id(one) not in made:
-            made[id(one)] = row_of(calibrated(one.candidate, goal), one.setting.designs, room)
+            mechanism = calibrated(one.candidate, goal, compared=compared)
+            made[id(one)] = row_of(mechanism, one.setting.designs, room)
         return made[id(one)]
 
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
@@ -82,9 +85,9 @@ def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
         best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
     for one in {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}.values():
-        row(one)
+        row(one, compared=not quiet)
     for one in _frontier(cheap):
-        row(one)
+        row(one, compared=not quiet)
     return list(made.values())
 
 

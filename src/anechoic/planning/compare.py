@@ -146,6 +146,7 @@ def plan(
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
     space = room(dimension, memory_budget)
+    quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
     drawn: list[tuple[NoiseEstimates, Goal]] = []
     found: list[Scored] = []
@@ -170,7 +171,7 @@ def plan(
         notes += unsupported
         here = scored(setting, candidates)
         found += here
-        rows += rows_of(here, goal, space)
+        rows += rows_of(here, goal, space, quiet=quiet)
         if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
             drawn.append((NoiseEstimates(setting, goal, space), goal))
     rows += _verified(drawn, rows, space, wanted)
@@ -184,7 +185,6 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             " raise the budget, or take 'identity'."
         )
-    quiet = update.kind == "adam" and strategy == "auto"
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     chosen = choose(rows, [*notes, space.reason], quiet=quiet)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -102,19 +103,39 @@ def blt(
         buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
     gain = fraction("gain", gain)
     checked_workload(workload)
-    separation, count = comb_of(participation, workload.n)
-    kind, squared_error = _error_of(workload, loss)
-    objective = BLTObjective(workload.n, separation, count, kind, squared_error, progress)
-    best = _grow(objective, None, 1)
+    objective = _objective_of(workload, participation, loss, progress)
     # values are logarithms of the loss
     worth = -math.log1p(-gain) if buffers is None else NEGLIGIBLE
-    for order in range(2, (MOST if buffers is None else buffers) + 1):
-        found = _grow(objective, best, order)
-        if found.value > best.value - worth:
-            break
-        best = found
+    *_, best = islice(_growing(objective, worth), MOST if buffers is None else buffers)
     strategy = BLT(workload.n, *parameters(best.gaps))
     return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+
+
+def designs(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[BLT]:
+    """The strategies of `blt` with 1, 2, … buffers, as long as another one is of use: for plans."""
+    for best in _growing(_objective_of(workload, participation, loss, None), NEGLIGIBLE):
+        yield BLT(workload.n, *parameters(best.gaps))
+
+
+def _objective_of(
+    workload: Workload,
+    participation: Participation,
+    loss: LossKind,
+    progress: Callable[[int, float], None] | None,
+) -> BLTObjective:
+    kind, squared_error = _error_of(workload, loss)
+    return BLTObjective(workload.n, *comb_of(participation, workload.n), kind, squared_error, progress)
+
+
+def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
+    """The best with 1, 2, … buffers, until one gains less than `worth`."""
+    best = None
+    for order in count(1):
+        found = _grow(objective, best, order)
+        if best is not None and found.value > best.value - worth:
+            return
+        best = found
+        yield best
 
 
 def _error_of(workload: Workload, loss: LossKind) -> tuple[str | float | RestartSums, SquaredError | None]:
