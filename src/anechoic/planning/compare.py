@@ -16,7 +16,7 @@ from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.calibrated import calibrated, row_of
-from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
+from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
 from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
@@ -99,7 +99,9 @@ def plan(
             updates that are linear in the gradients the error of what they add up to decides. "adam" for
             those that divide by the size of gradients: they take smaller steps where the noise of a step is
             larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says
-            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd".
+            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd". With
+            momentum, "auto" takes independent noise where that of the whole run adds less to the model than
+            half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cosine",
             "linear" or "constant"; the rates themselves, one for every step; or a function of their number
             that returns them. Their size has no meaning; those below a thousandth of the largest count as
@@ -187,8 +189,9 @@ def plan(
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
-    chosen = choose(rows, [*notes, space.reason], quiet=quiet)
-    if quiet:  # more memory gains error of sums, by which the choice was not made
+    instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
+    chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
+    if quiet or instead:  # more memory gains error of sums, by which the choice was not made
         return chosen
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update, dimension)
