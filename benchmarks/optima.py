@@ -1,9 +1,11 @@
-"""Each class of strategies beside the best matrix of all: python benchmarks/optima.py [--steps 128] [--keep 0.2]
+"""Each class of strategies beside the best matrix of all: python benchmarks/optima.py
 
-For sums, momentum, and momentum with a cosine, and for 1, 3 and 10 participations in a fixed order: the loss of
-each optimiser over that of `optimize.dense`, and the gap that `dense` proves of itself. With one participation
-its optimum is found once more by a fixed point that shares no code with it. `--long 100000` times what takes
-O(n bands) instead.
+    python benchmarks/optima.py --steps 128 --keep 0.2  # minutes
+    python benchmarks/optima.py --long 100000           # times what takes O(n bands)
+
+For sums, momentum, and momentum with a cosine, and for 1, 3 and 10 participations in a fixed order: the loss
+of each optimiser over that of `optimize.dense`, and the gap that `dense` proves of itself. With one
+participation its optimum is found once more by a fixed point that shares no code with it.
 """
 
 from __future__ import annotations

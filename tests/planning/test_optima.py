@@ -52,20 +52,9 @@ def test_the_dense_optimum_is_the_fixed_point(name, keep):
 
 #: How far the classes end above the best matrix at weight .2 (benchmarks/optima.py prints it), rounded up;
 #: Toeplitz ones cannot follow a schedule over several passes, which is what scales of the columns are for.
-ABOVE = {
-    "banded": 0.07,
-    "banded_toeplitz": 0.1,
-    "column_normalized": 0.1,
-    "blt": 0.15,
-    "banded_inverse": 0.15,
-}
-UNEVEN = {
-    "banded": 0.02,
-    "banded_toeplitz": 0.3,
-    "column_normalized": 0.3,
-    "blt": 0.7,
-    "banded_inverse": 0.35,
-}
+KINDS = ("banded", "banded_toeplitz", "column_normalized", "blt", "banded_inverse")
+ABOVE = dict(zip(KINDS, (0.07, 0.1, 0.1, 0.15, 0.15), strict=True))
+UNEVEN = dict(zip(KINDS, (0.02, 0.3, 0.3, 0.7, 0.35), strict=True))
 
 
 @pytest.mark.slow
@@ -93,7 +82,7 @@ def test_every_class_is_between_the_bound_and_its_distance(name, count):
     designs = Designs(objective)
     compared = Strategies(designs, schema, Room(None, None)).of(frozenset({"banded_toeplitz", "blt"}))
     least = min(designs.of(one) * sensitivity(one, schema).value for one in compared)
-    assert best.lower_bound * (1 - 1e-9) <= least <= 1.09 * best.loss
+    assert best.lower_bound * (1 - 1e-9) <= least <= (1.25 if above is UNEVEN else 1.09) * best.loss
 
 
 @pytest.mark.slow

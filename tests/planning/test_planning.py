@@ -652,7 +652,7 @@ MOMENTUM = {"batch_size": 500, "epochs": 1, "delta": 1e-5, "random_sampling": Fa
 
 
 def test_noise_that_nobody_notices_is_independent_under_momentum():
-    # the noise of the whole run weighs less than half a clipped gradient: the rate is the limit, and not noise
+    # the noise of the whole run weighs less than half a clipped gradient: the rate is the limit
     run = {**MOMENTUM, "examples": 20_000, "epsilon": 8.0}
     momentum = UpdateRule("sgd", 0.9)
     found = plan(**run, optimizer=momentum)

@@ -9,13 +9,12 @@ from typing import Any
 
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibrated import calibrated, row_of
+from anechoic.planning.calibrated import calibrated, calibrated_to, row_of
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
 from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
@@ -27,7 +26,6 @@ from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.strategies import Strategies
-from anechoic.planning.unsampled import Unsampled
 from anechoic.planning.update import Interval, update_of, with_schedule
 from anechoic.sampling import Poisson
 from anechoic.sampling.base import Sampling
@@ -211,8 +209,8 @@ def _candidates(
 ) -> tuple[list[Candidate], list[str]]:
     """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
     found: list[Candidate] = []
-    families, unsampled = wanted.families, Unsampled(setting, goal, space)
-    given = wanted.made(setting.workload, unsampled.sampling.participation, setting.designs.loss)
+    families, unsampled = wanted.families, setting.unsampled
+    given = wanted.made(setting.workload, unsampled.participation, setting.designs.loss)
     covered = True
     if setting.sampled:
         drawn = Amplified(setting, goal, space)
@@ -222,7 +220,10 @@ def _candidates(
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
     if covered:
-        found += unsampled.candidates(families, given)
+        fixed = Strategies(setting.designs, unsampled.participation, space).of(families)
+        for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
+            made = calibrated_to(goal, strategy, unsampled)
+            found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
     found, notes = [one for one in found if wanted.permits(one)], list[str]()
     for sampling in wanted.samplings:
         own: Iterable[Strategy]
@@ -245,15 +246,7 @@ def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
     sampling: Sampling = setting.unsampled
     if setting.sampled:
         sampling = Poisson(setting.examples, setting.batch_size, setting.fixed.steps)
-    independent = calibrate(
-        Identity(sampling.steps),
-        sampling=sampling,
-        noise_multiplier=asked.noise_multiplier,
-        delta=asked.delta,
-        clip_norm=asked.clip_norm,
-        adjacency=asked.adjacency,
-        unit=asked.unit,
-    )
+    independent = calibrated_to(asked, Identity(sampling.steps), sampling)
     epsilon = float(independent.epsilon())
     if epsilon == 0.0:
         return asked, f"noise_multiplier={asked.noise_multiplier} gives epsilon 0: nothing is left to gain."
@@ -279,14 +272,6 @@ def _verified(
     result = [row for _, _, row in found if row is not estimate]
     if rows and estimate.relative >= min(row.relative for row in rows):
         return [*result, estimate]
-    made = calibrate(
-        estimate.mechanism.strategy,
-        sampling=estimate.mechanism.sampling,
-        epsilon=goal.epsilon,
-        delta=goal.delta,
-        clip_norm=goal.clip_norm,
-        adjacency=goal.adjacency,
-        unit=goal.unit,
-        accounting="verified",
-    )
+    strategy, sampling = estimate.mechanism.strategy, estimate.mechanism.sampling
+    made = calibrated_to(goal, strategy, sampling, accounting="verified")
     return [*result, row_of(made, one.setting.designs, space)]

@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.losses.kinds import LossKind
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation.base import Participation
 from anechoic.planning.amplified import Amplified
+from anechoic.planning.calibrated import calibrated_to
 from anechoic.planning.families import CHOICES
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.records import Candidate, Goal
@@ -180,16 +180,7 @@ def under_given(
                 f" {strategy.n}: give one of {strategy.n} steps."
             )
         try:
-            made = calibrate(
-                strategy,
-                sampling=sampling,
-                epsilon=goal.epsilon,
-                noise_multiplier=goal.noise_multiplier if goal.epsilon is None else None,
-                delta=goal.delta,
-                clip_norm=goal.clip_norm,
-                adjacency=goal.adjacency,
-                unit=goal.unit,
-            )
+            made = calibrated_to(goal, strategy, sampling)
         except UnsupportedError:
             if not mine:
                 notes.append(f"{strategy.describe()} is not covered under {type(sampling).__name__}.")

@@ -42,7 +42,7 @@ _BUFFERS = 2
 _PARTS = (0.125, 0.25, 0.5, 1.0)
 #: Strategies of so much the least error by estimates of their noise are candidates; parts of a pass for which
 #: one buffer is so near to the least are tried with more.
-_NEAR, _NEAR_PARTS = 1.04, 1.08
+_NEAR, _NEAR_PARTS = 1.06, 1.1
 #: Estimates hold the mean of exp(_TILT <m_i, m_j> / s^2) over pairs of so many bins to those of all bins.
 _TILT, _ROWS = 2.0, 64
 
