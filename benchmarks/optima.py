@@ -23,6 +23,8 @@ from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.workloads.base import Workload
 
+#: Steps beyond which free columns take minutes, and fewer bands are tried of the others.
+LONG = 5000
 UPDATES = {
     "sums": UpdateRule(),
     "momentum .9": UpdateRule("sgd", 0.9),
@@ -32,10 +34,12 @@ UPDATES = {
 
 def classes(separation: int, n: int) -> dict[str, Callable[..., object]]:
     """Optimisers by the name of their class; bands are those of one pass, or at most 32."""
-    bands = min(separation, n, 32)
+    long = n > LONG
+    bands, wide = min(separation, n, 8 if long else 32), min(separation, n, 32 if long else n)
+    free = {} if long else {"banded": lambda *a, **k: optimize.banded(*a, bands=bands, **k)}
     return {
-        "banded": lambda *a, **k: optimize.banded(*a, bands=bands, **k),
-        "banded Toeplitz": lambda *a, **k: optimize.banded_toeplitz(*a, bands=min(separation, n), **k),
+        **free,
+        "banded Toeplitz": lambda *a, **k: optimize.banded_toeplitz(*a, bands=wide, **k),
         "column-normalised": lambda *a, **k: optimize.column_normalized(*a, bands=bands, **k),
         "BLT": lambda *a, **k: optimize.blt(*a, buffers=4, **k),
         "banded inverse": lambda *a, **k: optimize.banded_inverse(*a, bands=8, **k),

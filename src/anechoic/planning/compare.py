@@ -74,7 +74,8 @@ def plan(
     the best matrix. Where batches may be sampled, besides all these: independent noise under Poisson sampling
     and random allocation, banded strategies under cyclic Poisson sampling, and, in runs of up to four passes
     of up to 1024 steps, banded strategies and BLTs in balls in bins. The same question has the same answer,
-    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error.
+    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error, but
+    where `optimizer` says that another row than that of least error is taken.
 
     Args:
         examples: N, >= 1.
