@@ -25,6 +25,7 @@ STUDIES = (
     "ftrl",  # private FTRL on real data
     "gradient_modes",  # a training step by grad_sample_mode
     "kept",  # what a plan that reads the run gains
+    "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates
     "planning",  # plan() against its own subsets
     "reach",  # how far each class of strategies goes

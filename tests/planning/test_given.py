@@ -5,10 +5,14 @@ import pytest
 
 from anechoic import plan
 from anechoic.extend import register_strategies
-from anechoic.participation import Cyclic
+from anechoic.federated import CoolDown, plan_rounds
+from anechoic.optimize import banded
+from anechoic.participation import Cyclic, MinSep
 from anechoic.planning import given
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
+from anechoic.streaming.mechanisms import planned_mechanism
+from anechoic.streaming.window import Running
 from anechoic.workloads import prefix_sum
 
 RUN = {"examples": 600, "batch_size": 20, "epochs": 2, "delta": 1e-5}
@@ -116,3 +120,54 @@ def test_a_registered_function_that_makes_no_strategy_is_named(registered):
     register_strategies("wrong")(lambda workload, participation, loss: [3])
     with pytest.raises(ValueError, match="made 3, which is no Strategy"):
         plan(**RUN, epsilon=2.0, strategy="wrong")
+
+
+def test_a_registered_class_competes_in_rounds_and_in_streams(registered):
+    asked = []
+
+    @register_strategies("ours")
+    def ours(workload, participation, loss):
+        asked.append((workload.n, participation))
+        yield Identity(workload.n)
+
+    rounds = {
+        "rounds": 24,
+        "clients": 5000,
+        "clients_per_round": 50,
+        "discipline": CoolDown(8, 3),
+        "epsilon": 8.0,
+        "dimension": 100,
+    }
+    plan_rounds(**rounds)
+    assert type(plan_rounds(**rounds, mechanism="ours").strategy) is Identity
+    assert type(plan_rounds(**rounds, mechanism=[Dense(np.eye(24))]).strategy) is Dense
+    over = {"over": Running(), "participation": MinSep(8, 3), "epsilon": 8.0, "delta": 1e-6, "dimension": 1}
+    planned_mechanism(**over, horizon=24)
+    assert asked == [(24, MinSep(8, 3))] * 3
+    with pytest.raises(ValueError, match="mechanism='theirs' is unknown"):
+        plan_rounds(**rounds, mechanism="theirs")
+    with pytest.raises(ValueError, match="no 'ours' mechanism fits 1 rows"):
+        registered["ours"] = lambda workload, participation, loss: [BandedToeplitz(24, [1.0, 0.5, 0.2])]
+        plan_rounds(**rounds, mechanism="ours", memory_budget=800)
+
+
+@pytest.mark.slow
+def test_a_better_class_is_chosen_in_rounds_and_in_streams(registered):
+    made = []
+
+    @register_strategies("ours")
+    def ours(workload, participation, loss):  # columns that one unit touches may overlap
+        made.append(banded(workload, bands=8, participation=participation, loss=loss).strategy)
+        yield made[-1]
+
+    found = plan_rounds(
+        rounds=24, clients=5000, clients_per_round=50, discipline=CoolDown(8, 3), epsilon=8.0, dimension=100
+    )
+    assert found.strategy is made[0]
+    over = {"over": Running(), "participation": MinSep(8, 3), "epsilon": 8.0, "delta": 1e-6, "dimension": 1}
+    assert planned_mechanism(**over, horizon=24).strategy is made[1]
+
+
+def test_tree_is_the_name_of_one_of_the_rounds():
+    with pytest.raises(ValueError, match="name='tree' must be a new one"):
+        register_strategies("tree")

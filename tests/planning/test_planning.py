@@ -17,6 +17,7 @@ from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
+from anechoic.planning.update import UpdateRule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import Identity
 from tests.marks import slow
@@ -645,3 +646,26 @@ def test_a_flag_is_true_or_false(name):
 def test_an_unknown_optimizer_is_told_what_counts_as_which():
     with pytest.raises(ValueError, match="CorrectedAdam, Muon, and SGD with momentum count as 'sgd'"):
         plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, optimizer="Adam")
+
+
+MOMENTUM = {"batch_size": 500, "epochs": 1, "delta": 1e-5, "random_sampling": False, "dimension": 400}
+
+
+def test_noise_that_nobody_notices_is_independent_under_momentum():
+    # the noise of the whole run weighs less than half a clipped gradient: the rate is the limit
+    run = {**MOMENTUM, "examples": 20_000, "epsilon": 8.0}
+    momentum = UpdateRule("sgd", 0.9)
+    found = plan(**run, optimizer=momentum)
+    assert type(found.mechanism.strategy) is Identity and found.chosen.predicted > found.rows[0].predicted
+    assert "adds less to the model than half a clipped gradient" in found.reason and found.advice is None
+    assert (1 - 0.9) * found.chosen.predicted * 20.0 < 0.5
+    for other in (
+        {},  # plain SGD
+        {"optimizer": momentum, "epsilon": 0.3},  # more noise
+        {"optimizer": momentum, "dimension": 4_000_000},  # in more dimensions
+        {"optimizer": momentum, "dimension": None},
+        {"optimizer": momentum, "strategy": ["identity", "blt"]},  # what was asked for
+    ):
+        chosen = plan(**{**run, **other})
+        assert type(chosen.mechanism.strategy) is not Identity, other
+        assert "clipped gradient" not in chosen.reason

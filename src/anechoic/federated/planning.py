@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
+from anechoic.planning.given import Permitted
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.objective import Kept, PlanObjective
 from anechoic.planning.strategies import Strategies
@@ -61,7 +63,7 @@ def plan_rounds(
     clip_norm: float = 1.0,
     unit: str = "client",
     adjacency: str = "zero_out",
-    mechanism: Choice = "auto",
+    mechanism: Choice | str | Strategy | Sequence[str | Strategy] = "auto",
     optimizer: ServerOptimizer | None = None,
     keep: Kept | float = "last",
     memory_budget: float | None = None,
@@ -87,7 +89,9 @@ def plan_rounds(
         mechanism: "blt" (at most four buffers), "banded" (with columns of equal norms or not, of at most as
             many bands as the separation and the memory allow), "tree" (full Honaker), "identity" (independent
             noise), or "auto" for the one of least error among them; where noise takes more than 64 MiB, for
-            the one of least memory whose error is within a tenth of the least.
+            the one of least memory whose error is within a tenth of the least. A class that
+            `extend.register_strategies` knows competes under "auto", and alone by its name; a Strategy of so
+            many steps competes as it is; or several of these.
         optimizer: the server's, whose momentum and schedule are planned for; None for SGD(1.0). Of those that
             divide by the size of updates, sums are planned for.
         keep: which models count, as in `anechoic.plan`: "last" for a mean over all rounds in which the last
@@ -116,7 +120,7 @@ def plan_rounds(
     n = positive_int("rounds", rounds)
     if not isinstance(discipline, Discipline):
         raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
-    one_of("mechanism", mechanism, CHOICES)
+    wanted = Permitted.of(mechanism, choices=FAMILIES, argument="mechanism")
     objective = PlanObjective.of(_update_of(optimizer).workload(n, n), keep)
     entries = positive_int("dimension", dimension)
     rows = _rows_within(memory_budget, entries)
@@ -132,13 +136,20 @@ def plan_rounds(
     participation = discipline.participation
     sampling = External(participation, clients_per_round, steps=n, examples=clients)
     designs = designs_of(objective)
-    compared = Strategies(designs, participation, Room(rows, entries)).of(FAMILIES[mechanism])
-    candidates = list(compared) or [Identity(n)]
+    compared = Strategies(designs, participation, Room(rows, entries)).of(wanted.families)
+    outside = wanted.made(objective.workload, participation, designs.loss)
+    candidates = [*compared, *outside] or [Identity(n)]
+    unbounded = wanted.families in (FAMILIES["blt"], FAMILIES["tree"])
     fitting = [
         (strategy.recurrence().rows, _error(designs, strategy, participation), strategy)
         for strategy in candidates
-        if mechanism in ("blt", "tree") or strategy.recurrence().rows <= rows
+        if unbounded or strategy.recurrence().rows <= rows
     ]
+    if not fitting:
+        raise ValueError(
+            f"no {mechanism!r} mechanism fits {rows} rows of noise (memory_budget={memory_budget},"
+            f" dimension={dimension}): raise the budget, or permit 'identity'."
+        )
     least = min(found for _, found, _ in fitting)
     best = min(
         (one for one in fitting if one[1] <= (1 + WORTH) * least),

@@ -13,6 +13,8 @@ from anechoic._validate import Array, finite_array, one_of
 LossKind = Literal["rms", "max", "last"] | Sequence[float] | NDArray[Any]
 
 KINDS = ("rms", "max", "last")
+#: Weights that differ by no more than this part, which is rounding, are one number.
+ALIKE = 1e-12
 
 
 def row_weights(kind: LossKind, n: int) -> Array:
@@ -41,6 +43,18 @@ def row_weights(kind: LossKind, n: int) -> Array:
         )
     shares = weights / weights.max()  # their sum might overflow
     return np.asarray(shares / shares.sum())
+
+
+def weight_of_the_last(kind: LossKind, n: int) -> float | None:
+    """The weight of the last step beside the mean over all n; None where other steps differ too.
+
+    For errors that do not decrease, of which the last is the largest.
+    """
+    if isinstance(kind, str):
+        return 0.0 if one_of("kind", kind, KINDS) == "rms" else 1.0
+    weights = row_weights(kind, n)
+    alike = float(np.ptp(weights[:-1])) <= ALIKE * float(weights[0]) if n > 1 else False
+    return max(0.0, 1.0 - n * float(weights[0])) if alike and weights[-1] >= weights[0] else None
 
 
 def tail_weights(kind: LossKind, n: int) -> Array:

@@ -10,6 +10,7 @@ from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.bands import grid
+from anechoic.planning.calibrated import little_more_than_needed
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
@@ -29,7 +30,8 @@ PERIOD_UP_TO = 3000
 #: Most noise (of Poisson sampling) for which it is computed: its grids grow with its square, and the schemes
 #: differ by less than a per cent there.
 NOISE_UP_TO = 100.0
-_ROUGH = 1e-4  # relative, of the noise of random allocation
+#: Relative, of the noise of random allocation: where it is compared, and where it may be the best.
+_ROUGH, _FINE = 2e-3, 1e-4
 _ESTIMATE = 1 - 3e-4  # the least that calibration may give of an estimate
 
 
@@ -71,7 +73,7 @@ class Amplified:
         ):
             std = random_allocation_noise_multiplier(goal.epsilon, goal.delta, self.period, self.n, _ROUGH)
             allocated = RandomAllocation(setting.examples, self.period, self.n)
-            yield Candidate(identity, allocated, std, hope=_ESTIMATE, enough=std)
+            yield Candidate(identity, allocated, std, hope=1 - 2 * _ROUGH, enough=std)
 
     # -- cyclic Poisson sampling ---------------------------------------------------------------
 
@@ -145,6 +147,16 @@ class Amplified:
         """A strategy of at most so many bands, drawn in groups whose noise multiplier is about `noise`."""
         std = noise * strategy.largest_column_norm()
         return Candidate(strategy, self._grouped(groups), std, hope=_ESTIMATE)
+
+
+@little_more_than_needed.register
+def _(sampling: RandomAllocation, candidate: Candidate, goal: Goal, std: float) -> float:
+    if goal.epsilon is None:
+        return std
+    least = random_allocation_noise_multiplier(
+        goal.epsilon, goal.delta, sampling.period, sampling.steps, _FINE
+    )
+    return min(std, least * candidate.strategy.largest_column_norm())
 
 
 def frontier(score: dict[int, float]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from typing import Any
 
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
@@ -12,7 +13,11 @@ from anechoic.planning.families import label
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.sampling.base import Sampling
+from anechoic.strategies.base import Strategy
 from anechoic.workloads import exponential_decay
+
+#: Noise over what was estimated at which candidates that cannot be the best are compared.
+SOMEWHAT_MORE = 1.0005
 
 
 @singledispatch
@@ -30,24 +35,40 @@ def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float
     return True
 
 
-def calibrated(candidate: Candidate, goal: Goal) -> Mechanism:
-    """The candidate with the noise that the goal asks for, or with a noise std that was estimated."""
+def calibrated(candidate: Candidate, goal: Goal, *, compared: bool = False) -> Mechanism:
+    """The candidate with the noise that the goal asks for, or with a noise std that was estimated.
+
+    One that is only `compared` with the choice may have some more noise than needed, where that saves time.
+    """
     if candidate.made is not None:
         return candidate.made
     if candidate.noise_std is not None:
         return _with_std(candidate, goal, candidate.noise_std, verified=True)
+    if compared and goal.epsilon is not None:
+        somewhat_more = candidate.enough or SOMEWHAT_MORE * candidate.expected
+        made = _with_std(candidate, goal, somewhat_more)
+        if candidate.enough is not None or made.epsilon() <= goal.epsilon:
+            return made
     if candidate.enough is None:
-        return calibrate(
-            candidate.strategy,
-            sampling=candidate.sampling,
-            epsilon=goal.epsilon,
-            delta=goal.delta,
-            clip_norm=goal.clip_norm,
-            adjacency=goal.adjacency,
-            unit=goal.unit,
-        )
+        return calibrated_to(goal, candidate.strategy, candidate.sampling)
     std = little_more_than_needed(candidate.sampling, candidate, goal, candidate.enough)
     return _with_std(candidate, goal, std)
+
+
+def calibrated_to(goal: Goal, strategy: Strategy, sampling: Sampling, **options: Any) -> Mechanism:
+    """A strategy with the noise that the goal asks for, or with the noise multiplier that it gives.
+
+    Args:
+        options: of `calibrate`, besides the goal's or in their place.
+
+    Raises:
+        UnsupportedError: where no theorem covers the two.
+    """
+    kept = (
+        {"epsilon": goal.epsilon} if goal.epsilon is not None else {"noise_multiplier": goal.noise_multiplier}
+    )
+    asked = {"delta": goal.delta, "clip_norm": goal.clip_norm, "adjacency": goal.adjacency, "unit": goal.unit}
+    return calibrate(strategy, sampling=sampling, **{**kept, **asked, **options})
 
 
 def _with_std(candidate: Candidate, goal: Goal, std: float, *, verified: bool = False) -> Mechanism:

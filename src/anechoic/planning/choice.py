@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.table import size
+from anechoic.planning.update import UpdateRule
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03
@@ -54,17 +56,20 @@ def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
     ]
 
 
-def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
+def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
+
+    Where `quiet`, the choice may be any of them.
 
     The best row is the best of all candidates within the room: one is left out only where the least that
     calibration may give it is above the best one found.
     """
     made: dict[int, PlanRow] = {}
 
-    def row(one: Scored) -> PlanRow:
+    def row(one: Scored, compared: bool = False) -> PlanRow:
         if id(one) not in made:
-            made[id(one)] = row_of(calibrated(one.candidate, goal), one.setting.designs, room)
+            mechanism = calibrated(one.candidate, goal, compared=compared)
+            made[id(one)] = row_of(mechanism, one.setting.designs, room)
         return made[id(one)]
 
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
@@ -82,9 +87,9 @@ def rows_of(found: list[Scored], goal: Goal, room: Room) -> list[PlanRow]:
         best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
     for one in {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}.values():
-        row(one)
+        row(one, compared=not quiet)
     for one in _frontier(cheap):
-        row(one)
+        row(one, compared=not quiet)
     return list(made.values())
 
 
@@ -116,10 +121,26 @@ def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
     )
 
 
-def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Plan:
+def unnoticed(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
+    """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
+
+    Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
+    noise, and without any (docs/choosing.md, "Flights"). None where there is more, or no momentum.
+    """
+    plain = [row for row in rows if family(row.mechanism.strategy) == "identity" and not row.estimated]
+    if not plain or update.kind != "sgd" or not update.momentum or dimension is None:
+        return None
+    least = min(plain, key=lambda row: row.relative)
+    return least if (1.0 - update.momentum) * least.predicted * math.sqrt(dimension) < UNNOTICED else None
+
+
+def choose(
+    rows: list[PlanRow], notes: list[str], *, quiet: bool = False, instead: PlanRow | None = None
+) -> Plan:
     """The row of least predicted error; of equal ones that of least memory. Rows are ranked by that error.
 
-    Where `quiet`, the row of least noise in a single step is chosen from the same ranking.
+    Where `quiet`, the row of least noise in a single step is chosen from the same ranking; `instead` that of
+    `unnoticed` noise.
 
     Runs of different length are compared by the error over the number of steps.
     """
@@ -130,16 +151,19 @@ def choose(rows: list[PlanRow], notes: list[str], *, quiet: bool = False) -> Pla
 
     ranked = sorted(rows, key=lambda row: (value(row), row.history))
     known = [row for row in ranked if not row.estimated]
-    best = min(known, key=lambda row: row.step_noise) if quiet else known[0]
+    best = instead or (min(known, key=lambda row: row.step_noise) if quiet else known[0])
     described = best.mechanism.sampling.describe(best.mechanism.unit)
-    what = "predicted error over the steps" if several else "predicted error"
+    why = "it has the least predicted error over the steps" if several else "it has the least predicted error"
+    compared = [_against_independent(best, known), _against_other_schemes(best, known)]
+    if instead is not None:
+        why, compared = "its noise does not limit the run", [_for_the_rate(best, known[0])]
+    elif quiet:
+        why, compared = "it has the least noise in a single step", [_for_adam(best, known[0])]
     reason = [
         outlook(best, known),
-        f"Chosen: {best.name} with {described}; it has the least"
-        f" {'noise in a single step' if quiet else what}.",
+        f"Chosen: {best.name} with {described}; {why}.",
         noise_state(best),
-        *([_for_adam(best, known[0])] if quiet else [_against_independent(best, known)]),
-        "" if quiet else _against_other_schemes(best, known),
+        *compared,
         *notes,
     ]
     least = float("inf")
@@ -159,6 +183,9 @@ def noise_state(best: PlanRow) -> str:
     models = best.history * best.number_bytes // BYTES
     return f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
 
+
+#: Clipped gradients that the noise of a whole run may weigh where momentum does not profit from less.
+UNNOTICED = 0.5
 
 #: Gains in predicted error above which Adam's users are not sent to other noise.
 WORTH = 0.9
@@ -180,6 +207,20 @@ def _for_adam(best: PlanRow, least: PlanRow) -> str:
         f" error and {ratio:.3g} times the noise in a step: take it with anechoic.torch.CorrectedAdam at 1 to"
         f" {gain:.2g} times the learning rate, or name it ({family(least.mechanism.strategy)!r}) and try"
         f" rates {ratio:.2g} to {ratio * gain:.2g} times as large."
+    )
+
+
+def _for_the_rate(best: PlanRow, least: PlanRow) -> str:
+    """Why less noise than what is hardly noticed was not taken."""
+    less = ""
+    if least is not best:
+        less = (
+            f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
+            f" error: name it ({family(least.mechanism.strategy)!r}) where rates are small."
+        )
+    return (
+        "The noise of the whole run adds less to the model than half a clipped gradient, so that the rate is"
+        f" what limits it, and at large rates momentum did worse with less noise (docs/choosing.md).{less}"
     )
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibrated import calibrated, row_of
-from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored
+from anechoic.planning.calibrated import calibrated, calibrated_to, row_of
+from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
 from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
@@ -27,7 +26,6 @@ from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.strategies import Strategies
-from anechoic.planning.unsampled import Unsampled
 from anechoic.planning.update import Interval, update_of, with_schedule
 from anechoic.sampling import Poisson
 from anechoic.sampling.base import Sampling
@@ -76,7 +74,8 @@ def plan(
     the best matrix. Where batches may be sampled, besides all these: independent noise under Poisson sampling
     and random allocation, banded strategies under cyclic Poisson sampling, and, in runs of up to four passes
     of up to 1024 steps, banded strategies and BLTs in balls in bins. The same question has the same answer,
-    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error.
+    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error, but
+    where `optimizer` says that another row than that of least error is taken.
 
     Args:
         examples: N, >= 1.
@@ -99,7 +98,9 @@ def plan(
             updates that are linear in the gradients the error of what they add up to decides. "adam" for
             those that divide by the size of gradients: they take smaller steps where the noise of a step is
             larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says
-            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd".
+            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd". With
+            momentum, "auto" takes independent noise where that of the whole run adds less to the model than
+            half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cosine",
             "linear" or "constant"; the rates themselves, one for every step; or a function of their number
             that returns them. Their size has no meaning; those below a thousandth of the largest count as
@@ -146,6 +147,7 @@ def plan(
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
     space = room(dimension, memory_budget)
+    quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
     drawn: list[tuple[NoiseEstimates, Goal]] = []
     found: list[Scored] = []
@@ -170,7 +172,7 @@ def plan(
         notes += unsupported
         here = scored(setting, candidates)
         found += here
-        rows += rows_of(here, goal, space)
+        rows += rows_of(here, goal, space, quiet=quiet)
         if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
             drawn.append((NoiseEstimates(setting, goal, space), goal))
     rows += _verified(drawn, rows, space, wanted)
@@ -184,11 +186,11 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             " raise the budget, or take 'identity'."
         )
-    quiet = update.kind == "adam" and strategy == "auto"
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
-    chosen = choose(rows, [*notes, space.reason], quiet=quiet)
-    if quiet:  # more memory gains error of sums, by which the choice was not made
+    instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
+    chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
+    if quiet or instead:  # more memory gains error of sums, by which the choice was not made
         return chosen
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update, dimension)
@@ -208,8 +210,8 @@ def _candidates(
 ) -> tuple[list[Candidate], list[str]]:
     """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
     found: list[Candidate] = []
-    families, unsampled = wanted.families, Unsampled(setting, goal, space)
-    given = wanted.made(setting.workload, unsampled.sampling.participation, setting.designs.loss)
+    families, unsampled = wanted.families, setting.unsampled
+    given = wanted.made(setting.workload, unsampled.participation, setting.designs.loss)
     covered = True
     if setting.sampled:
         drawn = Amplified(setting, goal, space)
@@ -219,7 +221,10 @@ def _candidates(
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
     if covered:
-        found += unsampled.candidates(families, given)
+        fixed = Strategies(setting.designs, unsampled.participation, space).of(families)
+        for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
+            made = calibrated_to(goal, strategy, unsampled)
+            found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
     found, notes = [one for one in found if wanted.permits(one)], list[str]()
     for sampling in wanted.samplings:
         own: Iterable[Strategy]
@@ -242,15 +247,7 @@ def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
     sampling: Sampling = setting.unsampled
     if setting.sampled:
         sampling = Poisson(setting.examples, setting.batch_size, setting.fixed.steps)
-    independent = calibrate(
-        Identity(sampling.steps),
-        sampling=sampling,
-        noise_multiplier=asked.noise_multiplier,
-        delta=asked.delta,
-        clip_norm=asked.clip_norm,
-        adjacency=asked.adjacency,
-        unit=asked.unit,
-    )
+    independent = calibrated_to(asked, Identity(sampling.steps), sampling)
     epsilon = float(independent.epsilon())
     if epsilon == 0.0:
         return asked, f"noise_multiplier={asked.noise_multiplier} gives epsilon 0: nothing is left to gain."
@@ -276,14 +273,6 @@ def _verified(
     result = [row for _, _, row in found if row is not estimate]
     if rows and estimate.relative >= min(row.relative for row in rows):
         return [*result, estimate]
-    made = calibrate(
-        estimate.mechanism.strategy,
-        sampling=estimate.mechanism.sampling,
-        epsilon=goal.epsilon,
-        delta=goal.delta,
-        clip_norm=goal.clip_norm,
-        adjacency=goal.adjacency,
-        unit=goal.unit,
-        accounting="verified",
-    )
+    strategy, sampling = estimate.mechanism.strategy, estimate.mechanism.sampling
+    made = calibrated_to(goal, strategy, sampling, accounting="verified")
     return [*result, row_of(made, one.setting.designs, space)]

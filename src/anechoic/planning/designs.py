@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
 from anechoic.losses.dispatch import error
-from anechoic.losses.kinds import LossKind
-from anechoic.optimize import banded, banded_toeplitz, blt, dense
+from anechoic.losses.kinds import LossKind, weight_of_the_last
+from anechoic.optimize import banded, dense
+from anechoic.optimize.series.banded_toeplitz import design
+from anechoic.optimize.series.blt import designs as blt_designs
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
@@ -62,15 +65,15 @@ class Designs:
         self._courses: dict[Strategy, Course] = {}
         self._curves: dict[int, Callable[[int], float]] = {}
         self._dense: dict[Participation, Strategy] = {}
-        self._blts: dict[tuple[Participation, int], Strategy] = {}
+        self._blts: dict[Participation, tuple[list[Strategy], Iterator[Strategy]]] = {}
 
     def toeplitz(self, bands: int) -> Strategy:
         """The best banded Toeplitz strategy, its columns normalised unless the run is very long."""
         if bands not in self._made:
-            best: Strategy = banded_toeplitz(self.workload, bands=bands, loss=self.loss).strategy
-            if bands == 1:
-                best = Identity(self.workload.n)
-            elif self.workload.n <= NORMALIZE_UP_TO:
+            best: Strategy = Identity(self.workload.n)
+            if bands > 1:
+                best = design(self.workload, bands, self.loss)
+            if bands > 1 and self.workload.n <= NORMALIZE_UP_TO:
                 best = ColumnNormalized(best)
             self._made[bands] = best
         return self._made[bands]
@@ -146,13 +149,15 @@ class Designs:
 
     def blt(self, buffers: int, schema: Participation = SINGLE) -> Strategy:
         """The best BLT of at most so many buffers."""
-        if (schema, buffers) not in self._blts:
+        if schema not in self._blts:
             workload, loss = self.workload, self.loss
-            if workload.n > WEIGHTS_UP_TO and not (workload.is_toeplitz and isinstance(loss, str)):
+            closed = workload.is_toeplitz and weight_of_the_last(loss, workload.n) is not None
+            if workload.n > WEIGHTS_UP_TO and not closed:
                 workload, loss = toeplitz_factor(workload), "rms"
-            found = blt(workload, buffers=buffers, participation=schema, loss=loss)
-            self._blts[schema, buffers] = found.strategy
-        return self._blts[schema, buffers]
+            self._blts[schema] = [], blt_designs(workload, schema, loss)
+        found, more = self._blts[schema]
+        found += islice(more, max(0, buffers - len(found)))
+        return found[:buffers][-1]
 
     def buffered(self, schema: Participation) -> Iterable[Strategy]:
         """The best BLTs for a participation, of 1, 2, … buffers, as many as the optimum has use for."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.losses.kinds import LossKind
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation.base import Participation
 from anechoic.planning.amplified import Amplified
-from anechoic.planning.families import CHOICES, StrategyName
+from anechoic.planning.calibrated import calibrated_to
+from anechoic.planning.families import CHOICES
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling.base import Sampling
@@ -22,6 +22,8 @@ from anechoic.workloads.base import Workload
 #: From what a plan minimises to strategies of as many steps.
 Maker = Callable[[Workload, Participation, LossKind], Iterable[Strategy]]
 _REGISTERED: dict[str, Maker] = {}
+#: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
+TAKEN = (*CHOICES, "tree")
 #: Names of the schemes that a plan can be restricted to, and their classes.
 SchemeName = Literal[
     "fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins", "min_sep"
@@ -39,8 +41,10 @@ SCHEMES: dict[SchemeName, tuple[str, ...]] = {
 def register_strategies(name: str) -> Callable[[Maker], Maker]:
     """Decorates a function that makes strategies of a class of yours, which every plan compares then.
 
+    That is `plan`, `federated.plan_rounds`, and what streams with a horizon plan for themselves.
+
     Args:
-        name: by which `plan(strategy=…)` takes it alone; not one of its own.
+        name: by which `plan(strategy=…)` and `plan_rounds(mechanism=…)` take it alone; not one of their own.
 
     The function takes the workload, the participation of one unit, and the loss ("rms", "max", "last" or
     weights of the steps), and gives strategies of as many steps. They compete in a fixed order, and where
@@ -49,8 +53,8 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
     Raises:
         ValueError: for a name that is taken.
     """
-    if not isinstance(name, str) or name in CHOICES or name in _REGISTERED:
-        raise ValueError(f"name={name!r} must be a new one: {', '.join([*CHOICES, *_REGISTERED])} are taken.")
+    if not isinstance(name, str) or name in TAKEN or name in _REGISTERED:
+        raise ValueError(f"name={name!r} must be a new one: {', '.join([*TAKEN, *_REGISTERED])} are taken.")
 
     def keep(make: Maker) -> Maker:
         _REGISTERED[name] = make
@@ -78,8 +82,19 @@ class Permitted:
     samplings: tuple[Sampling, ...]
 
     @classmethod
-    def of(cls, strategy: Any, sampling: Any) -> Permitted:
+    def of(
+        cls,
+        strategy: Any,
+        sampling: Any = None,
+        choices: Mapping[Any, frozenset[str]] = CHOICES,
+        argument: str = "strategy",
+    ) -> Permitted:
         """From names and objects, one or several of them.
+
+        Args:
+            strategy, sampling: as `plan` takes them.
+            choices: names of strategies that are made here, and their families.
+            argument: what the caller calls strategies.
 
         Raises:
             ValueError: for anything else.
@@ -91,8 +106,8 @@ class Permitted:
             if isinstance(one, Strategy):
                 strategies.append(one)
                 continue
-            one_of("strategy", one, (*CHOICES, *_REGISTERED), remedy="Or give a Strategy.")
-            named |= CHOICES.get(cast(StrategyName, one), frozenset())
+            one_of(argument, one, (*choices, *_REGISTERED), remedy="Or give a Strategy.")
+            named |= choices.get(one, frozenset())
             makers += [make for name, make in _REGISTERED.items() if one in (name, "auto")]
         schemes: set[str] = set()
         samplings: list[Sampling] = []
@@ -165,16 +180,7 @@ def under_given(
                 f" {strategy.n}: give one of {strategy.n} steps."
             )
         try:
-            made = calibrate(
-                strategy,
-                sampling=sampling,
-                epsilon=goal.epsilon,
-                noise_multiplier=goal.noise_multiplier if goal.epsilon is None else None,
-                delta=goal.delta,
-                clip_norm=goal.clip_norm,
-                adjacency=goal.adjacency,
-                unit=goal.unit,
-            )
+            made = calibrated_to(goal, strategy, sampling)
         except UnsupportedError:
             if not mine:
                 notes.append(f"{strategy.describe()} is not covered under {type(sampling).__name__}.")

@@ -15,6 +15,8 @@ from anechoic.strategies.base import Strategy
 
 #: Longest run for which a BLT of several participations is normalised.
 NORMALIZED_BLT_UP_TO = 2048
+#: Strategies of so much the least error are tried with columns whose lengths differ.
+UNEVEN_NEAR = 1.05
 #: Longest run for which the best matrix of all is computed, whatever the rows of noise it takes.
 DENSE_UP_TO = 64
 
@@ -63,22 +65,30 @@ class Strategies:
     def _banded(self) -> Iterable[Strategy]:
         designs, most = self.designs, self.designs.most_bands(min(self.n, self.separation))
         within = most if self.room.rows is None else min(most, self.room.rows)
-        for bands in sorted({*powers_of_two(most), within}):
-            if bands > 1:
-                yield from self._of_any_norms(designs.toeplitz(bands))
+        tried = [bands for bands in sorted({*powers_of_two(most), within}) if bands > 1]
+        yield from self._of_any_norms([designs.toeplitz(bands) for bands in tried])
         free = designs.free(min(within, designs.free_up_to))
         if free is not None:
             yield free
 
     def _buffered(self) -> Iterable[Strategy]:
         once = self.schema.max_participations_in(self.n) == 1
-        for best in self.designs.buffered(buffered_schema(self.schema)):
-            yield best
-            if once or self.n <= NORMALIZED_BLT_UP_TO:
-                yield from self._of_any_norms(ColumnNormalized(best))
+        found = list(self.designs.buffered(buffered_schema(self.schema)))
+        yield from found
+        if once or self.n <= NORMALIZED_BLT_UP_TO:
+            yield from self._of_any_norms([ColumnNormalized(best) for best in found])
 
-    def _of_any_norms(self, even: Strategy) -> Iterable[Strategy]:
-        """A strategy of columns of norm 1, and some whose norms differ, where that may be of use."""
-        yield even
-        if self.n <= NORMALIZE_UP_TO:
-            yield from self.designs.over_passes(even, self.schema)
+    def _of_any_norms(self, even: list[Strategy]) -> Iterable[Strategy]:
+        """Strategies of columns of norm 1, and of those near the best some whose norms differ.
+
+        The best within the room, and without it: norms that differ gain as much of those that are near.
+        """
+        yield from even
+        if self.n > NORMALIZE_UP_TO or not even:
+            return
+        errors = [(self.designs.of(one), self.room.fits(one.recurrence().rows), one) for one in even]
+        least = min(error for error, _, _ in errors)
+        within = min((error for error, fits, _ in errors if fits), default=least)
+        for error, fits, one in errors:
+            if error <= UNEVEN_NEAR * (within if fits else least):
+                yield from self.designs.over_passes(one, self.schema)

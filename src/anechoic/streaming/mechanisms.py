@@ -24,6 +24,7 @@ from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import designs_of
+from anechoic.planning.given import Permitted
 from anechoic.planning.memory_budget import room
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.result import mechanism_in
@@ -67,7 +68,8 @@ def planned_mechanism(
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
     With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
-    noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms. Without, C is
+    noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms, and what
+    `extend.register_strategies` knows. Without, C is
     horizon-free: it has a limiting sensitivity, so that its noise does not depend on how many releases there
     will be.
 
@@ -142,10 +144,12 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
 def _finite(over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int) -> Strategy:
     """The best strategy for n steps; of those about as good, the one of least noise state."""
     designs, space = designs_of(_objective(over, n, loss)), room(dimension, None)
+    candidates: list[Strategy]
     if n <= _ALL_UP_TO:
-        candidates = Strategies(designs, participation, space).of(_FAMILIES)
+        candidates = list(Strategies(designs, participation, space).of(_FAMILIES))
     else:  # few numbers say what they are, however many steps
         candidates = [Identity(n), *designs.buffered(buffered_schema(participation))]
+    candidates += Permitted.of("auto").made(designs.workload, participation, designs.loss)
     found = []
     for strategy in candidates:
         rows = strategy.recurrence().rows

@@ -16,6 +16,7 @@ from anechoic.accounting.balls_in_bins.bound import (
 )
 from anechoic.accounting.balls_in_bins.chains import COARSE, chains
 from anechoic.accounting.balls_in_bins.classes import _classes, dominations
+from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.random_allocation.epsilon import (
     random_allocation_epsilon,
@@ -32,6 +33,7 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.scaled import ColumnScaled
 from tests.accounting.integration import exact_deltas, random_gram
 from tests.marks import every_other, in_turn, slow
 
@@ -223,3 +225,41 @@ def test_why_negative_entries_are_refused():
 def test_rectangular_strategies_are_refused():
     with pytest.raises(UnsupportedError, match="is rectangular"):
         check_nonnegative(Tree(6), "balls-in-bins sampling")
+
+
+@pytest.mark.parametrize(("n", "bins"), [(1, 1), (5, 8), (12, 4), (47, 10), (60, 1), (60, 60)])
+def test_folded_sums_of_fading_columns_are_those_of_the_diagonals(n, bins):
+    blt = BLT(n, [0.3, 0.2, 0.1], [0.97, 0.5, 0.0])
+    uneven = ColumnScaled(ColumnNormalized(blt), np.linspace(1.0, 2.0, n))
+    for strategy in (blt, ColumnNormalized(blt), uneven):
+        np.testing.assert_allclose(
+            folded_gram(strategy, bins), dense_gram(strategy, bins), rtol=1e-13, atol=1e-14
+        )
+    assert folded_gram(BandedToeplitz(n, [1.0]), bins) is None
+
+
+def test_long_runs_are_folded():
+    strategy = ColumnNormalized(BLT(2050, [0.3], [0.9]))
+    np.testing.assert_allclose(bins_gram(strategy, 7), dense_gram(strategy, 7), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "share"), [(1.0, 0.5), (1.0, 0.97), (4.0, 0.97), (8.0, 1.05)])
+def test_what_may_not_keep_does_not(epsilon, share):
+    """Coarse grids refuse nothing that the whole bound keeps."""
+    bound = BinsBound(bins_gram(ColumnNormalized(BLT(90, [0.2], [0.9])), 30))
+    least = bound.noise_std(epsilon, 1e-6)
+    assert bound.may_keep(epsilon, 1e-6, 1.001 * least)
+    assert not bound.may_keep(epsilon, 1e-6, 0.5 * least)
+    std = share * least
+    assert bound.may_keep(epsilon, 1e-6, std) or bound.epsilon(1e-6, std) > epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_a_search_from_near_the_least_ends_within_its_tolerance(epsilon):
+    bound = BinsBound(bins_gram(ColumnNormalized(BLT(120, [0.2], [0.9])), 40))
+    least = bound.noise_std(epsilon, 1e-6)
+    for start in (0.9, 1.0, 1.1):
+        found = bound.noise_std(epsilon, 1e-6, start=start * least, tolerance=0.005)
+        assert (1 - 0.005) * epsilon <= bound.epsilon(1e-6, found) <= epsilon

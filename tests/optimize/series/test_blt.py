@@ -97,7 +97,7 @@ def test_not_above_peers(n, schema, buffers, kind, theirs):
 SETTINGS = [(50, 50, 1), (50, 10, 5), (47, 10, 3), (47, 1, 47), (10**6, 10**5, 10), (1, 1, 1), (2, 1, 2)]
 
 
-@pytest.mark.parametrize("kind", ["max", "rms"])
+@pytest.mark.parametrize("kind", ["max", "rms", 0.2])
 @pytest.mark.parametrize(("n", "separation", "count"), SETTINGS)
 def test_gradient(n, separation, count, kind):
     rng = np.random.default_rng(0)

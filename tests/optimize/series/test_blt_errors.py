@@ -7,6 +7,7 @@ import pytest
 from anechoic import workloads
 from anechoic.algebra.systems import realisation
 from anechoic.losses.kinds import tail_weights
+from anechoic.optimize.series.blt import _error_of
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.optimize.series.toeplitz_objective import quadratic_form
@@ -96,7 +97,7 @@ def test_prefix_sums_where_floats_are_hard(gaps, pattern, kind):
 def test_momentum_where_floats_are_hard(gaps, pattern, kind, momentum):
     decay = 0.0 if momentum == 0.9 else 1e-9
     workload = workloads.momentum(pattern[0], momentum, weight_decay=decay)
-    error = RecurrentError.of(workload, 9, mean=kind == "rms")
+    error = RecurrentError.of(workload, 9, last=0.0 if kind == "rms" else 1.0)
     objective = BLTObjective(*pattern, kind, error)
     check_against_mpmath(objective, gaps, pattern, kind, (1.0 - decay, momentum))
 
@@ -105,9 +106,31 @@ def test_momentum_where_floats_are_hard(gaps, pattern, kind, momentum):
 def test_a_workload_that_fades_faster_than_the_strategy(gaps):
     # the pole of the workload lies below those of C: the section in front cancels, to no more than this
     pattern = PATTERNS[1]
-    error = RecurrentError.of(workloads.exponential_decay(pattern[0], 0.7), 9, mean=False)
+    error = RecurrentError.of(workloads.exponential_decay(pattern[0], 0.7), 9, last=1.0)
     objective = BLTObjective(*pattern, "max", error)
     check_against_mpmath(objective, gaps, pattern, "max", (0.7,), rel=1e-6, slope=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7, 1.0])
+@pytest.mark.parametrize("workload", [workloads.prefix_sum(60), workloads.momentum(60, 0.9)])
+def test_weight_on_the_last_step_has_the_cost_of_none(workload, share):
+    # closed forms for a mean and a last step give what 60 coefficients give
+    weights = np.full(60, (1.0 - share) / 60)
+    weights[-1] += share
+    kind, short = _error_of(workload, weights)
+    assert kind == pytest.approx(share, abs=1e-12) and not isinstance(short, MaterialisedError)
+    slow = MaterialisedError(workload.coefficients, quadratic_form(workload, weights)[1])
+    for gaps in ([0.02, 0.3], [1e-3, 0.02, 0.1, 0.8]):
+        value, gradient = BLTObjective(60, 20, 3, kind, short)(np.array(gaps))
+        expected, slopes = BLTObjective(60, 20, 3, kind, slow)(np.array(gaps))
+        assert value == pytest.approx(expected, abs=1e-12)
+        np.testing.assert_allclose(gradient, slopes, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [np.arange(1.0, 61.0), np.r_[np.ones(59), 0.5], np.r_[0.0, np.ones(59)]])
+def test_other_weights_take_all_coefficients(weights):
+    _, error = _error_of(workloads.prefix_sum(60), weights)
+    assert isinstance(error, MaterialisedError)
 
 
 class Halved(Workload):
@@ -148,7 +171,7 @@ def test_both_forms_are_the_error_of_the_dense_matrices(name, kind):
         )
         expected = tail_weights(kind, n) @ np.square(column)
         forms = [MaterialisedError(workload.coefficients, quadratic_form(workload, kind)[1])]
-        short = RecurrentError.of(workload, 45, mean=kind == "rms")
+        short = RecurrentError.of(workload, 45, last=0.0 if kind == "rms" else 1.0)
         if short is not None:
             forms.append(short)
         for form in forms:
@@ -176,13 +199,13 @@ def test_poles_of_the_workload_among_those_of_the_strategy():
     for shift in (-1e-6, -1e-12, 0.0, 1e-12, 1e-6):
         inverse = -np.log(0.9) + shift
         gaps = np.array([0.02, 0.02, 0.02, inverse - 0.06])
-        values.append(RecurrentError.of(workloads.momentum(n, 0.9), 9, mean=True)(gaps)[0])
+        values.append(RecurrentError.of(workloads.momentum(n, 0.9), 9, last=0.0)(gaps)[0])
     assert np.ptp(values) < 1e-4 * values[0] and np.ptp(values[1:4]) < 1e-10 * values[0]
 
 
 def test_long_recursions_are_left_to_the_coefficients():
-    assert RecurrentError.of(workloads.sliding_window(50, 20), 9, mean=True) is None
-    one = RecurrentError(realisation(np.ones(1), np.array([1.0, -0.7])), 0.0, 50, mean=True)
-    other = RecurrentError.of(workloads.exponential_decay(50, 0.7), 9, mean=True)
+    assert RecurrentError.of(workloads.sliding_window(50, 20), 9, last=0.0) is None
+    one = RecurrentError(realisation(np.ones(1), np.array([1.0, -0.7])), 0.0, 50, last=0.0)
+    other = RecurrentError.of(workloads.exponential_decay(50, 0.7), 9, last=0.0)
     gaps = np.array([0.1, 0.2])
     assert one(gaps)[0] == pytest.approx(other(gaps)[0], rel=1e-13)

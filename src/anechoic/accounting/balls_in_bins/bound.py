@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from anechoic.accounting.balls_in_bins.chains import (
     chains,
 )
 from anechoic.accounting.balls_in_bins.classes import Domination, dominations
+from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.search import least_noise, smallest_epsilon
+from anechoic.accounting.search import least_noise, settled, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies.base import Strategy
@@ -45,7 +46,10 @@ _RENYI_UP_TO = 12
 _BEYOND, _BELOW = 1.8, 1e4  # a law is computed up to this multiple of epsilon, and this part of delta
 _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
+_SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
+_LONG = 2048  # steps from which Gram matrices are summed over passes, not over diagonals, where they can be
+_COARSELY = 2.0  # times as large is a delta by a coarse grid at most
 _ROUGH = 0.02  # from which classes and chains are ranked again
 
 
@@ -80,6 +84,8 @@ def bins_gram(strategy: Strategy, bins: int) -> Array:
     """
     check_nonnegative(strategy, "balls-in-bins sampling")
     bins = positive_int("bins", bins)
+    if strategy.n >= _LONG and bins * bins <= ENTRIES and (folded := folded_gram(strategy, bins)) is not None:
+        return np.maximum(folded, 0.0)
     gram = gram_of(strategy) if bins * bins <= ENTRIES else None
     if gram is None:
         raise UnsupportedError(
@@ -164,6 +170,30 @@ class BinsBound:
             return least  # a divergence never gave less there
         return min(least, renyi_epsilon(self.gram, delta, std))
 
+    def may_keep(self, epsilon: float, delta: float, std: float) -> bool:
+        """Whether `epsilon(delta, std)` may be at most `epsilon`, by coarse grids: quick where it is not.
+
+        Args:
+            epsilon: > 0.
+            delta: in (0, 1).
+            std: of the noise, s > 0.
+        """
+        if self._taking_part is not None:
+            taken, inner = self._taking_part
+            return taken <= delta or inner.may_keep(_given_part(epsilon, taken), delta / taken, std)
+        if epsilon > LARGEST or delta < LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
+            return True
+        near = _COARSELY * delta
+        ranked = sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]
+        return (
+            any(
+                chain.law(std, epsilon, delta, COARSE).delta(epsilon) <= near
+                for chain in _first(self._chains, std)
+            )
+            or any(domination.delta(std)(epsilon) <= near for domination in ranked)
+            or (self.renyi and epsilon >= _RENYI_FROM and renyi_epsilon(self.gram, near, std) <= epsilon)
+        )
+
     def laws(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
 
@@ -191,12 +221,12 @@ class BinsBound:
     ) -> float:
         """A noise std at which `epsilon` is at most `epsilon`, within about `tolerance` of the least.
 
-        Classes and chains are ranked at `start` and, for a small tolerance, again near the result.
+        Classes and chains are ranked at `start`; without it, and again near the result.
 
         Args:
             epsilon: > 0.
             delta: in (0, 1).
-            start: a noise std to begin with, > 0.
+            start: a noise std to begin with, near the least, > 0.
             tolerance: relative.
         """
         epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
@@ -209,11 +239,14 @@ class BinsBound:
         if len(self.gram) == 1 or epsilon >= UNSAMPLED_FROM:
             return high
         std = 0.6 * high if start is None else min(start, high)
-        for rough in (_ROUGH, tolerance):
-            if start is not None and rough > tolerance:
-                continue
-            narrow = self._narrowed(delta, std)
-            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, _SLOPE)
+        if start is not None:
+            at = lru_cache(partial(self._narrowed(delta, std).epsilon, delta))
+            slope = max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
+            std = least_noise(lambda s: at(settled(s)), epsilon, std, tolerance, slope)
+        else:
+            for rough in (_ROUGH, tolerance):
+                narrow = self._narrowed(delta, std)
+                std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, _SLOPE)
         while self.epsilon(delta, std) > epsilon:
             std *= 1 + tolerance / 4
         return min(std, high)

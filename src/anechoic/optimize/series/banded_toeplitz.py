@@ -97,6 +97,14 @@ def banded_toeplitz(
     )
 
 
+def design(workload: Workload, bands: int, loss: LossKind) -> BandedToeplitz:
+    """The strategy of `banded_toeplitz` for one participation, without its loss and its bound: for plans."""
+    plain, _ = quadratic_form(workload, loss)
+    objective = ToeplitzObjective(workload, comb_of(SINGLE, workload.n), loss)
+    column, _ = best_column(objective, plain, workload, SINGLE, loss, bands, certified=False)
+    return BandedToeplitz(workload.n, column / np.sqrt(np.square(column).sum()))
+
+
 def best_column(
     objective: ToeplitzObjective,
     plain: Workload,
@@ -104,13 +112,21 @@ def best_column(
     participation: Participation,
     loss: LossKind,
     bands: int,
+    *,
+    certified: bool = True,
 ) -> tuple[Array, Bound | None]:
-    """The first column of smallest loss that was found, with at most `bands` bands, and its class's bound."""
+    """The first column of smallest loss that was found, with at most `bands` bands, and its class's bound.
+
+    Not `certified`, no bound of the class is computed, which takes most of the time where bands are many: a
+    second start is tried where one might have said that none is needed.
+    """
     root = root_of(plain, bands)
+
+    def bound_at(column: Array) -> Bound | None:
+        return class_bound(objective, workload, loss, column) if certified else None
+
     if bands <= objective.separation:
-        column, bound = free_column(
-            objective, root, bands, lambda column: class_bound(objective, workload, loss, column)
-        )
+        column, bound = free_column(objective, root, bands, bound_at)
         if workload.rates is None:
             return column, bound
         found = [column]  # the search takes learning rates to be constant within the memory of C^-1

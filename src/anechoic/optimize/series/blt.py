@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.losses.kinds import KINDS, LossKind, weight_of_the_last
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
@@ -62,7 +63,7 @@ def blt(
     - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
       O(k d^2 + d^4 log n);
     - for any other Toeplitz workload, restarts of one, and weights of the steps O(n d), up to 2 * 10**6
-      steps.
+      steps; weights that are alike but for the last step's cost no more than "rms".
 
     Guarantee: scales are positive with a sum of at most 1, so that the coefficients of C are positive and do
     not increase, and Lemma 3.16 (c) gives the sensitivity exactly. The loss is a local minimum among
@@ -102,39 +103,60 @@ def blt(
         buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
     gain = fraction("gain", gain)
     checked_workload(workload)
-    separation, count = comb_of(participation, workload.n)
-    kind, squared_error = _error_of(workload, loss)
-    objective = BLTObjective(workload.n, separation, count, kind, squared_error, progress)
-    best = _grow(objective, None, 1)
+    objective = _objective_of(workload, participation, loss, progress)
     # values are logarithms of the loss
     worth = -math.log1p(-gain) if buffers is None else NEGLIGIBLE
-    for order in range(2, (MOST if buffers is None else buffers) + 1):
-        found = _grow(objective, best, order)
-        if found.value > best.value - worth:
-            break
-        best = found
+    *_, best = islice(_growing(objective, worth), MOST if buffers is None else buffers)
     strategy = BLT(workload.n, *parameters(best.gaps))
     return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
 
 
-def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, SquaredError | None]:
+def designs(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[BLT]:
+    """The strategies of `blt` with 1, 2, … buffers, as long as another one is of use: for plans."""
+    for best in _growing(_objective_of(workload, participation, loss, None), NEGLIGIBLE):
+        yield BLT(workload.n, *parameters(best.gaps))
+
+
+def _objective_of(
+    workload: Workload,
+    participation: Participation,
+    loss: LossKind,
+    progress: Callable[[int, float], None] | None,
+) -> BLTObjective:
+    kind, squared_error = _error_of(workload, loss)
+    return BLTObjective(workload.n, *comb_of(participation, workload.n), kind, squared_error, progress)
+
+
+def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
+    """The best with 1, 2, … buffers, until one gains less than `worth`."""
+    best = None
+    for order in count(1):
+        found = _grow(objective, best, order)
+        if best is not None and found.value > best.value - worth:
+            return
+        best = found
+        yield best
+
+
+def _error_of(workload: Workload, loss: LossKind) -> tuple[str | float | RestartSums, SquaredError | None]:
     """The kind of error for prefix sums in closed form, and its replacement for anything else."""
-    named = isinstance(loss, str)
-    kind = "rms" if named and loss == "rms" else "max"
-    if workload.is_prefix_sum and named:
+    share = weight_of_the_last(loss, workload.n)
+    kind = 1.0 if share is None else share
+    if workload.is_prefix_sum and share is not None:
         return kind, None
     if workload.restarts is not None and workload.restarts[0].is_toeplitz:
         base, period = workload.restarts
         if not base.is_prefix_sum:
             _check_materialised(workload, "restarts of anything but prefix sums have no closed form")
-        elif named and kind == "rms":
+        elif isinstance(loss, str) and loss == "rms":
             return RestartSums(workload.n, period), None
         return kind, MaterialisedError(base.coefficients, quadratic_form(workload, loss)[1])
-    if named and workload.is_toeplitz:
-        short = RecurrentError.of(workload, SHORT, mean=kind == "rms")
+    if share is not None and workload.is_toeplitz:
+        short = RecurrentError.of(workload, SHORT, last=share)
         if short is not None:
             return kind, short
-    what = f"workload={type(workload).__name__} has no short recursion" if named else "loss has weights"
+    short_of = f"workload={type(workload).__name__} has no short recursion"
+    what = "loss has weights" if share is None else short_of
     if workload.rates is not None:
         what = "learning rates vary"
     _check_materialised(workload, what)

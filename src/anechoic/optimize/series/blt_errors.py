@@ -39,14 +39,14 @@ class RecurrentError:
         rest: the workload without the section 1 / (1 - pole x).
         pole: kappa; 0 where the workload is not known by its poles.
         n: steps.
-        mean: whether the errors of all steps are averaged; otherwise that of the last one counts.
+        last: weight of the last step beside the mean over all of them, in [0, 1].
     """
 
-    def __init__(self, rest: System, pole: float, n: int, *, mean: bool) -> None:
-        self._rest, self._pole, self._n, self._mean = rest, pole, n, mean
+    def __init__(self, rest: System, pole: float, n: int, *, last: float) -> None:
+        self._rest, self._pole, self._n, self._last = rest, pole, n, last
 
     @classmethod
-    def of(cls, workload: Workload, longest: int, *, mean: bool) -> RecurrentError | None:
+    def of(cls, workload: Workload, longest: int, *, last: float) -> RecurrentError | None:
         """That of a Toeplitz workload, or None where p or q of its fraction p / q has more entries."""
         p, q = workload.fraction
         if max(len(p), len(q)) > longest:
@@ -56,12 +56,12 @@ class RecurrentError:
             poles = np.array([-q[1] / q[0]])
             p = p / q[0]
         if poles is None:
-            return cls(realisation(p, q), 0.0, workload.n, mean=mean)
+            return cls(realisation(p, q), 0.0, workload.n, last=last)
         slowest, *others = sorted(poles.tolist(), reverse=True)
         rest = realisation(p, np.array([1.0, -others[0]]) if others else np.ones(1))
         for pole in others[1:]:
             rest = chained(rest, realisation(np.ones(1), np.array([1.0, -pole])))
-        return cls(rest, slowest, workload.n, mean=mean)
+        return cls(rest, slowest, workload.n, last=last)
 
     def __call__(self, gaps: Array) -> tuple[float, Array]:
         values = self._squared(gaps * (1.0 + 1j * STEP * np.eye(len(gaps))))
@@ -88,8 +88,8 @@ class RecurrentError:
         direct = self._rest.direct
         start = np.concatenate([self._rest.entry, np.full(sections, direct)]).astype(gaps.dtype)
         sums = power_sums(excess, np.broadcast_to(start, out.shape), self._n - 1)
-        grown = np.einsum("ri,rij,rj->r", out, sums.twice if self._mean else sums.once, out)
-        return direct**2 + grown / self._n if self._mean else direct**2 + grown
+        once, twice = (np.einsum("ri,rij,rj->r", out, form, out) for form in (sums.once, sums.twice))
+        return direct**2 + self._last * once + (1.0 - self._last) * (twice / self._n)
 
 
 class MaterialisedError:

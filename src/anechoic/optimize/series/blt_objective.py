@@ -39,7 +39,8 @@ class BLTObjective:
     Args:
         n: steps.
         separation, count: worst pattern of the participation schema.
-        kind: "max" or "rms", of prefix sums, or the sums of their differences between restarts.
+        kind: "max" or "rms", of prefix sums, the weight of the last step beside their mean, in [0, 1], or the
+            sums of their differences between restarts.
         squared_error: of another workload or other weights, in place of `kind`.
         progress: called with the evaluations so far and the loss, after each.
 
@@ -52,7 +53,7 @@ class BLTObjective:
         n: int,
         separation: int,
         count: int,
-        kind: str | RestartSums,
+        kind: str | float | RestartSums,
         squared_error: SquaredError | None = None,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -119,14 +120,21 @@ class BLTObjective:
         if isinstance(self.kind, RestartSums):
             form, slopes = self.kind(nu)
             return float(weights @ form @ weights), weights * (form @ weights), weights * (slopes @ weights)
-        rates = pairs(nu)
+        rates, last = pairs(nu), last_share(self.kind)
         products = weights[:, None] * weights
-        if self.kind == "max":
-            terms, slopes = geometric(rates, self.n), geometric_moment(rates, self.n)
-        else:
-            terms, slopes = remaining(rates, self.n) / self.n, remaining_moment(rates, self.n) / self.n
+        terms, slopes = np.zeros_like(rates), np.zeros_like(rates)
+        if last > 0.0:
+            terms, slopes = last * geometric(rates, self.n), last * geometric_moment(rates, self.n)
+        if last < 1.0:
+            terms += (1.0 - last) * (remaining(rates, self.n) / self.n)
+            slopes += (1.0 - last) * (remaining_moment(rates, self.n) / self.n)
         terms = products * terms
         return float(terms.sum()), terms.sum(axis=1), -(products * slopes).sum(axis=1)
+
+
+def last_share(kind: str | float) -> float:
+    """The weight of the last step, which has the largest error, beside the mean over all of them."""
+    return {"max": 1.0, "rms": 0.0}[kind] if isinstance(kind, str) else kind
 
 
 def parameters(gaps: Array) -> tuple[Array, Array]:
