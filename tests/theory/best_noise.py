@@ -1,15 +1,16 @@
-"""The best noise for steps on a strongly convex objective, where the multiplier is a constant h: a convex problem.
+"""The best noise for steps on a strongly convex objective under a constant multiplier h: a convex problem.
 
-d_{t+1} = d_t - eta (g_t + u_t), u = B w, p = g - mu d, q = L d - g, a = 1 - eta mu, b = 1 - eta L. That E|d|^2
-is at most a multiple of E|w|^2 follows from E<p, q> >= 0 and from w_t being independent of the past exactly
-where max sum_{t >= 1} |d_t|^2 + h <p_t, q_t> is finite, over all g_1, g_2, … from d_1 = -eta beta_0: from w_t on,
-whoever chooses the gradients knows what becomes of it. With s_t = d_t - eta g_t the maximum is over a quadratic form
-with a tridiagonal Toeplitz matrix on a half-line, which factors; it is eta^2 (mean(Psi |B|^2) - K B(rho)^2), and
+d_{t+1} = d_t - eta (g_t + u_t), u = B w, p = g - mu d, q = L d - g, a = 1 - eta mu, b = 1 - eta L. That
+E|d|^2 is at most a multiple of E|w|^2 follows from E<p, q> >= 0 and from w_t being independent of the past
+exactly where max sum_{t >= 1} |d_t|^2 + h <p_t, q_t> is finite, over all g_1, g_2, … from d_1 = -eta beta_0:
+from w_t on, whoever chooses the gradients knows what becomes of it. With s_t = d_t - eta g_t the maximum is
+over a quadratic form with a tridiagonal Toeplitz matrix on a half-line, which factors; it is
+eta^2 (mean(Psi |B|^2) - K B(rho)^2), and
 
     B(rho)^2 = beta_0^2 exp(mean of P log |B|^2),    P the Poisson kernel of rho,
 
-a geometric mean, is concave in R = |B|^2. So mean(1 / R) (mean(Psi R) - K exp(mean(P log R))) has one minimum, and
-its slope phi there bounds it by (mean sqrt(phi))^2 from below, for every R (Cauchy and Schwarz).
+a geometric mean, is concave in R = |B|^2. So mean(1 / R) (mean(Psi R) - K exp(mean(P log R))) has one
+minimum, and its slope phi there bounds it by (mean sqrt(phi))^2 from below, for every R (Cauchy and Schwarz).
 """
 
 import math

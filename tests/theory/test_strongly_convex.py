@@ -96,7 +96,7 @@ def test_no_noise_has_less_with_a_constant_multiplier(condition, share):
 
 
 class Lags(Basis):
-    """A constant multiplier, and single lags in both directions, which sums of geometric sequences are not."""
+    """A constant multiplier, and single lags in both directions: no geometric sequences."""
 
     def lambdas(self, omega):
         lags = 1.0 - np.exp(-1j * np.outer(omega, 1 + np.arange(len(self.lags))))
