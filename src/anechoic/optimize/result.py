@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from anechoic.losses.dispatch import loss
@@ -14,6 +15,7 @@ from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
 
+SAME = 1e-12  # relative difference of two losses that counts as none
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 
 
@@ -82,12 +84,20 @@ def finish(
     started: float,
     bound: Bound | None = None,
     gradient: float | None = None,
+    others: Iterable[Strategy] = (),
 ) -> Optimized:
     """The record of an optimisation that began at `started` (time.perf_counter) and ended in `strategy`.
+
+    `others` of the same class, its starts and independent noise, replace it where they are better: no
+    optimiser returns worse.
 
     `bound` is the certificate of the optimiser itself; a larger one known for every strategy replaces it.
     """
     reached = loss(workload, strategy, participation, kind)
+    for other in others:
+        value = loss(workload, other, participation, kind)
+        if value < (1 - SAME) * reached:
+            strategy, reached, gradient = other, value, None
     found = Optimized(strategy, reached, None, None, evaluations, 0.0, gradient=gradient)
     # a bound of the class that meets the loss cannot be exceeded by one of every class
     if bound is None or bound.value < (1 - 1e-9) * reached:

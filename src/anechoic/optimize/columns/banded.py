@@ -127,8 +127,10 @@ def banded(
             loss,
             evaluations=evaluations,
             started=started,
+            others=[Banded(n, np.ones((n, 1)))],
         )
     search, columns = begun(objective, workload, weights, bands, participation, progress)
+    even = columns / np.sqrt(np.square(columns).sum(axis=1))[:, None]  # the start, with norms that are equal
     gradient, spent = None, 0
     if largest:
         columns, bound = search.minimax(columns, workload)
@@ -158,6 +160,7 @@ def banded(
         started=started,
         bound=bound,
         gradient=gradient,
+        others=[Banded(n, presentable(even)), Banded(n, np.ones((n, 1)))],
     )
 
 

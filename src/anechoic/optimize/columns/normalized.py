@@ -91,9 +91,15 @@ def column_normalized(
     else:
         found, evaluations = _buffers(workload, buffers, participation, loss, progress)
     # the first is the plain optimum: it is kept unless another one is better
-    losses = [loss_of(workload, strategy, participation, loss) for strategy in found]
-    best = found[int(np.argmin(losses))]
-    return finish(best, workload, participation, loss, evaluations=evaluations, started=started)
+    return finish(
+        found[0],
+        workload,
+        participation,
+        loss,
+        evaluations=evaluations,
+        started=started,
+        others=[*found[1:], ColumnNormalized(BandedToeplitz(workload.n, [1.0]))],
+    )
 
 
 def _bands(

@@ -24,6 +24,7 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
+from anechoic.optimize.full.quick import quick
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
@@ -62,8 +63,9 @@ def dense(
     other workloads an iteration is a singular value decomposition. Deterministic.
 
     Guarantee: `lower_bound` holds for every factorisation of the workload, in floating point too; `loss` is
-    that of the returned strategy. Where the optimum is not attained (weights that are 0), the strategy comes
-    as close as `gap` says.
+    that of the returned strategy, which is no worse than independent noise or the square root; another one,
+    also of a smaller class, may be better by as much as `gap` says. Where the optimum is not attained
+    (weights that are 0), the strategy comes as close as `gap` says.
 
     Args:
         workload: A, n steps.
@@ -117,6 +119,7 @@ def dense(
                 evaluations=found.evaluations,
                 started=started,
                 bound=bound,
+                others=quick(workload),
             )
         if found.gap is not None and found.gap <= gap:
             return found
@@ -139,6 +142,7 @@ def dense(
             evaluations=balanced.evaluations,
             started=started,
             bound=_bound(balanced, loss),
+            others=quick(workload),
         )
 
 

@@ -107,7 +107,15 @@ def banded_inverse(
     strategy = BandedInverse(n, best / best[0])
     if family == "fractional":
         strategy = BandedInverse.fractional(workload, power, bands)
-    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+    return finish(
+        strategy,
+        workload,
+        participation,
+        loss,
+        evaluations=objective.evaluations,
+        started=started,
+        others=[BandedInverse(n, [1.0])],
+    )
 
 
 def _best_power(

@@ -21,6 +21,8 @@ from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedToeplitz
 from anechoic.workloads.base import Workload
 
+FEWER = (2, 8)  # bands that are tried beside those asked for where learning rates vary
+
 
 @on_one_thread
 def banded_toeplitz(
@@ -113,7 +115,9 @@ def best_column(
         )
         if workload.rates is None:
             return column, bound
-        found = [column]  # the search takes learning rates to be constant within the memory of C^-1
+        # the search takes learning rates to be constant within the memory of C^-1, where less may be more
+        found = [column]
+        found += [free_column(objective, root, b, lambda column: None)[0] for b in FEWER if b < bands]
     else:
         found, bound = several_columns(objective, root, bands), None
     found.append(np.ones(1))

@@ -36,6 +36,7 @@ from anechoic.workloads.base import Workload, checked_workload
 SMALLEST, LARGEST = 4e-16, 40.0
 # Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
+INDEPENDENT = 1e-12  # the scale of a BLT that is independent noise
 MOST = 16
 # Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
 SHORT, MATERIALISED = 9, 2 * 10**6
@@ -114,7 +115,15 @@ def blt(
             break
         best = found
     strategy = BLT(workload.n, *parameters(best.gaps))
-    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+    return finish(
+        strategy,
+        workload,
+        participation,
+        loss,
+        evaluations=objective.evaluations,
+        started=started,
+        others=[BLT(workload.n, [INDEPENDENT], [0.5])],
+    )
 
 
 def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, SquaredError | None]:

@@ -96,6 +96,7 @@ def damped(
         loss,
         evaluations=search.evaluations,
         started=started,
+        others=[Toeplitz(workload.n, np.eye(1, workload.n)[0])],
     )
 
 

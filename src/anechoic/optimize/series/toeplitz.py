@@ -10,12 +10,16 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.kinds import LossKind
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import best_column
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
+from anechoic.optimize.series.toeplitz_search import LONGER_UP_TO
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Toeplitz
 from anechoic.workloads.base import Workload
+
+INVERSE = 4  # bands of the inverse that is tried beside the search where no bound of the class is known
 
 
 @on_one_thread
@@ -32,7 +36,8 @@ def toeplitz(
     optimisation starts; for others it takes some ten evaluations of O(n log n). With one participation the
     result comes with a dual bound for all lower-triangular Toeplitz strategies.
 
-    With several participations it is what `banded_toeplitz` gives for n bands.
+    With several participations, or learning rates, it is what `banded_toeplitz` gives for n bands, or up to
+    2048 steps what `banded_inverse` gives for 4, where that is better. Independent noise is never better.
 
     Args:
         workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
@@ -63,6 +68,10 @@ def toeplitz(
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, n)
     column = np.pad(column, (0, n - len(column)))
+    others = []
+    if bound is None and n <= LONGER_UP_TO:  # the search is over a part of the class, or over a likeness
+        short = banded_inverse(workload, bands=min(INVERSE, n), participation=participation, loss=loss)
+        others.append(Toeplitz(n, short.strategy.multiply(np.eye(1, n)[0])))
     return finish(
         Toeplitz(n, column / np.sqrt(np.square(column).sum())),
         workload,
@@ -71,4 +80,5 @@ def toeplitz(
         evaluations=objective.evaluations,
         started=started,
         bound=bound,
+        others=others,
     )
