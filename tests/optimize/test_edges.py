@@ -298,3 +298,12 @@ def test_uneven_rates_do_not_hide_shorter_memory(schema):
         optimize.banded_toeplitz(UNEVEN, bands=2, participation=schema),
     ):
         assert found.loss <= contained.loss * (1 + 1e-9)
+
+
+@in_turn("name", OPTIMISERS)
+def test_more_steps_than_memory_are_refused(name):
+    if name != "blt":  # in closed form
+        with pytest.raises(UnsupportedError, match=r"n=1000000000 must be at most"):
+            OPTIMISERS[name](workloads.prefix_sum(10**9))
+    with pytest.raises(UnsupportedError, match="must be at most 16,384"):
+        optimize.dense(workloads.prefix_sum(20_000))

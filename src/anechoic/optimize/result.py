@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import LossKind
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
-from anechoic.workloads.base import Workload
+from anechoic.workloads.base import Workload, checked_workload
 
+NUMBERS = 2**26  # in one array that an optimiser holds: half a gigabyte
 SAME = 1e-12  # relative difference of two losses that counts as none
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 
@@ -72,6 +74,20 @@ class Optimized:
         gap = 0.0 if -ROUNDING <= gap < 0.0 else gap
         lower = min(bound.value, self.loss)
         return replace(self, lower_bound=lower, gap=gap, bound_name=bound.theorem, bound_covers=bound.covers)
+
+
+def small_enough(workload: Workload, most: int = NUMBERS) -> Workload:
+    """`workload`, if it has no more steps than fit: an optimiser holds some dozens of arrays.
+
+    Raises:
+        UnsupportedError: else.
+    """
+    if checked_workload(workload).n > most:
+        raise UnsupportedError(
+            f"n={workload.n} must be at most {most:,} steps here, or memory does not do. Use optimize.blt,"
+            " whose losses have a closed form, or optimise for fewer steps."
+        )
+    return workload
 
 
 def finish(

@@ -17,14 +17,14 @@ from anechoic.optimize.columns.objective import DENSE, Objective, objective_of
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of
 from anechoic.optimize.columns.search import Progress, Search
-from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.result import NUMBERS, Optimized, finish, small_enough
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Banded
 from anechoic.strategies.banded import columns_of
-from anechoic.workloads.base import Workload, checked_workload
+from anechoic.workloads.base import Workload
 
 # Weight that every step has at least, over the mean weight: without any, its error may grow for ever.
 NEGLIGIBLE = 1e-7
@@ -93,8 +93,7 @@ def banded(
         Monograph, Section 4.3, Problems 4.6 and 4.8, Table 4.1; arXiv 2306.08153.
     """
     started = time.perf_counter()
-    checked_workload(workload)
-    n = workload.n
+    n = small_enough(workload).n
     if isinstance(loss, str):
         one_of("loss", loss, KINDS)
     largest = isinstance(loss, str) and loss == "max"
@@ -102,6 +101,7 @@ def banded(
     bands = positive_int("bands", bands)
     if bands > n:
         raise ValueError(f"bands={bands} must be at most n={n}: bands=n gives the optimal strategy.")
+    small_enough(workload, NUMBERS // bands)
     objective = objective_of(workload, bands)
     if objective is None:
         raise UnsupportedError(

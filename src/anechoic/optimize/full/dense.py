@@ -25,14 +25,15 @@ from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
 from anechoic.optimize.full.quick import quick
-from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Dense
-from anechoic.workloads.base import Workload, checked_workload
+from anechoic.workloads.base import Workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
+DENSE_UP_TO = 2**14  # steps: C takes 2 GiB
 # What the rational approximation may be off by, relative to the gap asked for.
 SHARE = 1e-3
 # Weight, relative to the largest, that counts as none.
@@ -95,7 +96,7 @@ def dense(
     """
     started = time.perf_counter()
     _checked_types(workload, participation)
-    n = workload.n
+    n = small_enough(workload, DENSE_UP_TO).n
     # where nobody touches some of the steps, one participation is not that of Problem 4.3
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
@@ -182,7 +183,7 @@ def dense_bound(
 
 
 def _checked_types(workload: Workload, participation: Participation) -> None:
-    checked_workload(workload)
+    small_enough(workload)
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
 
