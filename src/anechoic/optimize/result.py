@@ -77,11 +77,7 @@ class Optimized:
 
 
 def small_enough(workload: Workload, most: int = NUMBERS) -> Workload:
-    """`workload`, if it has no more steps than fit: an optimiser holds some dozens of arrays.
-
-    Raises:
-        UnsupportedError: else.
-    """
+    """`workload`, if it has no more steps than fit, else an error: an optimiser holds dozens of arrays."""
     if checked_workload(workload).n > most:
         raise UnsupportedError(
             f"n={workload.n} must be at most {most:,} steps here, or memory does not do. Use optimize.blt,"
@@ -92,12 +88,10 @@ def small_enough(workload: Workload, most: int = NUMBERS) -> Workload:
 
 def finish(
     strategy: Strategy,
-    workload: Workload,
-    participation: Participation,
-    kind: LossKind,
-    *,
-    evaluations: int,
+    asked: tuple[Workload, Participation, LossKind],
     started: float,
+    evaluations: int,
+    *,
     bound: Bound | None = None,
     gradient: float | None = None,
     others: Iterable[Strategy] = (),
@@ -109,6 +103,7 @@ def finish(
 
     `bound` is the certificate of the optimiser itself; a larger one known for every strategy replaces it.
     """
+    workload, participation, kind = asked
     reached = loss(workload, strategy, participation, kind)
     for other in others:
         value = loss(workload, other, participation, kind)
@@ -117,7 +112,7 @@ def finish(
     found = Optimized(strategy, reached, None, None, evaluations, 0.0, gradient=gradient)
     # a bound of the class that meets the loss cannot be exceeded by one of every class
     if bound is None or bound.value < (1 - 1e-9) * reached:
-        general = lower_bound(workload, participation, kind)
+        general = lower_bound(*asked)
         if general is not None and (bound is None or general.value > bound.value):
             bound = general
     return replace(found, seconds=time.perf_counter() - started).against(bound)

@@ -204,9 +204,7 @@ class BandedToeplitz(_ToeplitzStrategy):
         """
         bands = positive_int("bands", bands)
         if bands > checked_workload(workload).n:
-            raise ValueError(
-                f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more coefficients."
-            )
+            raise ValueError(f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more of them.")
         return cls(workload.n, power_coefficients(workload, 0.5, bands))
 
     def truncate(self, steps: int) -> BandedToeplitz:
@@ -250,7 +248,5 @@ def square_root_coefficients(workload: Workload, count: int) -> Array:
 
 def _held(count: int) -> int:
     if count > MOST_STEPS:
-        raise UnsupportedError(
-            f"{count} coefficients are more than the {MOST_STEPS} that are held: take a BLT, or `endless`."
-        )
+        raise UnsupportedError(f"{count} coefficients are more than the {MOST_STEPS} held: take a BLT.")
     return count

@@ -255,10 +255,10 @@ def proven_room(curve: Curvature, basis: Basis, h: Array) -> float:
         least_room = min(least_room, float(proven[~short].min(initial=math.inf)))
         if not short.any():
             return least_room
-        last, width = proven[short], (high[short] - low[short]) / 4.0
+        width = (high[short] - low[short]) / 4.0
         low = (low[short] + np.arange(4.0)[:, None] * width).ravel()
         high = low + np.tile(width, 4)
-    return float(last.min())
+    return float(proven.min())
 
 
 def _proven(curve: Curvature, basis: Basis, h: Array, low: Array, high: Array) -> Array:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize
 
 from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
@@ -31,7 +31,7 @@ from anechoic.theory.multipliers import (
     least,
     proven_room,
 )
-from anechoic.theory.optimal import best_blt, blt_of
+from anechoic.theory.optimal import best_blt, blt_of, least_near
 from anechoic.theory.spectra import spectrum
 
 # Room that a multiplier is given, the least first, and what its bound may grow by for that.
@@ -101,18 +101,12 @@ class StronglyConvex:
         return self.smoothness / 2.0 * self.learning_rate**2 * power / (self.gap * (2.0 - self.gap))
 
     def descent_bound(self, rho: float, clip_norm: float = 1.0) -> float:
-        """The same for eta <= 1 / L, without kappa: (eta / 2) (d G^2 / (2 rho) + sigma^2).
+        """The same without kappa, (eta / 2) (d G^2 / (2 rho) + sigma^2); infinite for eta > 1 / L.
 
         <g, d> >= F + |g|^2 / (2 L), so that a step without noise takes 2 eta F at least off |d|^2.
-
-        Raises:
-            ValueError: for a larger rate.
         """
         if self.learning_rate * self.smoothness > 1.0 + 1e-12:
-            raise ValueError(
-                f"learning_rate={self.learning_rate} must be at most 1 / L = {1.0 / self.smoothness:.6g}:"
-                " beyond it take contraction_bound."
-            )
+            return math.inf
         return self.learning_rate / 2.0 * (power_of(self, rho, clip_norm) + self.gradient_std**2)
 
 
@@ -234,7 +228,8 @@ def optimized_strongly_convex_bound(
         (damped, (plain, strongly_convex_bound(problem, plain, **given))), key=lambda pair: pair[1].value
     )
     history = [bound.value]
-    for blt in _descent(problem, damped[0], power_of(problem, rho, clip_norm), causal, terms, turns, buffers):
+    power, how = power_of(problem, rho, clip_norm), (causal, terms)
+    for blt in _descent(problem, damped[0], power, how, turns, buffers):
         found = strongly_convex_bound(problem, blt, **given)
         if found.value < bound.value:
             best, bound = blt, found
@@ -261,29 +256,19 @@ def best_damped_bound(
         return strongly_convex_bound(problem, noise, rho=rho, clip_norm=clip_norm, causal=causal, terms=terms)
 
     grid = np.linspace(math.log(min(problem.gap, 0.1)), math.log(0.999), DAMPINGS)
-    values = [bound(x).value for x in grid]
-    i = int(np.argmin(values))
-    ends = (grid[max(i - 1, 0)], grid[min(i + 1, DAMPINGS - 1)])
-    found = minimize_scalar(lambda x: bound(x).value, bounds=ends, method="bounded", options={"xatol": 5e-2})
-    best = float(found.x) if found.fun < values[i] else float(grid[i])
+    _, best = least_near(lambda x: bound(x).value, grid, within=5e-2)
     return endless.damped(math.exp(best)), bound(best)
 
 
 def _descent(
-    problem: StronglyConvex,
-    start: HorizonFree,
-    power: float,
-    causal: bool,
-    terms: int,
-    turns: int,
-    buffers: int,
+    problem: StronglyConvex, start: HorizonFree, power: float, how: tuple[bool, int], turns: int, buffers: int
 ) -> list[HorizonFree]:
     """The BLT nearest to `start`, and the one at which L-BFGS over its decays ends.
 
     d min_x psi(x, b) / db is that of psi at the best x, which is found anew for each noise b.
     """
     gap, sigma, curve = min(problem.gap, 0.5), problem.gradient_std, problem.curvature
-    parts = basis(gap, terms, causal)
+    parts = basis(gap, how[1], causal=how[0])
     points = circle(lambda omega: _reach(gap, omega)[None, :], gap / 64)
     away = away_from_one(points.angles)
     nearest, rates, _ = best_blt(points, spectrum(start).power(points.angles) ** -2, gap, buffers)

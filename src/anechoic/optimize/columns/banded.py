@@ -102,7 +102,7 @@ def banded(
     if bands > n:
         raise ValueError(f"bands={bands} must be at most n={n}: bands=n gives the optimal strategy.")
     small_enough(workload, NUMBERS // bands)
-    objective = objective_of(workload, bands)
+    objective, asked = objective_of(workload, bands), (workload, participation, loss)
     if objective is None:
         raise UnsupportedError(
             f"workload={type(workload).__name__} is no recursion of few bands, and n={n} steps exceed"
@@ -120,15 +120,8 @@ def banded(
             found = neighbours(workload, bands, participation, progress)
     if found is not None:
         columns, evaluations = found
-        return finish(
-            Banded(n, presentable(columns)),
-            workload,
-            participation,
-            loss,
-            evaluations=evaluations,
-            started=started,
-            others=[Banded(n, np.ones((n, 1)))],
-        )
+        others = [Banded(n, np.ones((n, 1)))]
+        return finish(Banded(n, presentable(columns)), asked, started, evaluations, others=others)
     search, columns = begun(objective, workload, weights, bands, participation, progress)
     even = columns / np.sqrt(np.square(columns).sum(axis=1))[:, None]  # the start, with norms that are equal
     gradient, spent = None, 0
@@ -151,16 +144,9 @@ def banded(
             gradient = search.projected(columns, floored)
         bound = search.bound(columns, weights)
     strategy = Banded(n, presentable(columns))
+    others = [Banded(n, presentable(even)), Banded(n, np.ones((n, 1)))]
     return finish(
-        strategy,
-        workload,
-        participation,
-        loss,
-        evaluations=spent + search.evaluations,
-        started=started,
-        bound=bound,
-        gradient=gradient,
-        others=[Banded(n, presentable(even)), Banded(n, np.ones((n, 1)))],
+        strategy, asked, started, spent + search.evaluations, bound=bound, gradient=gradient, others=others
     )
 
 

@@ -91,15 +91,9 @@ def column_normalized(
     else:
         found, evaluations = _buffers(workload, buffers, participation, loss, progress)
     # the first is the plain optimum: it is kept unless another one is better
-    return finish(
-        found[0],
-        workload,
-        participation,
-        loss,
-        evaluations=evaluations,
-        started=started,
-        others=[*found[1:], ColumnNormalized(BandedToeplitz(workload.n, [1.0]))],
-    )
+    asked = workload, participation, loss
+    others = [*found[1:], ColumnNormalized(BandedToeplitz(workload.n, [1.0]))]
+    return finish(found[0], asked, started, evaluations, others=others)
 
 
 def _bands(

@@ -96,7 +96,7 @@ def dense(
     """
     started = time.perf_counter()
     _checked_types(workload, participation)
-    n = small_enough(workload, DENSE_UP_TO).n
+    n, asked = small_enough(workload, DENSE_UP_TO).n, (workload, participation, loss)
     # where nobody touches some of the steps, one participation is not that of Problem 4.3
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
@@ -105,26 +105,16 @@ def dense(
         if overlapping:
             alone = for_one_step(workload, loss)
             if alone is not None:
-                found = finish(alone, workload, participation, loss, evaluations=1, started=started)
+                found = finish(alone, asked, started, 1)
                 if found.gap is not None and found.gap <= gap:
                     return found
         few = few_patterns(participation, n) if overlapping else None
         found = dense_with_participation(workload, few or participation, loss, gap=gap, progress=progress)
         if few is not None and found.bound_name is not None and found.lower_bound is not None:
             bound = Bound(found.lower_bound, found.bound_name, str(found.bound_covers))
-            found = finish(
-                found.strategy,
-                workload,
-                participation,
-                loss,
-                evaluations=found.evaluations,
-                started=started,
-                bound=bound,
-                others=quick(workload),
-            )
-        if found.gap is not None and found.gap <= gap:
-            return found
-        if not overlapping:
+            others = quick(workload)
+            found = finish(found.strategy, asked, started, found.evaluations, bound=bound, others=others)
+        if not overlapping or (found.gap is not None and found.gap <= gap):
             return found
         better = or_contained(found, workload, participation, loss)
         return replace(better, seconds=time.perf_counter() - started)
@@ -135,15 +125,9 @@ def dense(
     strategy = _strategy(modulus, balanced, 0.5 * gap if singular else 0.0, gap)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
+        others = quick(workload)
         return finish(
-            strategy,
-            workload,
-            participation,
-            loss,
-            evaluations=balanced.evaluations,
-            started=started,
-            bound=_bound(balanced, loss),
-            others=quick(workload),
+            strategy, asked, started, balanced.evaluations, bound=_bound(balanced, loss), others=others
         )
 
 

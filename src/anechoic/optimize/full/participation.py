@@ -72,16 +72,8 @@ def dense_with_participation(
     weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     started = time.perf_counter()
     c, bound, evaluations = found_under(participation, workload, weights, gap, progress)
-    return finish(
-        Dense(c),
-        workload,
-        participation,
-        kind,
-        evaluations=evaluations,
-        started=started,
-        bound=bound,
-        others=quick(workload),
-    )
+    asked = workload, participation, kind
+    return finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
 
 
 #: C, shape (n, n), what no factorisation can beat, and the evaluations that it took.

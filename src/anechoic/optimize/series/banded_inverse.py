@@ -107,15 +107,8 @@ def banded_inverse(
     strategy = BandedInverse(n, best / best[0])
     if family == "fractional":
         strategy = BandedInverse.fractional(workload, power, bands)
-    return finish(
-        strategy,
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        others=[BandedInverse(n, [1.0])],
-    )
+    asked = workload, participation, loss
+    return finish(strategy, asked, started, objective.evaluations, others=[BandedInverse(n, [1.0])])
 
 
 def _best_power(

@@ -88,15 +88,7 @@ def banded_toeplitz(
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, bands)
     strategy = BandedToeplitz(n, column / np.sqrt(np.square(column).sum()))
-    return finish(
-        strategy,
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        bound=bound,
-    )
+    return finish(strategy, (workload, participation, loss), started, objective.evaluations, bound=bound)
 
 
 def best_column(

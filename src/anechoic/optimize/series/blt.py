@@ -115,15 +115,9 @@ def blt(
             break
         best = found
     strategy = BLT(workload.n, *parameters(best.gaps))
-    return finish(
-        strategy,
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        others=[BLT(workload.n, [INDEPENDENT], [0.5])],
-    )
+    asked = workload, participation, loss
+    others = [BLT(workload.n, [INDEPENDENT], [0.5])]
+    return finish(strategy, asked, started, objective.evaluations, others=others)
 
 
 def _error_of(workload: Workload, loss: LossKind) -> tuple[str | RestartSums, SquaredError | None]:

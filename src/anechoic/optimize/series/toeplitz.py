@@ -72,13 +72,6 @@ def toeplitz(
     if bound is None and n <= LONGER_UP_TO:  # the search is over a part of the class, or over a likeness
         short = banded_inverse(workload, bands=min(INVERSE, n), participation=participation, loss=loss)
         others.append(Toeplitz(n, short.strategy.multiply(np.eye(1, n)[0])))
-    return finish(
-        Toeplitz(n, column / np.sqrt(np.square(column).sum())),
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        bound=bound,
-        others=others,
-    )
+    asked = workload, participation, loss
+    best = Toeplitz(n, column / np.sqrt(np.square(column).sum()))
+    return finish(best, asked, started, objective.evaluations, bound=bound, others=others)
