@@ -38,6 +38,7 @@ def toeplitz(
 
     With several participations, or learning rates, it is what `banded_toeplitz` gives for n bands, or up to
     2048 steps what `banded_inverse` gives for 4, where that is better. Independent noise is never better.
+    Between processors the largest error of 64 steps of Nesterov's momentum differs by some 1e-6.
 
     Args:
         workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
