@@ -13,7 +13,7 @@ KERNELS = ["Haswell", "Sandybridge", "Nehalem"]  # no other is on every machine 
 if "avx512f" in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""):
     KERNELS.append("SkylakeX")
 # Largest relative difference of the same optimiser's losses, by the first word of a name. Smooth losses are
-# found to their minimum; the largest error is searched by multipliers (1.5e-6 seen), the dense one to its gap.
+# found to their minimum; the largest error is searched by multipliers (1.5e-6 seen), dense to its gap.
 SAME = {"loose": 1e-5, "dense": 1e-4, "normalized": 1e-8}
 CHILD = """
 import json
