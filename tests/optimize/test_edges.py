@@ -296,6 +296,7 @@ def test_uneven_rates_do_not_hide_shorter_memory(schema):
     for contained in (
         optimize.banded_inverse(UNEVEN, bands=4, participation=schema),
         optimize.banded_toeplitz(UNEVEN, bands=2, participation=schema),
+        optimize.blt(UNEVEN, participation=schema),
     ):
         assert found.loss <= contained.loss * (1 + 1e-9)
 

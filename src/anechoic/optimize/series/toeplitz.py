@@ -12,6 +12,7 @@ from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import best_column
+from anechoic.optimize.series.blt import blt
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
 from anechoic.optimize.series.toeplitz_search import LONGER_UP_TO
 from anechoic.participation.base import Participation
@@ -37,8 +38,8 @@ def toeplitz(
     result comes with a dual bound for all lower-triangular Toeplitz strategies.
 
     With several participations, or learning rates, it is what `banded_toeplitz` gives for n bands, or up to
-    2048 steps what `banded_inverse` gives for 4, where that is better. Independent noise is never better.
-    Between processors the largest error of 64 steps of Nesterov's momentum differs by some 1e-6.
+    2048 steps `banded_inverse` for 4 (`blt`, with rates), if better: never worse than independent noise.
+    Largest errors differ between processors, by 1e-6 for Nesterov's momentum and 64 steps.
 
     Args:
         workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
@@ -71,8 +72,9 @@ def toeplitz(
     column = np.pad(column, (0, n - len(column)))
     others = []
     if bound is None and n <= LONGER_UP_TO:  # the search is over a part of the class, or over a likeness
-        short = banded_inverse(workload, bands=min(INVERSE, n), participation=participation, loss=loss)
-        others.append(Toeplitz(n, short.strategy.multiply(np.eye(1, n)[0])))
-    asked = workload, participation, loss
-    best = Toeplitz(n, column / np.sqrt(np.square(column).sum()))
+        made = [banded_inverse(workload, bands=min(INVERSE, n), participation=participation, loss=loss)]
+        if workload.rates is not None:
+            made.append(blt(workload, participation=participation, loss=loss))
+        others = [Toeplitz(n, found.strategy.multiply(np.eye(1, n)[0])) for found in made]
+    best, asked = Toeplitz(n, column / np.sqrt(np.square(column).sum())), (workload, participation, loss)
     return finish(best, asked, started, objective.evaluations, bound=bound, others=others)
