@@ -263,3 +263,48 @@ def test_dense_is_no_worse_than_what_it_contains(name, schema, kind):
             ]
     assert found.loss <= (1 + 1e-3) * min(contained)
     assert found.gap >= 0
+
+
+UNEVEN = workloads.scheduled(workloads.prefix_sum(18), 10.0 ** np.random.default_rng(7001).uniform(-2, 0, 18))
+OPTIMISERS = {
+    "banded": lambda workload, **how: optimize.banded(workload, bands=1, **how),
+    "banded_inverse": lambda workload, **how: optimize.banded_inverse(workload, bands=2, **how),
+    "banded_toeplitz": lambda workload, **how: optimize.banded_toeplitz(workload, bands=1, **how),
+    "blt": lambda workload, **how: optimize.blt(workload, buffers=2, **how),
+    "column_normalized": lambda workload, **how: optimize.column_normalized(workload, bands=1, **how),
+    "damped": optimize.damped,
+    "dense": optimize.dense,
+    "toeplitz": optimize.toeplitz,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("schema", [Single(), MinSep(15, 2), FullBatch()], ids=repr)
+@pytest.mark.few(5)
+def test_no_optimiser_is_worse_than_independent_noise(name, schema):
+    """Where it is best (nothing is added up), and where learning rates mislead a search."""
+    for workload in (workloads.from_coefficients([1.0], 18), UNEVEN):
+        for kind in ("rms", "max") if workload is not UNEVEN else ("rms",):
+            plain = loss(workload, Identity(18), schema, kind)
+            found = OPTIMISERS[name](workload, participation=schema, loss=kind)
+            assert found.loss <= plain * (1 + 1e-11), (name, schema, kind)
+
+
+@pytest.mark.parametrize("schema", [Single(), Cyclic(4)], ids=repr)
+def test_uneven_rates_do_not_hide_shorter_memory(schema):
+    found = optimize.toeplitz(UNEVEN, participation=schema)
+    for contained in (
+        optimize.banded_inverse(UNEVEN, bands=4, participation=schema),
+        optimize.banded_toeplitz(UNEVEN, bands=2, participation=schema),
+        optimize.blt(UNEVEN, participation=schema),
+    ):
+        assert found.loss <= contained.loss * (1 + 1e-9)
+
+
+@in_turn("name", OPTIMISERS)
+def test_more_steps_than_memory_are_refused(name):
+    if name != "blt":  # in closed form
+        with pytest.raises(UnsupportedError, match=r"n=1000000000 must be at most"):
+            OPTIMISERS[name](workloads.prefix_sum(10**9))
+    with pytest.raises(UnsupportedError, match="must be at most 16,384"):
+        optimize.dense(workloads.prefix_sum(20_000))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from anechoic import _serialize, lower_bounds, optimize, workloads
+from anechoic.errors import UnsupportedError
 from anechoic.participation import Single
 from anechoic.strategies import (
     BLT,
@@ -18,6 +19,8 @@ from anechoic.strategies import (
     Toeplitz,
 )
 from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.tree_aggregation import TreeAggregation
+from anechoic.workloads import prefix_sum
 
 NAN, INF = float("nan"), float("inf")
 BLOCK = BandedToeplitz(4, [1.0, 0.5])
@@ -202,3 +205,15 @@ def test_complex_numbers_and_text_are_no_coefficients(value):
 def test_arguments_of_another_kind_are_named(call):
     with pytest.raises(ValueError, match="must be|needed"):
         call()
+
+
+def test_more_coefficients_than_memory_are_refused():
+    """Strategies with a closed form are made; the arrays that they would need are asked for later."""
+    for make in (lambda: Toeplitz.damped(10**9, 0.1), lambda: Toeplitz.square_root(prefix_sum(10**9))):
+        with pytest.raises(UnsupportedError, match="1000000000 coefficients are more"):
+            make()
+    tree = TreeAggregation(10**9)
+    assert tree.largest_column_norm() == pytest.approx(30**0.5)
+    for ask in (lambda: tree.starts, lambda: tree.depths, tree.prefix_errors_squared):
+        with pytest.raises(UnsupportedError, match="n=1000000000 must be at most"):
+            ask()

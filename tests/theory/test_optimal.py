@@ -11,7 +11,6 @@ from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies import BandedToeplitz, Toeplitz, endless, without_horizon
 from anechoic.strategies.mixture_root import MixtureRoot
-from anechoic.theory.mixtures import minimum_phase
 from anechoic.theory.optimal import (
     anti_pgd_noise,
     asymptotic_loss,
@@ -21,7 +20,7 @@ from anechoic.theory.optimal import (
 )
 from anechoic.theory.problems import MeanEstimation
 from anechoic.theory.spectra import spectrum
-from anechoic.theory.trigonometric import spectral_factor
+from anechoic.theory.trigonometric import minimum_phase, spectral_factor
 from tests.theory.noises import NOISES
 
 HARMONIC = theory.LinearRegression(1 / np.arange(1, 129), 0.02)

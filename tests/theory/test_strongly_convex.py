@@ -8,10 +8,19 @@ import pytest
 from anechoic import theory
 from anechoic.strategies import endless
 from anechoic.theory import strongly_convex
-from anechoic.theory.multipliers import Basis, Curvature, MultiplierForm, basis, proven_room
+from anechoic.theory.multipliers import (
+    Basis,
+    Curvature,
+    MultiplierForm,
+    basis,
+    feasible,
+    least,
+    proven_room,
+)
 from anechoic.theory.spectra import spectrum
 from anechoic.theory.strongly_convex import best_damped_bound
 from tests.marks import each_once
+from tests.theory.best_noise import best_with_constant_multiplier
 from tests.theory.noises import NOISES
 
 
@@ -73,6 +82,74 @@ def test_the_optimised_noise_is_best_at_every_condition_number(condition, monkey
     assert found.bound.value < 0.602 * problem.contraction_bound(0.5)
     assert list(found.history) == sorted(found.history, reverse=True)
     assert found.bound.room > 0
+
+
+@pytest.mark.parametrize(("condition", "share"), [(100.0, 0.60447), (1000.0, 0.59836)])
+def test_no_noise_has_less_with_a_constant_multiplier(condition, share):
+    """For every multiple of <p, q> that has room; the least one is the best, and duality leaves nothing."""
+    plain = theory.StronglyConvex(condition, learning_rate=1.0).contraction_bound(0.5)
+    more = 1.0 + np.geomspace(1e-6, 100.0, 40)
+    values = np.array([best_with_constant_multiplier(condition, 1.0, h) for h in more]) / plain
+    assert values[:, 0] == pytest.approx(values[:, 1], rel=1e-9)
+    assert (np.diff(values[:, 1]) > 0).all()
+    assert values[0] == pytest.approx(share, abs=1e-5)
+
+
+class Lags(Basis):
+    """A constant multiplier, and single lags in both directions: no geometric sequences."""
+
+    def lambdas(self, omega):
+        lags = 1.0 - np.exp(-1j * np.outer(omega, 1 + np.arange(len(self.lags))))
+        return np.concatenate([np.ones((len(omega), 1)), lags, np.conj(lags)], axis=1)
+
+
+@pytest.mark.slow
+def test_the_optimised_noise_is_the_best_at_a_condition_of_a_hundred():
+    problem = theory.StronglyConvex(100.0, learning_rate=1.0)
+    plain = problem.contraction_bound(0.5)
+    found = theory.optimized_strongly_convex_bound(problem, rho=0.5, turns=60)
+    least_of_all = best_with_constant_multiplier(100.0, 1.0, 1.0 + 1e-7)[1]
+    assert least_of_all <= found.bound.value <= least_of_all * (1 + 2e-5)
+    assert found.bound.value / plain == pytest.approx(0.60448, abs=1e-5)
+    # at this noise no lag up to 24 gains: the multiplier stays constant where each may have its own weight
+    seen = spectrum(found.strategy)
+    points = seen.points(0.01)
+    delays = basis(0.01, 16, True).delays
+    parts = Lags(np.zeros(24), delays, True)
+    gain = seen.gamma * np.conj(seen.transfer(points.angles))[None, :]
+    form = MultiplierForm(problem.curvature, parts, points.angles, gain, np.array([seen.gamma]))
+    start = feasible(problem.curvature, parts, 1)
+    x, _ = least(form, points.weights[None, :], start, parts.signed)
+    value = 0.5 * float((points.weights * form.psi(x)).sum())
+    assert value == pytest.approx(found.bound.value, rel=1e-5)
+    assert x[1 : parts.signed].max() < 1e-4 * x[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", [100.0, 1e4])
+def test_the_largest_rate_has_a_bound(condition):
+    """At 2 / (L + mu) there is next to no room at the angles 0 and pi."""
+    problem = theory.StronglyConvex(condition, 2.0 / (1.0 + 1.0 / condition))
+    for name in ("independent", "damped"):
+        found = theory.strongly_convex_bound(problem, NOISES[name], rho=0.5)
+        assert found.room > 0
+        inside = theory.StronglyConvex(condition, problem.learning_rate * (1 - 1e-3))
+        near = theory.strongly_convex_bound(inside, NOISES[name], rho=0.5)
+        plain = problem.contraction_bound(0.5) / inside.contraction_bound(0.5)
+        assert found.value == pytest.approx(near.value * plain, rel=0.2)
+        if name == "independent":
+            assert found.value == pytest.approx(problem.contraction_bound(0.5), rel=2e-3)
+
+
+def test_independent_noise_has_a_bound_without_the_condition_number():
+    """Quadratics come within a per cent of it; the distance alone says fifty times more."""
+    problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0, gradient_std=0.5)
+    assert problem.descent_bound(0.5) == pytest.approx(0.625)
+    assert problem.contraction_bound(0.5) > 50 * problem.descent_bound(0.5)
+    exact = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
+    reached = quadratics(exact, NOISES["independent"], 0.5)
+    assert 0.99 * exact.descent_bound(0.5) < reached <= exact.descent_bound(0.5) * (1 + 1e-9)
+    assert theory.StronglyConvex(condition=10.0, learning_rate=1.1).descent_bound(0.5) == math.inf
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import LossKind
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation.base import Participation
 from anechoic.strategies.base import Strategy
-from anechoic.workloads.base import Workload
+from anechoic.workloads.base import Workload, checked_workload
 
+NUMBERS = 2**26  # in one array that an optimiser holds: half a gigabyte
+SAME = 1e-12  # relative difference of two losses that counts as none
 ROUNDING = 1e-9  # relative difference of a loss and a bound of it that float64 may bring about
 
 
@@ -72,26 +76,43 @@ class Optimized:
         return replace(self, lower_bound=lower, gap=gap, bound_name=bound.theorem, bound_covers=bound.covers)
 
 
+def small_enough(workload: Workload, most: int = NUMBERS) -> Workload:
+    """`workload`, if it has no more steps than fit, else an error: an optimiser holds dozens of arrays."""
+    if checked_workload(workload).n > most:
+        raise UnsupportedError(
+            f"n={workload.n} must be at most {most:,} steps here, or memory does not do. Use optimize.blt,"
+            " whose losses have a closed form, or optimise for fewer steps."
+        )
+    return workload
+
+
 def finish(
     strategy: Strategy,
-    workload: Workload,
-    participation: Participation,
-    kind: LossKind,
-    *,
-    evaluations: int,
+    asked: tuple[Workload, Participation, LossKind],
     started: float,
+    evaluations: int,
+    *,
     bound: Bound | None = None,
     gradient: float | None = None,
+    others: Iterable[Strategy] = (),
 ) -> Optimized:
     """The record of an optimisation that began at `started` (time.perf_counter) and ended in `strategy`.
 
+    `others` of the same class, its starts and independent noise, replace it where they are better: no
+    optimiser returns worse.
+
     `bound` is the certificate of the optimiser itself; a larger one known for every strategy replaces it.
     """
+    workload, participation, kind = asked
     reached = loss(workload, strategy, participation, kind)
+    for other in others:
+        value = loss(workload, other, participation, kind)
+        if value < (1 - SAME) * reached:
+            strategy, reached, gradient = other, value, None
     found = Optimized(strategy, reached, None, None, evaluations, 0.0, gradient=gradient)
     # a bound of the class that meets the loss cannot be exceeded by one of every class
     if bound is None or bound.value < (1 - 1e-9) * reached:
-        general = lower_bound(workload, participation, kind)
+        general = lower_bound(*asked)
         if general is not None and (bound is None or general.value > bound.value):
             bound = general
     return replace(found, seconds=time.perf_counter() - started).against(bound)

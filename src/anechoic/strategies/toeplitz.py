@@ -13,8 +13,10 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, decaying, finite_array, positive_int, rows_of, steps_within
 from anechoic.algebra import generating, toeplitz
 from anechoic.algebra.generating import GeneratingFunction
+from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.intervals import MOST_STEPS
 from anechoic.workloads.base import Workload, checked_workload
 
 
@@ -150,7 +152,7 @@ class Toeplitz(_ToeplitzStrategy):
             ValueError: if an argument is out of range.
         """
         n, kept = positive_int("n", n), 1.0 - decaying("damping", damping)
-        return cls(n, toeplitz.power(np.array([1.0, -kept]), -0.5, n))
+        return cls(n, toeplitz.power(np.array([1.0, -kept]), -0.5, _held(n)))
 
     @classmethod
     def from_generating_function(cls, r: GeneratingFunction | ArrayLike, n: int) -> Toeplitz:
@@ -202,9 +204,7 @@ class BandedToeplitz(_ToeplitzStrategy):
         """
         bands = positive_int("bands", bands)
         if bands > checked_workload(workload).n:
-            raise ValueError(
-                f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more coefficients."
-            )
+            raise ValueError(f"bands={bands} must be at most n={workload.n}: A^(1/2) has no more of them.")
         return cls(workload.n, power_coefficients(workload, 0.5, bands))
 
     def describe(self) -> str:
@@ -225,7 +225,7 @@ def power_coefficients(workload: Workload, exponent: float, count: int) -> Array
         raise ValueError(
             f"workload={type(workload).__name__} is not Toeplitz: leave learning rates out of the design."
         )
-    leading = workload.truncate(count)
+    leading = workload.truncate(_held(count))
     above, below = leading.fraction
     if max(len(above), len(below)) > toeplitz.MILLER:
         return toeplitz.power(leading.coefficients, exponent, count)
@@ -240,3 +240,9 @@ def power_coefficients(workload: Workload, exponent: float, count: int) -> Array
 def square_root_coefficients(workload: Workload, count: int) -> Array:
     """First `count` coefficients of A^(1/2) for a Toeplitz workload; see `power_coefficients`."""
     return power_coefficients(workload, 0.5, count)
+
+
+def _held(count: int) -> int:
+    if count > MOST_STEPS:
+        raise UnsupportedError(f"{count} coefficients are more than the {MOST_STEPS} held: take a BLT.")
+    return count

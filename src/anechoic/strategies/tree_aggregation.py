@@ -74,6 +74,7 @@ class TreeAggregation(IntervalStrategy):
 
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
+        self._stops()  # refuses too many
         return trees.digits(self.n, self.branching, np.ones(self._height + 1))
 
     def recurrence(self) -> Recurrence:

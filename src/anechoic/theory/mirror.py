@@ -41,9 +41,7 @@ class PNorm:
     def __post_init__(self) -> None:
         p = moderate("p", self.p)
         if not 1.0 < p <= 2.0:
-            raise ValueError(
-                f"p={p} must lie in (1, 2]: |w|_p^2 / 2 is strongly convex in its own norm there only."
-            )
+            raise ValueError(f"p={p} must lie in (1, 2]: |w|_p^2 / 2 is strongly convex there only.")
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ class AllSpace(Domain):
     def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
         w = respond(y, 0.0, 2.0)
         if not float(np.abs(w).max()) < math.exp(LOG_LARGEST):
-            raise ValueError(
-                "the step leaves the range of float64: take a smaller rate, or a bounded domain."
-            )
+            raise ValueError("the step leaves the range of float64: take a smaller rate or a bounded domain.")
         return w
 
     def contains(self, w: Array) -> bool:

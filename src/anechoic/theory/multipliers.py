@@ -34,7 +34,7 @@ Complex = NDArray[np.complex128]
 # Barrier parameter at the end, relative to the objective, and how it falls.
 PRECISE, SHRINK, NEWTON = 1e-8, 0.1, 60
 MOST_TERMS = 256  # of a multiplier in each direction
-CELLS = 400  # an octave, on which a multiplier is checked
+CELLS, QUARTERINGS = 400, 5  # an octave, on which a multiplier is checked
 
 
 @dataclass(frozen=True)
@@ -242,26 +242,41 @@ def proven_room(curve: Curvature, basis: Basis, h: Array) -> float:
 
     Between the ends of a cell of width s a function falls at most s^2 / 8 times a bound of its second
     derivative below the lower end. Room is -1 - sum_i h_i Re(p f_i) with p = conj(D - mu) (L - D); on a cell
-    |1 - rho e^(i w)| is least at its lower end, which bounds f_i, f_i' and f_i''.
+    |1 - rho e^(i w)| is least at its lower end, which bounds f_i, f_i' and f_i''. Cells on which that is not
+    enough are quartered, a few times: near the rate 2 / (L + mu) there is next to no room at the angle pi.
     """
     finest = min(float(1.0 - basis.lags.max(initial=0.0)), curve.rate * curve.convexity) / 64.0
     octaves = math.ceil(math.log2(math.pi / finest))
     edges = np.concatenate([[0.0], math.pi * 2.0 ** np.linspace(-octaves, 0.0, CELLS * octaves)])
-    nothing = np.zeros((0, len(edges)), dtype=np.complex128)
-    room = (
-        MultiplierForm(curve, Basis(basis.lags, basis.delays, False), edges, nothing, np.zeros(0)).room @ h
-        - 1.0
-    )
-    low, width = edges[:-1], np.diff(edges)
+    low, high, least_room = edges[:-1], edges[1:], math.inf
+    for _ in range(QUARTERINGS):
+        proven = _proven(curve, basis, h, low, high)
+        short = proven <= 0.0
+        least_room = min(least_room, float(proven[~short].min(initial=math.inf)))
+        if not short.any():
+            return least_room
+        width = (high[short] - low[short]) / 4.0
+        low = (low[short] + np.arange(4.0)[:, None] * width).ravel()
+        high = low + np.tile(width, 4)
+    return float(proven.min())
+
+
+def _proven(curve: Curvature, basis: Basis, h: Array, low: Array, high: Array) -> Array:
+    """A lower bound of the room on each cell."""
+    plain = Basis(basis.lags, basis.delays, False)
+    room = [
+        MultiplierForm(curve, plain, omega, np.zeros((0, len(omega)), np.complex128), np.zeros(0)).room @ h
+        for omega in (low, high)
+    ]
     near = np.sqrt(gap_power((1.0 - basis.lags), np.square(np.sin(low / 2))[:, None]))
     # f = y / (1 - rho e), y = 1 - e: f' = -i e (1 - rho) / (1 - rho e)^2
     first = (1.0 - basis.lags) / near**2
     second = (1.0 - basis.lags) * (1.0 / near**2 + 2.0 * basis.lags / near**3)
-    size = np.minimum(2.0, np.sqrt(4.0 * np.square(np.sin(edges[1:] / 2)))[:, None] / near)
+    size = np.minimum(2.0, np.sqrt(4.0 * np.square(np.sin(high / 2)))[:, None] / near)
     doubled = [np.concatenate([part, part], axis=1) @ h[1:] for part in (size, first, second)]
-    step, far = 1.0 / curve.rate, 2.0 * np.sin(edges[1:] / 2) / curve.rate  # of |D|
+    step, far = 1.0 / curve.rate, 2.0 * np.sin(high / 2) / curve.rate  # of |D|
     p0 = (far + curve.convexity) * (far + curve.smoothness)
     p1 = step * (2.0 * far + curve.convexity + curve.smoothness)
     p2 = p1 + 2.0 * step**2
     bend = p0 * doubled[2] + 2.0 * p1 * doubled[1] + p2 * (doubled[0] + h[0])
-    return float((np.minimum(room[:-1], room[1:]) - width**2 / 8.0 * bend).min())
+    return np.asarray(np.minimum(*room) - 1.0 - np.square(high - low) / 8.0 * bend)

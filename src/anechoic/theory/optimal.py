@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -217,9 +218,7 @@ def _moving_average(
     started = time.perf_counter()
     bands = positive_int("bands", bands)
     if bands > 256:
-        raise ValueError(
-            f"bands={bands} must be at most 256: blt_noise reaches farther back with less memory."
-        )
+        raise ValueError(f"bands={bands} must be at most 256: blt_noise reaches back with less memory.")
 
     def rows(angles: Array) -> tuple[Array, Array]:
         density = problem.density(np.square(np.sin(angles / 2)))
@@ -255,16 +254,18 @@ def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree
     grid = np.linspace(math.log(problem.slowest / 30.0), math.log1p(-1e-6), GRID)
     tried = []
     for over in (False, True) if gaps.max() > 1.0 else (False,):
-        values = [log_loss(x, over) for x in grid]
-        i = int(np.argmin(values))
-        tried.append((values[i], float(grid[i]), over))
-        ends = (grid[max(i - 1, 0)], grid[min(i + 1, GRID - 1)])
-        found = minimize_scalar(
-            log_loss, args=(over,), bounds=ends, method="bounded", options={"xatol": 1e-8}
-        )
-        tried.append((float(found.fun), float(found.x), over))
+        tried.append((*least_near(partial(log_loss, over=over), grid, within=1e-8), over))
     _, best, over = min(tried)
     return _finish(problem, made(best, over), evaluations, started)
+
+
+def least_near(function: Callable[[float], float], grid: Array, *, within: float) -> tuple[float, float]:
+    """The least value on a grid, or between the neighbours of that point, and where."""
+    values = [function(float(x)) for x in grid]
+    i = int(np.argmin(values))
+    ends = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
+    found = minimize_scalar(function, bounds=ends, method="bounded", options={"xatol": within})
+    return min((values[i], float(grid[i])), (float(found.fun), float(found.x)))
 
 
 def _finish(

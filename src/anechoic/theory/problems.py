@@ -24,7 +24,7 @@ from anechoic import workloads
 from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
 from anechoic.strategies.mixture_root import MixtureRoot
-from anechoic.theory.mixtures import minimum_phase
+from anechoic.theory.trigonometric import minimum_phase
 from anechoic.workloads.base import Workload
 
 # More modes than this are merged where their gaps agree to MERGED, for the optimal noise only.
@@ -64,9 +64,12 @@ class LearningProblem(ABC):
     def rate(self) -> float:
         """eta."""
 
-    @abstractmethod
     def start(self, displacement: ArrayLike | None) -> Array:
         """Squared displacements from the minimiser along each mode at step 0, shape (d,)."""
+        modes = len(self.gaps)
+        if displacement is None:
+            return np.zeros(modes)
+        return np.square(finite_array("displacement", displacement, length=modes))
 
     @abstractmethod
     def advance(self, squares: Array, noise: Array | float) -> Array:
@@ -159,9 +162,7 @@ class MeanEstimation(LearningProblem):
     def __post_init__(self) -> None:
         eta = moderate("learning_rate", self.learning_rate)
         if eta >= 2.0:
-            raise ValueError(
-                f"learning_rate={eta} must be below 2: the error of the mean would grow for ever."
-            )
+            raise ValueError(f"learning_rate={eta} must be below 2: the error would grow for ever.")
         _common(self, eta, np.array([eta]))
         object.__setattr__(self, "dimension", positive_int("dimension", self.dimension))
         if self.dimension > MOST_DIMENSIONS:
@@ -186,9 +187,6 @@ class MeanEstimation(LearningProblem):
     @property
     def rate(self) -> float:
         return self.learning_rate
-
-    def start(self, displacement: ArrayLike | None) -> Array:
-        return _squares(displacement, self.dimension)
 
     def advance(self, squares: Array, noise: Array | float) -> Array:
         keep, eta = 1.0 - self.learning_rate, self.learning_rate
@@ -290,9 +288,6 @@ class LinearRegression(LearningProblem):
     def rate(self) -> float:
         return self.learning_rate
 
-    def start(self, displacement: ArrayLike | None) -> Array:
-        return _squares(displacement, len(self._lambda))
-
     def advance(self, squares: Array, noise: Array | float) -> Array:
         gaps, share = self.gaps, self._share
         kept = np.square(1.0 - gaps) + share * np.square(gaps)
@@ -316,12 +311,6 @@ def _common(problem: MeanEstimation | LinearRegression, eta: float, gaps: Array)
             " enough to feel it, and solvers return such numbers for 0. Leave out directions without data, as"
             " with values[values > 1e-12 * values.max()]."
         )
-
-
-def _squares(displacement: ArrayLike | None, modes: int) -> Array:
-    if displacement is None:
-        return np.zeros(modes)
-    return np.square(finite_array("displacement", displacement, length=modes))
 
 
 def _merged(gaps: Array, weights: Array) -> tuple[Array, Array]:

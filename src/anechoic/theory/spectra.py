@@ -15,7 +15,7 @@ import numpy as np
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import ArrayLike, NDArray
 
-from anechoic._validate import Array, finite_array, positive_int
+from anechoic._validate import Array, finite_array
 from anechoic.algebra import generating
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.errors import UnsupportedError
@@ -66,10 +66,6 @@ class Spectrum:
     def gamma(self) -> float:
         """gamma_inf, the limit of the column norms of C: `HorizonFree.limiting_norm`."""
         return self.noise.limiting_norm
-
-    def gamma_at(self, steps: int) -> float:
-        """gamma_T, the largest column norm of the first `steps` steps."""
-        return self.noise.at(positive_int("steps", steps)).largest_column_norm()
 
     @cached_property
     def energy(self) -> float:

@@ -1,4 +1,7 @@
-"""Positive trigonometric polynomials: the best one of a degree, and its minimum-phase factor. Arrays only."""
+"""Positive functions on the circle: the best trigonometric polynomial of a degree; minimum-phase factors.
+
+Arrays in, arrays out.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from anechoic._validate import Array
 from anechoic.algebra.circle import circle
 
 ITERATIONS = 500
+# Of minimum_phase: steps, each residue's relative error, and where rounding hides what a step gains.
+MIXING, RESIDUE, NEARLY = 200, 1e-12, 1e-8
 REFINEMENTS = 60
 DECREMENT = 1e-13  # relative excess of the sum of the two means at which Newton's method stops
 STALLED = 1e-9  # that from which on it falls quadratically, or rounding is in the way
@@ -161,3 +166,46 @@ def spectral_factor(r: Array) -> Array:
         residual = r - right @ c
         c = c + solve(left + right, residual)
     return np.asarray(c)
+
+
+def minimum_phase(gaps: Array, weights: Array) -> Array:
+    """w > 0 with |sum_j w_j / (1 - a_j x)|^2 = sum_j weight_j (1 - a_j^2) / |1 - a_j x|^2, |x| = 1.
+
+    Comparing residues at 1 / a_j gives w_j sum_i w_i / (1 - a_i a_j) = weight_j, which is the gradient of a
+    strictly convex function, w^T M w / 2 - sum_j weight_j log w_j: one solution, found by Newton's method.
+    The zeros of the mixture with positive w interlace the poles outside the disc: it is minimum phase.
+
+    Args:
+        gaps: 1 - a_j, shape (d,), in (0, 1), distinct.
+        weights: shape (d,), > 0.
+
+    Returns:
+        w, shape (d,).
+
+    Raises:
+        ArithmeticError: if Newton's method does not settle.
+    """
+    kernel = 1.0 / (gaps[:, None] + gaps[None, :] - np.outer(gaps, gaps))  # 1 / (1 - a_i a_j)
+    w = np.sqrt(weights / kernel.sum(axis=1))
+
+    def value(w: Array) -> float:
+        return float(0.5 * w @ kernel @ w - weights @ np.log(w))
+
+    for _ in range(MIXING):
+        pull = kernel @ w
+        if np.abs(w * pull / weights - 1.0).max() <= RESIDUE:
+            return np.asarray(w)
+        # in the variable log w the Hessian diag(w) M diag(w) + diag(w M w) is well scaled
+        gradient = w * pull - weights
+        hessian = kernel * np.outer(w, w)
+        hessian[np.diag_indices(len(w))] += np.maximum(w * pull, weights)
+        step = cho_solve(cho_factor(hessian), -gradient)
+        size, slope, now = 1.0, float(gradient @ step), value(w)
+        # near the end the fall of the value drowns in rounding, and Newton's step is safe
+        while -slope > NEARLY * weights.sum() and value(w * np.exp(size * step)) > now + 0.25 * size * slope:
+            size /= 2.0
+        w = w * np.exp(size * step)
+    raise ArithmeticError(
+        f"the minimum-phase factor of {len(gaps)} modes was not found in {MIXING} steps: merge modes"
+        " whose eigenvalues almost coincide."
+    )

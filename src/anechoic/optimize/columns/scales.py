@@ -131,16 +131,35 @@ class CycleScales:
         return np.tile(cycles.sum(axis=0), len(cycles))[: self._n, None]
 
 
-class _MinSepPrices:
-    """Prices where participations of one unit are `separation` steps apart, at most `count` of them.
+class _MinSepScales:
+    """Scales where participations of one unit are `separation` steps apart, at most `count` of them.
 
     The hull of the patterns is {w >= 0: every window of `separation` steps holds at most 1, all steps
     `count`}, as the matrix of these inequalities has consecutive ones and is totally unimodular.
     """
 
-    def __init__(self, n: int, separation: int, count: int) -> None:
-        self._n, self._count = n, count
-        self._width = min(separation, n)
+    def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
+        self.units, self._bands = units, bands
+        self._n, self._count = len(units), count
+        self._width = min(separation, self._n)
+
+    def _parts(self, variables: Array) -> tuple[Array, Array, Array]:
+        """The free columns, shape (n, bands), the norms that they get, shape (n, 1), and their shares."""
+        raise NotImplementedError
+
+    def columns(self, variables: Array) -> Array:
+        free, norms, _ = self._parts(variables)
+        return np.asarray(free * norms / np.sqrt(np.einsum("ji,ji->j", free, free))[:, None])
+
+    def _pulled(self, variables: Array, gradient: Array) -> tuple[Array, Array, Array, float]:
+        """Derivatives by the free columns, and by the logarithms of squared norms; shares; squared size."""
+        free, norms, shares = self._parts(variables)
+        lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]
+        columns = free * norms / lengths
+        along, squares = np.einsum("ji,ji->j", gradient, columns), np.square(norms[:, 0])
+        projected = gradient - columns * (along / squares)[:, None]
+        size = float(np.square(columns).sum() * np.square(projected).sum())
+        return (projected * norms / (lengths * self.units)).reshape(-1), 0.5 * along, shares, size
 
     def price(self, multipliers: Array) -> float:
         sums = np.concatenate([[0.0], np.cumsum(multipliers)])
@@ -167,7 +186,7 @@ class _MinSepPrices:
         return np.asarray(sums[self._width :] - sums[: -self._width])
 
 
-class FallingScales(_MinSepPrices):
+class FallingScales(_MinSepScales):
     """Squared norms d that are constant on blocks of `separation` steps and do not rise from block to block.
 
     Two participations are never in one block, so that the first `count` blocks are the worst pattern: their
@@ -180,8 +199,7 @@ class FallingScales(_MinSepPrices):
     """
 
     def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
-        super().__init__(len(units), separation, count)
-        self.units, self._bands = units, bands
+        super().__init__(units, bands, separation, count)
         self._separation = separation
         self._block = np.minimum(np.arange(self._n) // separation, count - 1)
         self.bounded = count - 1
@@ -191,36 +209,25 @@ class FallingScales(_MinSepPrices):
         drops = np.maximum(-np.diff(np.log(levels)), 0.0)
         return np.concatenate([(columns * self.units).reshape(-1), drops])
 
-    def columns(self, variables: Array) -> Array:
-        free, norms = self._parts(variables)
-        return np.asarray(free * norms / np.sqrt(np.einsum("ji,ji->j", free, free))[:, None])
-
     def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
-        free, norms = self._parts(variables)
-        lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]
-        columns = free * norms / lengths
-        along = np.einsum("ji,ji->j", gradient, columns)
-        projected = gradient - columns * (along[:, None] / np.square(norms))
-        by_logarithm = 0.5 * np.bincount(self._block, along, self._count)
-        shares = np.square(norms[:: self._separation, 0])[: self._count]
+        by_variable, along, shares, size = self._pulled(variables, gradient)
+        by_logarithm = np.bincount(self._block, along, self._count)
         by_level = by_logarithm - shares * by_logarithm.sum()
         by_drop = -np.cumsum(by_level[::-1])[::-1][1:]
         drops = variables[len(variables) - self.bounded :]
         held = (drops <= 0) & (by_drop > 0)
         rest = float(np.square(by_drop[~held]).sum())
-        size = float(np.sqrt(np.square(columns).sum() * np.square(projected).sum() + rest))
-        by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
-        return np.concatenate([by_variable, by_drop]), size
+        return np.concatenate([by_variable, by_drop]), float(np.sqrt(size + rest))
 
-    def _parts(self, variables: Array) -> tuple[Array, Array]:
-        """The free columns, shape (n, bands), and the norms that they get, shape (n, 1)."""
+    def _parts(self, variables: Array) -> tuple[Array, Array, Array]:
         size = self._n * self._bands
         free = variables[:size].reshape(self._n, self._bands) / self.units
         levels = np.exp(-np.concatenate([[0.0], np.cumsum(np.maximum(variables[size:], 0.0))]))
-        return free, np.sqrt(levels / levels.sum())[self._block][:, None]
+        levels /= levels.sum()
+        return free, np.sqrt(levels)[self._block][:, None], levels
 
 
-class WindowScales(_MinSepPrices):
+class WindowScales(_MinSepScales):
     """Squared norms d of sensitivity 1 under minimum separation: sums of weights of windows, plus a constant.
 
     By linear duality d has sensitivity at most 1 exactly where it is no more than z plus the sum of y over
@@ -233,8 +240,7 @@ class WindowScales(_MinSepPrices):
     """
 
     def __init__(self, units: Array, bands: int, separation: int, count: int) -> None:
-        super().__init__(len(units), separation, count)
-        self.units, self._bands = units, bands
+        super().__init__(units, bands, separation, count)
         self._blocks = -(-self._n // self._width)
         # where as many participations as fit are allowed, z is a sum of windows already
         self.bounded = self._n + (count < self._blocks)
@@ -254,18 +260,9 @@ class WindowScales(_MinSepPrices):
         shares = y / y.sum() * (1.0 + LEAST) - LEAST / len(y)
         return np.concatenate([(columns * self.units).reshape(-1), self._count * np.maximum(shares, 0.0)])
 
-    def columns(self, variables: Array) -> Array:
-        free, norms, _ = self._parts(variables)
-        return np.asarray(free * norms / np.sqrt(np.einsum("ji,ji->j", free, free))[:, None])
-
     def pull_back(self, variables: Array, gradient: Array) -> tuple[Array, float]:
-        free, norms, shares = self._parts(variables)
-        lengths = np.sqrt(np.einsum("ji,ji->j", free, free))[:, None]
-        columns = free * norms / lengths
-        along = np.einsum("ji,ji->j", gradient, columns)
-        squares = np.square(norms[:, 0])
-        projected = gradient - columns * (along / squares)[:, None]
-        sums = np.concatenate([[0.0], np.cumsum(0.5 * along / squares)])
+        by_variable, along, shares, size = self._pulled(variables, gradient)
+        sums = np.concatenate([[0.0], np.cumsum(along / self._diagonal(shares))])
         by_share = sums[np.minimum(np.arange(self._n) + self._width, self._n)] - sums[:-1]
         if self.bounded > self._n:
             by_share = np.append(by_share, sums[-1] / self._count)
@@ -273,10 +270,8 @@ class WindowScales(_MinSepPrices):
         drops = variables[len(variables) - self.bounded :]
         held = (drops <= 1e-9) & (by_share > 0)
         rest = np.where(held, 0.0, by_share * np.maximum(shares, 1.0 / len(shares)))
-        size = float(np.sqrt(np.square(columns).sum() * np.square(projected).sum() + np.square(rest).sum()))
         total = np.maximum(drops, 0.0).sum() + self._count * LEAST
-        by_variable = (projected * norms / (lengths * self.units)).reshape(-1)
-        return np.concatenate([by_variable, by_share / total]), size
+        return np.concatenate([by_variable, by_share / total]), float(np.sqrt(size + np.square(rest).sum()))
 
     def _total(self, d: Array) -> float:
         """At most the squared sensitivity of d, and about that: the blocks of largest sum."""
@@ -284,13 +279,13 @@ class WindowScales(_MinSepPrices):
         return float(np.sort(means)[-self._count :].sum() / self._width)
 
     def _parts(self, variables: Array) -> tuple[Array, Array, Array]:
-        """The free columns, shape (n, bands), the norms that they get, shape (n, 1), and the shares."""
         size = self._n * self._bands
         free = variables[:size].reshape(self._n, self._bands) / self.units
         shares = np.maximum(variables[size:], 0.0) + self._count * LEAST / self.bounded
         shares /= shares.sum()
+        return free, np.sqrt(self._diagonal(shares))[:, None], shares
+
+    def _diagonal(self, shares: Array) -> Array:
         sums = np.concatenate([[0.0], np.cumsum(shares[: self._n])])
         d = sums[1:] - sums[np.maximum(np.arange(self._n) - self._width + 1, 0)]
-        if self.bounded > self._n:
-            d += shares[-1] / self._count
-        return free, np.sqrt(d)[:, None], shares
+        return np.asarray(d + shares[-1] / self._count if self.bounded > self._n else d)

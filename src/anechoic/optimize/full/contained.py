@@ -22,16 +22,15 @@ from anechoic.losses.kinds import LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.columns.banded import banded
 from anechoic.optimize.full.generated import SOLVED_UP_TO, generated_strategy
+from anechoic.optimize.full.quick import quick
 from anechoic.optimize.result import Optimized
 from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.toeplitz import toeplitz
-from anechoic.optimize.series.toeplitz_search import root_of
 from anechoic.participation import MinSep, OncePerEpoch
 from anechoic.participation.base import Participation
-from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
+from anechoic.strategies import ColumnNormalized, Dense
 from anechoic.strategies.base import Strategy
-from anechoic.workloads import prefix_sum
 from anechoic.workloads.base import Workload
 
 BANDS, INVERSE = 8, 4  # of the banded strategies and the banded inverses that are tried
@@ -96,7 +95,7 @@ def for_one_step(workload: Workload, loss: LossKind) -> Dense | None:
 def _contained(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[Strategy]:
     """Strategies of the smaller classes, each as good as its optimiser makes it."""
     n = workload.n
-    yield Identity(n)
+    yield from quick(workload)
     one = for_one_step(workload, loss)
     if one is not None:
         yield one
@@ -105,10 +104,6 @@ def _contained(workload: Workload, participation: Participation, loss: LossKind)
         solved = generated_strategy(workload.to_dense(), weights, participation, SHARE)
         if solved is not None:
             yield Dense(solved)
-    root = _root(workload)
-    if root is not None:
-        yield root
-        yield ColumnNormalized(root)
     for schema in _designs(participation, n):
         yield from _made(lambda schema=schema: toeplitz(workload, participation=schema, loss=loss))  # type: ignore[misc]
         yield from _made(
@@ -149,14 +144,6 @@ def _made(optimise: Callable[[], Optimized]) -> Iterator[Strategy]:
         yield optimise().strategy
     except UnsupportedError:
         return
-
-
-def _root(workload: Workload) -> Toeplitz | None:
-    """The root of the Toeplitz factor, or of prefix sums where there is none."""
-    n = workload.n
-    plain = workload if workload.is_toeplitz else prefix_sum(n)
-    coefficients = root_of(plain, n)
-    return None if coefficients is None or np.abs(coefficients).max() > 1e6 else Toeplitz(n, coefficients)
 
 
 def _mixtures(first: Array, second: Array) -> Iterator[Dense]:

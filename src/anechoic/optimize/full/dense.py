@@ -24,14 +24,16 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
-from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.full.quick import quick
+from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Dense
-from anechoic.workloads.base import Workload, checked_workload
+from anechoic.workloads.base import Workload
 
 GAP, GAP_OF_SEVERAL = 1e-5, 1e-4
+DENSE_UP_TO = 2**14  # steps: C takes 2 GiB
 # What the rational approximation may be off by, relative to the gap asked for.
 SHARE = 1e-3
 # Weight, relative to the largest, that counts as none.
@@ -62,8 +64,9 @@ def dense(
     other workloads an iteration is a singular value decomposition. Deterministic.
 
     Guarantee: `lower_bound` holds for every factorisation of the workload, in floating point too; `loss` is
-    that of the returned strategy. Where the optimum is not attained (weights that are 0), the strategy comes
-    as close as `gap` says.
+    that of the returned strategy, which is no worse than independent noise or the square root; another one,
+    also of a smaller class, may be better by as much as `gap` says. Where the optimum is not attained
+    (weights that are 0), the strategy comes as close as `gap` says.
 
     Args:
         workload: A, n steps.
@@ -93,7 +96,7 @@ def dense(
     """
     started = time.perf_counter()
     _checked_types(workload, participation)
-    n = workload.n
+    n, asked = small_enough(workload, DENSE_UP_TO).n, (workload, participation, loss)
     # where nobody touches some of the steps, one participation is not that of Problem 4.3
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
@@ -102,25 +105,16 @@ def dense(
         if overlapping:
             alone = for_one_step(workload, loss)
             if alone is not None:
-                found = finish(alone, workload, participation, loss, evaluations=1, started=started)
+                found = finish(alone, asked, started, 1)
                 if found.gap is not None and found.gap <= gap:
                     return found
         few = few_patterns(participation, n) if overlapping else None
         found = dense_with_participation(workload, few or participation, loss, gap=gap, progress=progress)
         if few is not None and found.bound_name is not None and found.lower_bound is not None:
             bound = Bound(found.lower_bound, found.bound_name, str(found.bound_covers))
-            found = finish(
-                found.strategy,
-                workload,
-                participation,
-                loss,
-                evaluations=found.evaluations,
-                started=started,
-                bound=bound,
-            )
-        if found.gap is not None and found.gap <= gap:
-            return found
-        if not overlapping:
+            others = quick(workload)
+            found = finish(found.strategy, asked, started, found.evaluations, bound=bound, others=others)
+        if not overlapping or (found.gap is not None and found.gap <= gap):
             return found
         better = or_contained(found, workload, participation, loss)
         return replace(better, seconds=time.perf_counter() - started)
@@ -131,14 +125,9 @@ def dense(
     strategy = _strategy(modulus, balanced, 0.5 * gap if singular else 0.0, gap)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
+        others = quick(workload)
         return finish(
-            strategy,
-            workload,
-            participation,
-            loss,
-            evaluations=balanced.evaluations,
-            started=started,
-            bound=_bound(balanced, loss),
+            strategy, asked, started, balanced.evaluations, bound=_bound(balanced, loss), others=others
         )
 
 
@@ -178,7 +167,7 @@ def dense_bound(
 
 
 def _checked_types(workload: Workload, participation: Participation) -> None:
-    checked_workload(workload)
+    small_enough(workload)
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
 

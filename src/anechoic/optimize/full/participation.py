@@ -21,6 +21,7 @@ from anechoic.optimize.columns.neighbours import neighbours, serves
 from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
+from anechoic.optimize.full.quick import quick
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of, windows_strategy
@@ -71,9 +72,8 @@ def dense_with_participation(
     weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     started = time.perf_counter()
     c, bound, evaluations = found_under(participation, workload, weights, gap, progress)
-    return finish(
-        Dense(c), workload, participation, kind, evaluations=evaluations, started=started, bound=bound
-    )
+    asked = workload, participation, kind
+    return finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
 
 
 #: C, shape (n, n), what no factorisation can beat, and the evaluations that it took.
@@ -255,7 +255,7 @@ def _full_batch(workload: Workload, weights: Array | None, gap: float) -> tuple[
         diagonal = _diagonal(squares, shares)
         if error(diagonal) < error(best[0]):
             best[0] = diagonal
-        return error(best[0]) <= (1 + gap) * highest[0]
+        return error(best[0]) <= (1 + 0.01 * gap) * highest[0]  # further rounds cost little
 
     def callback(x: Array) -> None:
         if reached(x):

@@ -15,7 +15,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import KINDS, LossKind
 from anechoic.optimize.comb import comb_of
-from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
@@ -23,7 +23,7 @@ from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedInverse
 from anechoic.strategies.toeplitz import power_coefficients
 from anechoic.workloads import prefix_sum
-from anechoic.workloads.base import Workload, checked_workload
+from anechoic.workloads.base import Workload
 
 FAMILIES = ("free", "fractional")
 OPTIONS = {"maxiter": 400, "maxfun": 400, "gtol": 1e-8, "ftol": 1e-13, "maxcor": 60}
@@ -80,7 +80,7 @@ def banded_inverse(
         arXiv 2505.12128 (BandInvMF), 2601.22334, 2605.18379.
     """
     started = time.perf_counter()
-    checked_workload(workload)
+    small_enough(workload)
     n = workload.n
     bands = positive_int("bands", bands)
     if bands > n:
@@ -107,7 +107,8 @@ def banded_inverse(
     strategy = BandedInverse(n, best / best[0])
     if family == "fractional":
         strategy = BandedInverse.fractional(workload, power, bands)
-    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+    asked = workload, participation, loss
+    return finish(strategy, asked, started, objective.evaluations, others=[BandedInverse(n, [1.0])])
 
 
 def _best_power(

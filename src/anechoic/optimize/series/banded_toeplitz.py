@@ -21,6 +21,8 @@ from anechoic.participation.single import SINGLE
 from anechoic.strategies import BandedToeplitz
 from anechoic.workloads.base import Workload
 
+FEWER = (2, 8)  # bands that are tried beside those asked for where learning rates vary
+
 
 @on_one_thread
 def banded_toeplitz(
@@ -86,15 +88,7 @@ def banded_toeplitz(
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, bands)
     strategy = BandedToeplitz(n, column / np.sqrt(np.square(column).sum()))
-    return finish(
-        strategy,
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        bound=bound,
-    )
+    return finish(strategy, (workload, participation, loss), started, objective.evaluations, bound=bound)
 
 
 def design(workload: Workload, bands: int, loss: LossKind) -> BandedToeplitz:
@@ -129,7 +123,9 @@ def best_column(
         column, bound = free_column(objective, root, bands, bound_at)
         if workload.rates is None:
             return column, bound
-        found = [column]  # the search takes learning rates to be constant within the memory of C^-1
+        # the search takes learning rates to be constant within the memory of C^-1, where less may be more
+        found = [column]
+        found += [free_column(objective, root, b, lambda column: None)[0] for b in FEWER if b < bands]
     else:
         found, bound = several_columns(objective, root, bands), None
     found.append(np.ones(1))

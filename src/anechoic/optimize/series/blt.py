@@ -37,6 +37,7 @@ from anechoic.workloads.base import Workload, checked_workload
 SMALLEST, LARGEST = 4e-16, 40.0
 # Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
+INDEPENDENT = 1e-12  # the scale of a BLT that is independent noise
 MOST = 16
 # Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
 SHORT, MATERIALISED = 9, 2 * 10**6
@@ -108,7 +109,9 @@ def blt(
     worth = -math.log1p(-gain) if buffers is None else NEGLIGIBLE
     *_, best = islice(_growing(objective, worth), MOST if buffers is None else buffers)
     strategy = BLT(workload.n, *parameters(best.gaps))
-    return finish(strategy, workload, participation, loss, evaluations=objective.evaluations, started=started)
+    asked = workload, participation, loss
+    others = [BLT(workload.n, [INDEPENDENT], [0.5])]
+    return finish(strategy, asked, started, objective.evaluations, others=others)
 
 
 def designs(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[BLT]:

@@ -89,14 +89,9 @@ def damped(
         value = loss_of(workload, strategy, participation, loss)
         candidates.append((value, -block, strategy))
     best = min(candidates, key=lambda entry: entry[:2])[2]
-    return finish(
-        best,
-        workload,
-        participation,
-        loss,
-        evaluations=search.evaluations,
-        started=started,
-    )
+    asked = workload, participation, loss
+    others = [Toeplitz(workload.n, np.eye(1, workload.n)[0])]
+    return finish(best, asked, started, search.evaluations, others=others)
 
 
 @on_one_thread
@@ -144,7 +139,7 @@ def restarted(
         if progress is not None:
             progress(len(found), found[-1][0])
     best = min(found, key=lambda pair: pair[0])[1]
-    return finish(best, workload, participation, loss, evaluations=len(found), started=started)
+    return finish(best, (workload, participation, loss), started, len(found))
 
 
 class _Search:

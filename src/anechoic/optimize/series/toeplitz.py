@@ -10,12 +10,17 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.kinds import LossKind
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
+from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import best_column
+from anechoic.optimize.series.blt import blt
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
+from anechoic.optimize.series.toeplitz_search import LONGER_UP_TO
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Toeplitz
 from anechoic.workloads.base import Workload
+
+INVERSE = 4  # bands of the inverse that is tried beside the search where no bound of the class is known
 
 
 @on_one_thread
@@ -32,7 +37,9 @@ def toeplitz(
     optimisation starts; for others it takes some ten evaluations of O(n log n). With one participation the
     result comes with a dual bound for all lower-triangular Toeplitz strategies.
 
-    With several participations it is what `banded_toeplitz` gives for n bands.
+    With several participations, or learning rates, it is what `banded_toeplitz` gives for n bands, or up to
+    2048 steps `banded_inverse` for 4 (`blt`, with rates), if better: never worse than independent noise.
+    Largest errors differ between processors, by 1e-6 for Nesterov's momentum and 64 steps.
 
     Args:
         workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
@@ -63,12 +70,11 @@ def toeplitz(
     objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, n)
     column = np.pad(column, (0, n - len(column)))
-    return finish(
-        Toeplitz(n, column / np.sqrt(np.square(column).sum())),
-        workload,
-        participation,
-        loss,
-        evaluations=objective.evaluations,
-        started=started,
-        bound=bound,
-    )
+    others = []
+    if bound is None and n <= LONGER_UP_TO:  # the search is over a part of the class, or over a likeness
+        made = [banded_inverse(workload, bands=min(INVERSE, n), participation=participation, loss=loss)]
+        if workload.rates is not None:
+            made.append(blt(workload, participation=participation, loss=loss))
+        others = [Toeplitz(n, found.strategy.multiply(np.eye(1, n)[0])) for found in made]
+    best, asked = Toeplitz(n, column / np.sqrt(np.square(column).sum())), (workload, participation, loss)
+    return finish(best, asked, started, objective.evaluations, bound=bound, others=others)

@@ -18,7 +18,8 @@ from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
 from anechoic.losses.kinds import KINDS, LossKind, row_weights, tail_weights
-from anechoic.workloads.base import Workload, checked_workload
+from anechoic.optimize.result import NUMBERS, small_enough
+from anechoic.workloads.base import Workload
 from anechoic.workloads.optimizers import toeplitz_factor
 
 # Bands from which divisions and correlations are faster through the FFT, measured: between 110 and 160 for
@@ -102,7 +103,7 @@ def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, Quadra
     Raises:
         UnsupportedError: if there is no such workload, or for restart differences another loss than "rms".
     """
-    checked_workload(workload)
+    small_enough(workload, NUMBERS // 4)  # transforms of twice the length, of complex numbers
     if isinstance(kind, str):
         one_of("loss", kind, KINDS)
     if workload.restarts is not None and workload.restarts[0].is_toeplitz:

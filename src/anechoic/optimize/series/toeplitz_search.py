@@ -25,10 +25,7 @@ OUTSIDE = 100.0  # logarithm of a loss beyond which a column is none
 LARGEST = 1e6  # coefficient of a root from which a search for falling ones may begin
 SECOND_UP_TO = 2**14  # steps up to which a second start is tried where no bound says whether it could gain
 OFTEN_UP_TO = 512  # the same where coefficients fall or are non-negative, which takes hundreds of evaluations
-LONGER_UP_TO, LONGER = (
-    2048,
-    300,
-)  # steps up to which the latter may rise, and the evaluations that this may take
+LONGER_UP_TO, LONGER = 2048, 300  # steps up to which the latter may rise, and the evaluations for that
 
 Certify = Callable[[Array], Bound | None]
 Found = tuple[float, Array]  # logarithm of a loss, and the first column that has it

@@ -1,0 +1,24 @@
+"""Strategies that take no search, for optimisers of larger classes: none may return worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anechoic.optimize.series.toeplitz_search import root_of
+from anechoic.strategies import ColumnNormalized, Identity, Toeplitz
+from anechoic.strategies.base import Strategy
+from anechoic.workloads import prefix_sum
+from anechoic.workloads.base import Workload
+
+
+def quick(workload: Workload) -> Iterator[Strategy]:
+    """Independent noise, and the root of the Toeplitz factor, or of prefix sums, with norms and without."""
+    n = workload.n
+    yield Identity(n)
+    coefficients = root_of(workload if workload.is_toeplitz else prefix_sum(n), n)
+    if coefficients is not None and np.abs(coefficients).max() <= 1e6:
+        root = Toeplitz(n, coefficients)
+        yield root
+        yield ColumnNormalized(root)
