@@ -28,6 +28,7 @@ from scipy.special import ndtr
 
 from anechoic._validate import Array
 from anechoic.accounting.balls_in_bins.chains import LARGEST, LEAST_DELTA, BinChain, Fineness, chains_above
+from anechoic.accounting.laws.profile import envelope
 from anechoic.accounting.poisson.reduction import held
 from anechoic.accounting.search import smallest_epsilon
 from anechoic.participation import MinSep
@@ -268,18 +269,7 @@ def _hull(places: Array, values: Array) -> Curve:
     places, values = places[order], values[order]
     falls = values[0] > values[-1]
     values = np.minimum.accumulate(values) if falls else np.minimum.accumulate(values[::-1])[::-1]
-    kept: list[tuple[float, float]] = []
-    for x, y in zip(places.tolist(), values.tolist(), strict=True):
-        if kept and x <= kept[-1][0]:
-            continue
-        while len(kept) > 1:
-            (x0, y0), (x1, y1) = kept[-2:]
-            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):
-                break
-            kept.pop()
-        kept.append((x, y))
-    found = np.array(kept)
-    return found[:, 0], found[:, 1]
+    return envelope(places, values)
 
 
 def _split(curves: list[tuple[float, Curve]]) -> Curve:
