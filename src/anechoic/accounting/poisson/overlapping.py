@@ -34,8 +34,8 @@ class OverlappingAccountant(Accountant):
 
     The smallest of five bounds: conditional composition (after arXiv 2310.15526), row by row or with one row
     that all participations share, plain Poisson-sampled Gaussians at the noise over the spectral norm,
-    groups of patterns of participation, and no amplification at all. For ten steps that is up to 1.17 times
-    the noise that the exact mixture needs, for forty up to 1.5 times: the proof page has a table.
+    groups of patterns of participation, and no amplification at all. That was up to 1.17 times the noise
+    that the exact mixture of ten steps needs, and 1.5 times that of forty: the proof page has a table.
     """
 
     theorem: ClassVar[Theorem] = Theorem(
