@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anechoic.accounting import Verified, gaussian_epsilon
-from anechoic.accounting.balls_in_bins.bound import bins_gram, epsilon_bound
+from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.min_sep.pair import MinSepPair
 from anechoic.accounting.poisson.accountant import PoissonAccountant
@@ -92,7 +92,7 @@ def test_the_record_of_the_samples_is_a_part_of_the_fingerprint():
 @pytest.mark.slow
 def test_deterministic_bound_is_that_of_the_gram_matrix():
     mech = made("bins")
-    assert mech.epsilon(1e-6) == pytest.approx(epsilon_bound(bins_gram(BANDED, 12), 1e-6, mech.noise_std))
+    assert mech.epsilon(1e-6) == pytest.approx(BinsBound(bins_gram(BANDED, 12)).epsilon(1e-6, mech.noise_std))
     other = made("allocation")
     assert other.epsilon(1e-6) == pytest.approx(
         random_allocation_epsilon(1e-6, other.noise_multiplier, 9, N), rel=1e-9

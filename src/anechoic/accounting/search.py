@@ -76,8 +76,21 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
         return 0.0
     if delta_at(high) > delta:  # the bound that `high` comes from is the better one
         return high
-    low = 0.0
-    while high - low > 1e-7 * max(high, 1e-3):
+    return smallest(lambda epsilon: delta_at(epsilon) <= delta, 0.0, high, 1e-7, 1e-3)
+
+
+def smallest(
+    holds: Callable[[float], bool], low: float, high: float, tolerance: float, floor: float = 0.0
+) -> float:
+    """About the smallest argument at which a condition holds, on the side where it does: it holds at `high`.
+
+    Args:
+        holds: holds from some argument on.
+        low, high: the ends.
+        tolerance: relative, of what is returned, or of `floor` where that is more.
+        floor: >= 0.
+    """
+    while high - low > tolerance * max(high, floor):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high

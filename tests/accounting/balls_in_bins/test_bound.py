@@ -11,8 +11,6 @@ from anechoic.accounting.balls_in_bins.bound import (
     BinsBound,
     bins_gram,
     check_nonnegative,
-    epsilon_bound,
-    noise_std_bound,
 )
 from anechoic.accounting.balls_in_bins.chains import COARSE, chains
 from anechoic.accounting.balls_in_bins.classes import _classes, dominations
@@ -80,7 +78,7 @@ def test_less_than_one_pass_costs_what_random_allocation_does(n, bins, epsilon):
     """Of b bins n have a step: the two schemes are one law, where the noise is independent."""
     gram = bins_gram(Identity(n), bins)
     allocated = random_allocation_noise_multiplier(epsilon, 1e-6, bins, n)
-    assert noise_std_bound(gram, epsilon, 1e-6) == pytest.approx(allocated, rel=5e-4)
+    assert BinsBound(gram).noise_std(epsilon, 1e-6) == pytest.approx(allocated, rel=5e-4)
     assert BinsBound(gram).rough_noise_std(epsilon, 1e-6) == pytest.approx(allocated, rel=0.03)
 
 
@@ -127,7 +125,7 @@ def test_the_bound_lies_above_monte_carlo_and_below_no_sampling(strategy):
         epsilon = found.epsilon(1e-4, std)
         estimate = mixture.verify(epsilon, std, samples=50_000, failure=0.01)
         assert estimate.delta <= 1.05 * 1e-4
-    assert epsilon_bound(gram, 1e-4, std) <= unsampled * (1 + 1e-9)
+    assert BinsBound(gram).epsilon(1e-4, std) <= unsampled * (1 + 1e-9)
 
 
 # rank, bins and steps small enough for integration; bins that do not divide the steps
@@ -183,7 +181,7 @@ def test_independent_noise_is_one_of_b_with_the_noise_over_sqrt_k():
     """Fixed bins with C = I over k epochs: exactly 1-of-b at sigma / sqrt(k)."""
     gram = bins_gram(Identity(40), 10)
     expected = random_allocation_epsilon(1e-6, 3.0 / 2.0, 10, 10)
-    assert epsilon_bound(gram, 1e-6, 3.0) == pytest.approx(expected, rel=1e-5)
+    assert BinsBound(gram).epsilon(1e-6, 3.0) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -191,7 +189,7 @@ def test_one_parameter_noise_within_an_eighth():
     """n = 3900, b = 390, lambda = .9, std 7.435, delta = 1e-5: 1.01 by Monte Carlo (importance sampling,
     40,000 samples; plain Monte Carlo is in test_mixture.py), 4.26 without sampling."""
     gram = bins_gram(Toeplitz(3900, 0.9 ** np.arange(3900)), 390)
-    epsilon = epsilon_bound(gram, 1e-5, 7.435)
+    epsilon = BinsBound(gram).epsilon(1e-5, 7.435)
     assert 1.01 < epsilon < 1.13
     assert gaussian_epsilon(1e-5, math.sqrt(gram.diagonal().max()) / 7.435) == pytest.approx(4.26, abs=0.1)
 
@@ -199,9 +197,9 @@ def test_one_parameter_noise_within_an_eighth():
 @pytest.mark.slow
 def test_noise_meets_its_target():
     gram = bins_gram(BandedToeplitz(60, [1.0, 0.5, 0.375]), 12)
-    std = noise_std_bound(gram, 1.0, 1e-6)
-    assert epsilon_bound(gram, 1e-6, std) <= 1.0 + 1e-6
-    assert epsilon_bound(gram, 1e-6, 0.999 * std) > 1.0
+    std = BinsBound(gram).noise_std(1.0, 1e-6)
+    assert BinsBound(gram).epsilon(1e-6, std) <= 1.0 + 1e-6
+    assert BinsBound(gram).epsilon(1e-6, 0.999 * std) > 1.0
 
 
 def test_negative_entries_are_refused_by_name():

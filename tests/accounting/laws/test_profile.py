@@ -8,7 +8,7 @@ import pytest
 
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.laws.profile import (
-    _envelope,
+    envelope,
     gaussian_law,
     law_of_points,
     profile_of_laws,
@@ -86,11 +86,11 @@ def test_the_least_of_several_laws_at_each_epsilon():
     assert profile.remove[-1] <= 1e-4
 
 
-def test_envelope_is_convex_and_below():
+def testenvelope_is_convex_and_below():
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(0, 5, 60))
     y = np.exp(-x) * rng.uniform(1, 1.5, 60)
-    corners, heights = _envelope(x, y)
+    corners, heights = envelope(x, y)
     assert (np.diff(np.diff(heights) / np.diff(corners)) > 0).all()
     assert (np.interp(x, corners, heights) <= y + 1e-15).all()
     assert corners[0] == x[0]

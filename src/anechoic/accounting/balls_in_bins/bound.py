@@ -346,13 +346,3 @@ def _seldom(law: Law, taken: float) -> Law:
         return remove, min(1.0, left * law(max(0.0, behind))[1] * (1 + _ROUNDING))
 
     return mixed
-
-
-def epsilon_bound(gram: Array, delta: float, std: float) -> float:
-    """An upper bound on epsilon in both directions: `BinsBound(gram).epsilon`."""
-    return BinsBound(gram).epsilon(delta, std)
-
-
-def noise_std_bound(gram: Array, epsilon: float, delta: float) -> float:
-    """A noise std, within about 1e-4 of the least, at which `epsilon_bound` is at most `epsilon`."""
-    return BinsBound(gram).noise_std(epsilon, delta)

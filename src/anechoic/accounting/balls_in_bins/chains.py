@@ -152,11 +152,11 @@ def chains(gram: Array) -> list[BinChain]:
     for spacing in sorted({math.ceil(bins / count) for count in _COUNTS}):
         for count in sorted({round((1.0 - gap) * bins / spacing) for gap in _GAPS}):
             if count >= 2 and (count - 1) * spacing < bins:
-                found.extend(_above(at_lags[: count * spacing : spacing]))
+                found.extend(chains_above(at_lags[: count * spacing : spacing]))
     return found
 
 
-def _above(profile: Array) -> list[BinChain]:
+def chains_above(profile: Array) -> list[BinChain]:
     """Chains whose covariances lie above `profile` at every lag."""
     found, count, top = [], len(profile), float(profile[0])
     lags = np.arange(1, count)

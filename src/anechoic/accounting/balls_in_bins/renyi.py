@@ -33,6 +33,7 @@ from scipy.special import gammaln, log_ndtr
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_epsilon
+from anechoic.accounting.search import smallest
 
 ORDERS = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32)
 WORK = 3e7  # numbers that one exact divergence may cost
@@ -99,13 +100,6 @@ def jensen_add(gram: Array, std: float, epsilon: float) -> float:
     return math.exp(first) * max(0.0, -math.expm1(min(0.0, second - first))) * (1 + ROUNDING) + 1e-16
 
 
-def renyi_add(gram: Array, std: float, order: float) -> float:
-    """An upper bound on R_alpha(Q || P) for every order > 1."""
-    scaled = np.asarray(gram, dtype=np.float64) / positive_float("std", std) ** 2
-    bins = len(scaled)
-    return float(np.trace(scaled)) / (2 * bins) + (order - 1) * float(scaled.sum()) / (2 * bins**2)
-
-
 def delta_of_order(divergence: float, order: float, epsilon: float) -> float:
     """An upper bound on the hockey-stick divergence at epsilon of a pair with this Renyi divergence."""
     log = (order - 1) * (divergence - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
@@ -138,10 +132,7 @@ def renyi_epsilon(gram: Array, delta: float, std: float) -> float:
             break
     if jensen_add(gram, std, 0.0) <= delta:
         return remove
-    low, add = 0.0, high
-    while add - low > 1e-6 * high:
-        middle = 0.5 * (low + add)
-        low, add = (low, middle) if jensen_add(gram, std, middle) <= delta else (middle, add)
+    add = smallest(lambda epsilon: jensen_add(gram, std, epsilon) <= delta, 0.0, high, 1e-6, high)
     return max(remove, add)
 
 

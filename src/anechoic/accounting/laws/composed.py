@@ -16,7 +16,7 @@ M^T e^(-t epsilon) times its q-mass, which Chernoff's inequality bounds by _OUTS
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ import scipy
 from scipy.fft import irfft, next_fast_len, rfft
 
 from anechoic._validate import Array
+from anechoic.accounting.search import smallest
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
@@ -198,21 +199,13 @@ class _Composed:
         low, high = 0.0, max(float(self._losses[-1]), 0.0)
         if bound(high) > delta:
             return math.inf
-        near = _least(nearly, delta, low, high)
+        near = smallest(lambda epsilon: nearly(epsilon) <= delta, low, high, 1e-10, 1e-3)
         for width in 4e-11 * max(near, 1e-3) * np.array([1.0, 30.0, 1e3, 1e5]):
             below, above = max(near - width, low), min(near + width, high)
             if bound(below) > delta >= bound(above):
                 low, high = below, above
                 break
-        return _least(bound, delta, low, high)
-
-
-def _least(bound: Callable[[float], float], delta: float, low: float, high: float) -> float:
-    """The least argument up to `high` at which the falling `bound` is at most `delta`."""
-    while high - low > 1e-10 * max(high, 1e-3):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if bound(middle) <= delta else (middle, high)
-    return high
+        return smallest(lambda epsilon: bound(epsilon) <= delta, low, high, 1e-10, 1e-3)
 
 
 def _window(tilted: list[_Tilted], tilt: float) -> tuple[int, int]:

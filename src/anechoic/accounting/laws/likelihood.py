@@ -196,8 +196,8 @@ def gaussian_ratio(noise_multiplier: float) -> Ratio:
     first = math.floor((mean - REACH * loss_std) / width)
     last = math.ceil((-mean + REACH * loss_std) / width)
     edges: Array = width * np.arange(first, last + 1, dtype=np.float64)
-    q = _between((edges - mean) / loss_std)  # Q-mass of each cell
-    p = _between((edges + mean) / loss_std)  # its mean: E_Q[R; cell] = P(cell)
+    q = normal_cells((edges - mean) / loss_std)  # Q-mass of each cell
+    p = normal_cells((edges + mean) / loss_std)  # its mean: E_Q[R; cell] = P(cell)
     # shares of a cell at its upper edge, so that q and p are both kept
     up = (p * np.exp(-edges[:-1]) - q) / math.expm1(width)
     up = np.clip(up, 0.0, q)
@@ -318,10 +318,11 @@ def _decayed(values: Array, width: float) -> Array:
     return np.asarray(scipy.signal.lfilter([1.0], [1.0, -math.exp(-width)], values))
 
 
-def _between(z: Array) -> Array:
-    """Standard normal mass of each cell, from the side on which it is small."""
-    low, high = z[:-1], z[1:]
-    return np.asarray(np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low)))
+def normal_cells(z: Array) -> Array:
+    """Standard normal mass of each cell along the last axis, from the side on which it is small."""
+    low, high = z[..., :-1], z[..., 1:]
+    sign = np.where(low > 0, -1.0, 1.0)
+    return np.asarray(sign * (ndtr(sign * high) - ndtr(sign * low)))
 
 
 def gaussian_deltas(epsilon: Array, mu: float) -> Array:

@@ -123,7 +123,7 @@ def curve(epsilons: Array, ahead: Array, behind: Array) -> tuple[Array, Array]:
     strikes = np.concatenate([[0.0], small, np.exp(epsilons)])
     bounds = np.concatenate([[1.0], 1.0 - small + small * behind[::-1], ahead])
     order = np.lexsort((bounds, strikes))
-    return _envelope(strikes[order], bounds[order])
+    return envelope(strikes[order], bounds[order])
 
 
 def _dots(epsilons: Array, ahead: Array, behind: Array, width: float):  # type: ignore[no-untyped-def]
@@ -138,7 +138,7 @@ def _dots(epsilons: Array, ahead: Array, behind: Array, width: float):  # type: 
     return create_pmf_pessimistic_connect_dots_fixed_gap(width, lowest, highest, deltas)
 
 
-def _envelope(x: Array, y: Array) -> tuple[Array, Array]:
+def envelope(x: Array, y: Array) -> tuple[Array, Array]:
     """The corners of the lower convex envelope of points sorted by x."""
     corners: list[tuple[float, float]] = []
     for point in zip(x.tolist(), y.tolist(), strict=True):

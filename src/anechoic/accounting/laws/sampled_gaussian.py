@@ -18,9 +18,10 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri_exp
+from scipy.special import ndtri_exp
 
 from anechoic._validate import Array
+from anechoic.accounting.laws.likelihood import normal_cells
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -145,8 +146,4 @@ def _places(losses: Array, sigma: float, rate: float, direction: Direction) -> A
 
 def _between(z: Array) -> Array:
     """Standard normal mass below the first place, of each cell, and above the last, shape (places + 1,)."""
-    edges = np.concatenate([[-math.inf], z, [math.inf]])
-    low, high = edges[:-1], edges[1:]
-    above = low > 0
-    below = ndtr(np.where(above, -low, high)) - ndtr(np.where(above, -high, low))
-    return np.asarray(np.maximum(below, 0.0))
+    return np.asarray(np.maximum(normal_cells(np.concatenate([[-math.inf], z, [math.inf]])), 0.0))

@@ -33,6 +33,7 @@ import numpy as np
 from anechoic._validate import Array, fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.accounting.monte_carlo.confidence import LARGEST_BET, upper_mean_of
+from anechoic.accounting.search import smallest
 
 DIRECTIONS = ("remove", "add")
 CHUNK = 2**20  # numbers in one block of samples
@@ -157,16 +158,10 @@ class TiltedPair(ABC):
         if profile.at(math.inf, failure).upper > delta:
             return None
         low, high = start, max(1.1 * start, start + 0.05)
-        while (best := profile.at(high, failure)).upper > delta:
+        while profile.at(high, failure).upper > delta:
             high *= 1.5
-        while high - low > 1e-4 * high:
-            middle = 0.5 * (low + high)
-            found = profile.at(middle, failure)
-            if found.upper <= delta:
-                high, best = middle, found
-            else:
-                low = middle
-        return best
+        found = smallest(_shown(profile, delta, failure), low, high, 1e-4)
+        return profile.at(found, failure)
 
     def epsilons(
         self, deltas: Sequence[float], std: float, *, samples: int, failure: float, seed: int = 0
@@ -186,10 +181,7 @@ class TiltedPair(ABC):
             low, high = start, max(1.1 * start, start + 0.05)
             while profile.at(high, failure).upper > delta:
                 low, high = high, 1.5 * high
-            while high - low > 1e-4 * high:
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if profile.at(middle, failure).upper <= delta else (middle, high)
-            found.append(high)
+            found.append(smallest(_shown(profile, delta, failure), low, high, 1e-4))
         return found
 
     def plausible(self, epsilon: float, delta: float, std: float, *, samples: int, seed: int) -> bool:
@@ -361,6 +353,11 @@ class _Profile:
             mean, upper = part.at(epsilon, failure / len(self.parts))
             found.append(DeltaEstimate(epsilon, mean, upper, failure, part.samples, part.tilt.direction))
         return max(found, key=lambda estimate: estimate.upper)
+
+
+def _shown(profile: _Profile, delta: float, failure: float) -> Callable[[float], bool]:
+    """Whether an epsilon has a bound of at most `delta`."""
+    return lambda epsilon: profile.at(epsilon, failure).upper <= delta
 
 
 def _joined(pairs: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:

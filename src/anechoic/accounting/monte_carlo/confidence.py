@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from anechoic._validate import Array
+from anechoic.accounting.search import smallest
 
 #: Largest share that `upper_mean_of` bets on one value: at 1, a single value of 1 would end the bet.
 LARGEST_BET = 0.9
@@ -40,10 +41,4 @@ def upper_mean_of(values: Array, count: int, failure: float, second_moment: floa
     def wealth(p: float) -> float:
         return zeros * math.log1p(bet * p) + float(np.log1p(bet * (p - values)).sum())
 
-    low, high = 0.0, 1.0
-    if wealth(high) <= goal:
-        return 1.0
-    while high - low > 1e-6 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if wealth(middle) <= goal else (low, middle)
-    return high
+    return smallest(lambda p: wealth(p) > goal, 0.0, 1.0, 1e-6) if wealth(1.0) > goal else 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.likelihood import REACH, Ratio
+from anechoic.accounting.laws.likelihood import REACH, Ratio, normal_cells
 
 LOST = 1e-20  # probability of the largest sums, which is moved to infinity (relative to 1)
 _POINTS = 600  # of the grid of S, at least
@@ -87,12 +87,12 @@ class RowLaw:
         edges = width * np.arange(first, last + 1, dtype=np.float64)
         inner, off = self._inverse(edges[1:], table_y, table_loss)
         y = np.append(table_y[0], inner)  # the first cell is cut: what is below it follows
-        q = _between(y / self.std)
+        q = normal_cells(y / self.std)
         p = np.zeros(len(q))
         rows = max(1, _CHUNK // len(y))
         for start in range(0, len(self.points), rows):
             shifted = (y[None, :] - self.points[start : start + rows, None]) / self.std
-            p += self.mass[start : start + rows] @ _between(shifted)
+            p += self.mass[start : start + rows] @ normal_cells(shifted)
         miss = off + _INEXACT
         factor = math.exp(miss if direction == "remove" else -miss)
         p *= factor
@@ -169,10 +169,3 @@ def merged(points: Array, mass: Array) -> tuple[Array, Array]:
         kept[moved] = False
         points, mass = points[kept], mass[kept]
     return points, mass
-
-
-def _between(z: Array) -> Array:
-    """Standard normal mass of each cell along the last axis, from the side on which it is small."""
-    low, high = z[..., :-1], z[..., 1:]
-    sign = np.where(low > 0, -1.0, 1.0)
-    return np.asarray(sign * (ndtr(sign * high) - ndtr(sign * low)))

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from anechoic._validate import Array
+from anechoic.accounting.search import smallest
 
 _GRID = 1024  # points to which the sum of all a_j is cut
 _MOST_TERMS = 256  # overlaps of one v, and of all together, up to which the law of the sum is computed
@@ -89,7 +90,4 @@ def quantile(points: Array, mass: Array, least: float, largest: float, failure: 
     low, high = 0.0, float(points[-1]) + step
     while exceeds(high):
         low, high, step = high, high + 2 * step, 2 * step
-    while high - low > 1e-7 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return high
+    return smallest(lambda t: not exceeds(t), low, high, 1e-7)
