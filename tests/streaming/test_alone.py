@@ -61,7 +61,6 @@ ELSEWHERE = {
     ("streaming/mechanisms.py", "_"): "a public strategy",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
     ("streaming/moments.py", "Moments.decode"): "released sums",
-    ("streaming/page.py", "_chart"): "places of a picture",
     ("streaming/moments.py", "LinearRegression.decode"): "released sums",
 }
 

@@ -16,7 +16,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
-from anechoic.streaming.page import _chart, short
+from anechoic.streaming.page import short
 from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.tables import HEAD, write_releases
@@ -179,6 +179,7 @@ WHEN = ["--time", "when", "--every", "1h", "--start", "2013-01-01T05:00"]
 
 
 def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     out, page = tmp_path / "releases.csv", tmp_path / "page.html"
     code, text, error = run(
         capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out, "--report", page
@@ -191,7 +192,7 @@ def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
     assert tuple(rows[0]) == HEAD and len(rows) == 3 * (1 + 2 + 3 + 1)
     assert {row["time"] for row in rows} == {f"2013-01-01T0{h}:00:00+00:00" for h in (6, 7, 8)}
     html = page.read_text()
-    assert html.count("<svg") == 1 + 2 + 3 + 1 and "http" not in html.replace("http-equiv", "")
+    assert html.count("<img") == 1 + 2 + 3 + 1 and "http" not in html.replace("http-equiv", "")
 
 
 def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
@@ -419,9 +420,6 @@ def test_numbers_of_an_axis_are_whole():
     numbers = (327_500, -163_712, 9999.5, 1234, 0.0035, 1.5e6, -2e13, 0, 360)
     expected = ["327.5k", "-163.7k", "10,000", "1,234", "0.0035", "1.5M", "-20T", "0", "360"]
     assert [short(number) for number in numbers] == expected
-    picture = _chart(np.full((3, 3), 327_500.0), np.outer(np.ones(3), [327_500, 310_000, 345_123]), "x")
-    widest = max(len(text) for text in re.findall(r'text-anchor="end">([^<s][^<]*)<', picture))
-    assert float(re.search(r'<text x="([\d.]+)"', picture)[1]) >= widest * 7.2
 
 
 def test_short_forms_of_one_column_are_released_side_by_side():
@@ -444,9 +442,10 @@ def test_short_forms():
 
 @pytest.mark.slow
 def test_the_demo_counts_the_first_days_of_2013(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     from anechoic.demo.hourly import streaming_demo
 
     page = streaming_demo(tmp_path, hours=30)
     assert "30 hourly releases" in capsys.readouterr().out
-    assert page.read_text().count("<svg") == 1 + 4 + 4
+    assert page.read_text().count("<img") == 1 + 4 + 4
     assert len((tmp_path / "releases.csv").read_text().splitlines()) == 1 + 24 * (1 + 16 + 84)

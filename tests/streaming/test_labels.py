@@ -56,6 +56,7 @@ def test_each_entry_has_its_label(name, tmp_path):
 
 
 def test_categories_stand_in_tables_and_on_pages(tmp_path):
+    pytest.importorskip("matplotlib")
     stream = NoNoise({"carrier": streaming.Histogram(["AA", "<b>"])}, epsilon=1.0, horizon=1)
     stream.steps([["AA", "AA", "<b>"]])
     write_releases(tmp_path / "r.csv", stream.releases())
