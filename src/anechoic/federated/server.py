@@ -32,7 +32,7 @@ from anechoic.noise.grid import spacing
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM
+from anechoic.runs.file_head import MECHANISM
 from anechoic.units.ids import plain_id
 
 

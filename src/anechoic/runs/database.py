@@ -35,10 +35,10 @@ _REMEDIES = {
 }
 
 
-def source_of(path: Path) -> str:
-    """The URI under which SQLite reads a file, and changes nothing."""
+def source_of(path: Path, still: bool = False) -> str:
+    """The URI under which SQLite reads a file, and changes nothing; without its log if it is `still`."""
     # a closed file where nobody can write: SQLite would not find a place for what it keeps beside it
-    still = not log_of(path).exists() and not os.access(path.parent, os.W_OK)
+    still = still or not log_of(path).exists() and not os.access(path.parent, os.W_OK)
     return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if still else ''}"
 
 

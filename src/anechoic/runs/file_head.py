@@ -11,9 +11,11 @@ from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import openings
 from anechoic.runs.database import Closing, Database
-from anechoic.runs.identity import difference
+from anechoic.runs.identity import difference, differing_figures
 from anechoic.runs.sealing import Sealer
 
+#: Under which name a file shows the JSON of its mechanism.
+MECHANISM = "mechanism"
 #: Seconds between the last commit and the last change of its file beyond which the file is taken for one that
 #: was put back: clocks of file servers differ by less.
 SLACK = 60.0
@@ -70,7 +72,7 @@ class FileHead:
         }
         self._database.many("INSERT INTO meta VALUES (?, ?)", self.said.items())
 
-    def check(self, identity: str, place: str, *, adopt: bool) -> None:
+    def check(self, identity: str, shown: Mapping[str, str], place: str, *, adopt: bool) -> None:
         """Refuse a file that is not this run's, or not all of it.
 
         Raises:
@@ -91,9 +93,9 @@ class FileHead:
                 f" alone. Finish the {of.KIND} with the version of anechoic that began it. {of.NEW_RUN}"
             )
         if own != identity:
-            raise MismatchError(
-                f"state file {path} belongs to another {of.KIND}: {difference(own, identity)}. {of.OTHERWISE}"
-            )
+            what = difference(own, identity)
+            what += differing_figures(self.said.get(MECHANISM), shown.get(MECHANISM))
+            raise MismatchError(f"state file {path} belongs to another {of.KIND}: {what}. {of.OTHERWISE}")
         if adopt:
             return
         if here != place:

@@ -48,3 +48,29 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
         said = f"{name} (was {before}, is {now})" if plain else name
         names += [f"{name}.{below}" for below in inner] if of_one_kind else [said]
     return names
+
+
+def differing_figures(written: Any, given: Any) -> str:
+    """Which numbers differ between two mechanisms as JSON, as ": epsilon (was 1, is 2)"; empty for none."""
+    try:
+        was, now = _numbers(json.loads(written)), _numbers(json.loads(given))
+    except (TypeError, ValueError, AttributeError):  # of a damaged file, which is refused in any case
+        return ""
+    both = [name for name in was if name in now and was[name] != now[name]]
+    found = [f"{name} (was {was[name]:.6g}, is {now[name]:.6g})" for name in sorted(both, key=_epsilon_first)]
+    return f": {', '.join(found)}" if found else ""
+
+
+def _epsilon_first(name: str) -> tuple[bool, str]:
+    return name != "epsilon", name
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """All numbers, however deep, by the last part of their name."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value)
+        elif isinstance(value, int | float):
+            found[name] = value
+    return found

@@ -18,9 +18,6 @@ Key = bytes | Callable[[], bytes] | None
 File = TypeVar("File")
 Memory = TypeVar("Memory")
 
-#: First row of noise that an opening draws, and its salt.
-Opening = tuple[int, bytes]
-
 
 def new_salt() -> bytes:
     """16 random bytes; not secret."""

@@ -22,7 +22,7 @@ from anechoic.keys import derive
 from anechoic.runs import openings
 from anechoic.runs.database import Database
 from anechoic.runs.exclusive_file import HeldFile
-from anechoic.runs.file_head import FileHead, closing
+from anechoic.runs.file_head import MECHANISM, FileHead, closing
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.rollback_counter import Counter
 from anechoic.runs.sealed_table import SealedTable
@@ -36,9 +36,6 @@ _SCHEMA = (
 )
 _OPENINGS = "SELECT first, salt FROM openings"
 _TABLE = "CREATE TABLE {} (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID"
-
-#: Under which name a file shows the JSON of its mechanism.
-MECHANISM = "mechanism"
 
 
 class StateFile:
@@ -136,9 +133,10 @@ class StateFile:
     def shown(cls, path: str | os.PathLike[str], name: str) -> str | None:
         """What the file at `path` shows under `name`, without its key or lock; None where it shows nothing.
 
-        Nobody has checked it: who opens the file will, and says what is wrong with it.
+        Nobody has checked it: who opens the file will, and says what is wrong with it. Its log is not looked
+        at: to open that, SQLite changes when it was changed where it runs as root.
         """
-        with contextlib.suppress(CheckpointError), reading(path, cls) as (said, *_):
+        with contextlib.suppress(CheckpointError), reading(path, cls, still=True) as (said, *_):
             return str(said[name])
         return None
 
@@ -158,14 +156,14 @@ class StateFile:
         if head.fresh:
             self._database.durable()
             self._create(head, identity, shown, key)
-        head.check(identity, self._file.place, adopt=adopt)
+        head.check(identity, shown, self._file.place, adopt=adopt)
         self._database.durable()
         self.identity = identity
         try:
             if not head.fresh:
                 self._read(head, key)
             private = self._opened(head.said["private"])
-            if private["openings"] != self._openings_digest():
+            if private["openings"] != self._openings_digest:
                 raise self._two_states()
             self.commits, self._counted = int(private["commits"]), bool(private["counted"])
             self._saved = str(private["state"])
@@ -199,7 +197,7 @@ class StateFile:
         """From row `first` on noise is drawn with a salt that nobody had before."""
         salt = openings.new_salt()
         kept = [entry for entry in self.openings if entry[0] < first]  # of rows that were released
-        self.openings = [*kept, (first, salt)]
+        self._set_openings([*kept, (first, salt)])
         self._database.run("DELETE FROM openings WHERE first >= ?", (first,))
         self._database.run("INSERT INTO openings VALUES (?, ?)", (first, salt))
         self._counted = self._counted or self._counter is not None
@@ -211,7 +209,7 @@ class StateFile:
         """The key, and all that stands in tables."""
         self.key, self.salt = head.key(key), bytes(head.said["salt"])
         self.seal = Sealer(self.key, self.salt)
-        self.openings = [(int(first), bytes(salt)) for first, salt in self._database.run(_OPENINGS)]
+        self._set_openings([(int(first), bytes(salt)) for first, salt in self._database.run(_OPENINGS)])
         self.chain = ReleaseChain(type(self), self.path, head.said)
         for _ in self.chain.read(self._database.each(ROWS)):
             pass
@@ -290,7 +288,7 @@ class StateFile:
         private = {
             "commits": commits,
             "counted": self._counted,
-            "openings": self._openings_digest(),
+            "openings": self._openings_digest,
             "members": {name: table.state for name, table in self.tables.items()},
             "state": self._saved,
             "time": time.time_ns(),
@@ -315,8 +313,8 @@ class StateFile:
     def _name(self) -> bytes:
         return digest_of_parts("private", self.chain.link)
 
-    def _openings_digest(self) -> str:
-        return digest_of_parts(repr(self.openings)).hex()
+    def _set_openings(self, openings: list[tuple[int, bytes]]) -> None:
+        self.openings, self._openings_digest = openings, digest_of_parts(repr(openings)).hex()
 
     # -- content -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.releases import reading
-from anechoic.runs.state_file import MECHANISM
+from anechoic.runs.file_head import MECHANISM
 from anechoic.streaming.described import over_of, statistic_of
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.past import Past, Publisher

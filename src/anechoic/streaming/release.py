@@ -107,7 +107,7 @@ class Release:
         return self.labels.get(name, plain)
 
     def named(self, name: str | None = None) -> dict[str, float]:
-        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}. A single number has the label "".
+        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single number by the statistic's name.
 
         Args:
             name: of the statistic; None for the only one.
@@ -117,7 +117,8 @@ class Release:
         """
         if name is None:
             name = self._only_name
-        return dict(zip(self.labels_of(name), self.estimates[name].value.ravel().tolist(), strict=True))
+        labels = (label or name for label in self.labels_of(name))
+        return dict(zip(labels, self.estimates[name].value.ravel().tolist(), strict=True))
 
     def to_bytes(self) -> bytes:
         """The release without loss: a line of JSON, then float64 numbers, little-endian.

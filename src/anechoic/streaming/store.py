@@ -21,7 +21,8 @@ import numpy as np
 from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import MECHANISM, StateFile
+from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import Standing
 from anechoic.units.ids import DIGEST

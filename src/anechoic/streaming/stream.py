@@ -19,7 +19,7 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM
+from anechoic.runs.file_head import MECHANISM
 from anechoic.streaming.commit_group import Group
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
