@@ -14,8 +14,8 @@ from anechoic.participation import MinSep
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.sampling import External
 from anechoic.streaming.mechanisms import planned_mechanism
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
+from anechoic.streaming.stream_state import InMemory
 
 KEY = bytes(range(32))
 PROMISE = {

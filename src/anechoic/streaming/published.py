@@ -15,9 +15,9 @@ from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, quantile
 from anechoic.streaming.store import Store
+from anechoic.streaming.stream_state import InMemory
 from anechoic.streaming.window import Over, Running, checked_over
 
 #: Releases of an endless stream without a state file that can be read again.

@@ -11,7 +11,8 @@ import numpy as np
 
 from anechoic._validate import Array
 
-_PARTS = ("value", "standard_error", "low", "high")
+#: Of an estimate, besides the noisy sums.
+PARTS = ("value", "standard_error", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Estimate:
     raw: Array
 
     def __post_init__(self) -> None:
-        for name in (*_PARTS, "raw"):
+        for name in (*PARTS, "raw"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
 
@@ -137,7 +138,7 @@ class Release:
         arrays = [
             np.ascontiguousarray(getattr(estimate, part), "<f8").tobytes()
             for estimate in self.estimates.values()
-            for part in (*_PARTS, "raw")
+            for part in (*PARTS, "raw")
         ]
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
 

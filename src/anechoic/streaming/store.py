@@ -20,8 +20,8 @@ import numpy as np
 
 from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.sealing import filled
 from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import Standing
@@ -35,7 +35,7 @@ _ACCOUNT, _STEP = 24, struct.Struct("<Q")  # bytes of an account, see `Ledger`, 
 
 
 class Store(StateFile):
-    """A state file of a stream; see `StateFile`, and `anechoic.streaming.state.InMemory`.
+    """A state file of a stream; see `StateFile`, and `anechoic.streaming.stream_state.InMemory`.
 
     Of every step it keeps the noisy row, of which the release follows, in the clear. Sums of the open step,
     noise, counts, units and batches are sealed.

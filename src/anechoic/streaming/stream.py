@@ -16,23 +16,21 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
+from anechoic.runs.file_head import MECHANISM
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.identity import checked_setting
 from anechoic.runs.openings import Key, opened
-from anechoic.runs.file_head import MECHANISM
-from anechoic.streaming.commit_group import Group
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
+from anechoic.streaming.ingest import Addition, Intake, Partial, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
@@ -294,29 +292,36 @@ class Stream(Published):
             HorizonError, GuaranteeError: as `release`.
         """
         self.owner.check()
-        return self._steps(Group.of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
+        return self._steps(steps_of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
 
     @alone
-    def _steps(self, group: Group) -> list[Release]:
-        places = group.known(self._state.seen)
-        new = [place for place, known in enumerate(places) if known is None]
-        additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
-        group.check_times(new, self._standing.time)
-        self._standing.check_room(self.shared.reach(sum(one.count for one in additions.values())))
+    def _steps(self, steps: list[Step]) -> list[Release]:
+        known = [None if one.name is None else self._state.seen(one.name) for one in steps]
+        new = [one for one, step in zip(steps, known, strict=True) if step is None]
+        names = [one.name for one in new if one.name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError("batch_ids name a batch twice: each is one step.")
+        additions = [self._read(one.batch, one.unit_ids) for one in new]
+        before = self._standing.time
+        for one in new:
+            check_time(before, one.time)
+            before = before if one.time is None else one.time
+        self._standing.check_room(self.shared.reach(sum(addition.count for addition in additions)))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
-        made: dict[int, Release] = {}
+        made: list[Release] = []
         if new:
             with self._state.transaction():
-                rows = self._noise.ahead(len(new))
-                for place in new:
-                    self._add(additions[place], group.names[place])
-                    made[place] = self._publish(group.times[place], next(rows))
+                for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
+                    self._add(addition, one.name)
+                    made.append(self._publish(one.time, row))
                 self._save()
-            self._last = made[new[-1]]
+            self._last = made[-1]
             self._forget()
-        stored = self._stored({k: group.names[place] for place, k in enumerate(places) if k is not None})
-        return [made[place] if known is None else stored[known] for place, known in enumerate(places)]
+        places = zip(steps, known, strict=True)
+        stored = self._stored({step: one.name for one, step in places if step is not None})
+        fresh = iter(made)
+        return [next(fresh) if step is None else stored[step] for step in known]
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
