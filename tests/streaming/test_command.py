@@ -11,8 +11,11 @@ from datetime import UTC
 import numpy as np
 import pytest
 
+pytest.importorskip("polars")
+
+import polars
+
 from anechoic import cli, streaming
-from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
@@ -326,7 +329,6 @@ def test_a_state_needs_a_public_start(table, tmp_path, capsys):
 
 
 def test_parquet_goes_through_polars_there_and_back(tmp_path):
-    polars = pytest.importorskip("polars")
     polars.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "x.parquet")
     assert read_columns(tmp_path / "x.parquet", ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
     stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=3)
@@ -337,7 +339,6 @@ def test_parquet_goes_through_polars_there_and_back(tmp_path):
 
 @pytest.mark.slow
 def test_parquet_holds_what_was_released(tmp_path):
-    polars = pytest.importorskip("polars")
     stream = streaming.Stream(streaming.Histogram(["AA", "UA"]), epsilon=1.0, horizon=120)
     stream.steps([["AA"]] * 119)  # times begin late: a column's kind is not that of its first rows
     stream.release("2013-01-01T00:00:00+00:00")
@@ -349,7 +350,6 @@ def test_parquet_holds_what_was_released(tmp_path):
 
 
 def test_parquet_in_and_out_by_the_command(tmp_path, capsys, table):
-    polars = pytest.importorskip("polars")
     frame = polars.read_csv(table, infer_schema_length=0)
     frame.write_parquet(tmp_path / "x.parquet")
     common = [
@@ -368,10 +368,10 @@ def test_parquet_in_and_out_by_the_command(tmp_path, capsys, table):
     assert polars.read_parquet(tmp_path / "r.parquet").height == 3 * 2
 
 
-def test_parquet_without_polars_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.streaming.columns.find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match="needs Polars"):
-        read_columns(tmp_path / "x.parquet", ["a"])
+def test_without_polars_the_remedy_is_named_before_anything_is_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("anechoic.cli.progress.find_spec", lambda name: None)
+    code, _, error = run(capsys, "--input", tmp_path / "none.csv", *WHEN, "--count", "--epsilon", "1")
+    assert code == 2 and "pip install 'anechoic[streaming]'" in error
 
 
 @pytest.mark.slow

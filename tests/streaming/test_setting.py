@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytest.importorskip("polars")
+
 from anechoic import cli, streaming
 from anechoic.errors import MismatchError
 

@@ -125,6 +125,7 @@ def audit(options: argparse.Namespace) -> int:
 
 
 def stream(options: argparse.Namespace) -> None:
+    need("polars", extras="streaming")
     from anechoic.streaming.command import stream_file
 
     if options.report is not None:
