@@ -92,7 +92,7 @@ def test_a_contribution_bound_that_is_off_by_one_is_found():
 def test_a_restart_that_reuses_a_row_is_found(tmp_path):
 
     with (
-        patch("anechoic.streaming.mechanisms.NoiseRows.restore", lambda *_: None),
+        patch("anechoic.mechanism.rows.NoiseRows.restore", lambda *_: None),
     ):
         assert "covariance" in refuted(*observed(reopen=tmp_path / "run.db"))
 

@@ -171,20 +171,13 @@ class Stream(Published):
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self._keep = checked_keep(keep, state, self.mechanism.steps)
-        self._start(state, key, counter, adopt)
+        self.owner = OwnProcess("stream")
+        self._start(state, key=key, counter=counter, adopt=adopt)
 
-    def _start(
-        self,
-        state: str | os.PathLike[str] | None,
-        key: Key,
-        counter: str | os.PathLike[str] | None,
-        adopt: bool,
-    ) -> None:
+    def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
         shown = {LABELS: json.dumps(self.shared.labels), MECHANISM: self.mechanism.to_json()}
-        of_run = {"identity": identity, "shown": shown}
-        self._state = opened(Store, InMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
-        self.owner = OwnProcess("stream")
+        self._state = opened(Store, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
@@ -325,14 +318,7 @@ class Stream(Published):
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
-        self._state.close()
-        self.owner.leave()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -381,11 +367,6 @@ class Stream(Published):
         promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]
         return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a stream cannot be copied or pickled: its noise would be used twice. Give it a state."
-        )
 
     def __repr__(self) -> str:
         return (
