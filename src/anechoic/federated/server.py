@@ -29,10 +29,9 @@ from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
-from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
-from anechoic.runs.identity import checked_setting
-from anechoic.runs.openings import Key, opened
+from anechoic.runs.state_file import Key, opened
 from anechoic.units.ids import plain_id
 
 

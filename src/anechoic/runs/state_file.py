@@ -12,21 +12,25 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from anechoic._validate import flag
 from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, ReplayError
 from anechoic.keys import derive
-from anechoic.runs import openings
+from anechoic.runs import sealing
 from anechoic.runs.database import Database
 from anechoic.runs.exclusive_file import HeldFile
-from anechoic.runs.file_head import MECHANISM, FileHead, closing
+from anechoic.runs.file_head import MECHANISM, FileHead, closed
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.rollback_counter import Counter
 from anechoic.runs.sealed_table import SealedTable
 from anechoic.runs.sealing import Sealer, filled
+
+#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
+Key = bytes | Callable[[], bytes] | None
 
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
@@ -133,8 +137,7 @@ class StateFile:
     def shown(cls, path: str | os.PathLike[str], name: str) -> str | None:
         """What the file at `path` shows under `name`, without its key or lock; None where it shows nothing.
 
-        Nobody has checked it: who opens the file will, and says what is wrong with it. Its log is not looked
-        at: to open that, SQLite changes when it was changed where it runs as root.
+        Who opens the file checks it. Its log is left alone: SQLite, as root, changes when that was changed.
         """
         with contextlib.suppress(CheckpointError), reading(path, cls, still=True) as (said, *_):
             return str(said[name])
@@ -195,12 +198,12 @@ class StateFile:
 
     def _begin_opening(self, first: int) -> None:
         """From row `first` on noise is drawn with a salt that nobody had before."""
-        salt = openings.new_salt()
+        salt = sealing.new_salt()
         kept = [entry for entry in self.openings if entry[0] < first]  # of rows that were released
         self._set_openings([*kept, (first, salt)])
         self._database.run("DELETE FROM openings WHERE first >= ?", (first,))
         self._database.run("INSERT INTO openings VALUES (?, ?)", (first, salt))
-        self._counted = self._counted or self._counter is not None
+        self._counted |= self._counter is not None
         self._set("place", self._file.place)
         self._set("closed", "0")
         self._write_private(self.commits)
@@ -374,6 +377,34 @@ def _end(database: Database, file: HeldFile, seal: Sealer, process: int) -> None
     """Close a file that was open, also where nobody does who could, as when a process ends."""
     if os.getpid() == process:
         try:
-            database.close(closing(seal))
+            database.close(partial(closed, seal))
         finally:
             file.close()
+
+
+def opened(
+    file: Callable[..., Any],
+    memory: Callable[[bytes | None], Any],
+    state: str | os.PathLike[str] | None,
+    *,
+    key: Key,
+    counter: str | os.PathLike[str] | None,
+    adopt: bool,
+    **of_run: Any,
+) -> Any:
+    """The state of a run: in the file at `state`, or in memory where no path is given.
+
+    Args:
+        file: a `StateFile`, which is given key, counter, adopt and `of_run` too.
+        memory: its like without a file, which is given the key.
+
+    Raises:
+        ValueError: for a counter without a state, a key that is none, or `adopt` that is no bool.
+        CheckpointError, GuaranteeError: as `StateFile`.
+    """
+    secret, adopt = key() if callable(key) else key, flag("adopt", adopt)
+    if state is not None:
+        return file(state, key=secret, counter=counter, adopt=adopt, **of_run)
+    if counter is not None:
+        raise ValueError(f"counter={counter} without state: give state, the path of what it counts for.")
+    return memory(secret)

@@ -16,10 +16,9 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
-from anechoic.runs.identity import checked_setting
-from anechoic.runs.openings import Key, opened
+from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Partial, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, dimension_of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs import openings
+from anechoic.runs import sealing
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.statistic import Integers
 from anechoic.streaming.window import Over
@@ -101,7 +101,7 @@ class InMemory:
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
-        self.openings = [(0, openings.new_salt())]  # two streams with one key share no noise
+        self.openings = [(0, sealing.new_salt())]  # two streams with one key share no noise
         self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0
