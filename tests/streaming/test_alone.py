@@ -58,7 +58,7 @@ ELSEWHERE = {
     ("streaming/distribution.py", "range_error"): "a public matrix",
     ("streaming/distribution.py", "range_encoder"): "a public matrix",
     ("streaming/kmeans.py", "excess_cost"): "released counts",
-    ("streaming/mechanisms.py", "_"): "a public strategy",
+    ("streaming/mechanisms.py", "RunningMeans.weights"): "the weights of steps",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
     ("streaming/moments.py", "Moments.decode"): "released sums",
     ("streaming/moments.py", "LinearRegression.decode"): "released sums",

@@ -49,7 +49,7 @@ def _lead(stream: Stream, made: Sequence[Release]) -> str:
 def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -> list[str]:
     size, labels = made[0][name].value.size, made[0].labels_of(name)
     chosen = range(size) if size <= _CURVES else np.linspace(0, size - 1, _CURVES).astype(int).tolist()
-    places = np.unique(np.linspace(0, len(made) - 1, min(len(made), _POINTS)).astype(int)).tolist()
+    places = sorted(set(np.linspace(0, len(made) - 1, min(len(made), _POINTS)).astype(int).tolist()))
     parts = []
     for entry in chosen:
         label = f"{name}: {labels[entry]}" if labels[entry] else name
