@@ -184,7 +184,7 @@ class Journal(StateFile):
     def mark(self) -> Mark:
         """How far it is, for a checkpoint; all of it is on disk."""
         with self._writing:
-            self._check_own()
+            self.check()
             if self._unsynced:
                 self._database.wait(True)
                 with self.transaction():
@@ -208,7 +208,7 @@ class Journal(StateFile):
             GuaranteeError: after such a failure, in a fork, or if the file was moved or deleted.
         """
         with self._writing:
-            self._check_own()
+            self.check()
             self._check_position(position)
             if position < self.end:
                 self._compare(position, digest)
@@ -234,7 +234,7 @@ class Journal(StateFile):
                 f"{target} is not the journal of this run, which is {self.path}: move it out of the way, or"
                 " write checkpoints into another folder."
             )
-        self._check_own()
+        self.check()
         self.close()
         link = self.path.with_name(f".{self.path.name}.link")
         link.unlink(missing_ok=True)

@@ -80,6 +80,7 @@ class StateFile:
         chain: of the releases.
         tables: private rows by digest, by name of the table.
         commits: transactions so far.
+        kept: releases that are there for good: on disk, and counted.
 
     Raises:
         CheckpointError: if the file is damaged, or SQLite cannot use it.
@@ -113,7 +114,6 @@ class StateFile:
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
-        adopt = flag("adopt", adopt)
         self.path = Path(os.path.realpath(path))
         self._process = os.getpid()
         self._fault = ""
@@ -131,6 +131,7 @@ class StateFile:
         except BaseException:
             self._file.close()
             raise
+        self.kept = self.made
         self._ended = weakref.finalize(self, _end, self._database, self._file, self.seal, self._process)
 
     @classmethod
@@ -243,7 +244,7 @@ class StateFile:
             GuaranteeError: in a fork, after an earlier failure, or where another process has taken the file.
             CheckpointError: where SQLite could not write; nothing is changed then.
         """
-        self._check_own()
+        self.check()
         with self._written():
             if self._database.version != self._version:
                 raise GuaranteeError(
@@ -252,14 +253,13 @@ class StateFile:
                 )
             yield
             self._write_private(self.commits + 1)
+            # from here on, should it be interrupted: Ctrl-C may come when all is written
+            what = f"state file {self.path} was written, what goes with it may not be: open it again"
+            self._fault = f"{what}, and {self.AGAIN}."
         self.commits += 1
         if self._counter is not None:
-            try:
-                self._counter.write(self._identity_mark(), self.commits)
-            except BaseException:
-                what = f"state file {self.path} was written, its counter was not: open both again"
-                self._fault = f"{what}, and {self.AGAIN}."
-                raise
+            self._counter.write(self._identity_mark(), self.commits)
+        self.kept, self._fault = self.made, ""
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -277,7 +277,7 @@ class StateFile:
             raise
         try:
             run("COMMIT")
-        except BaseException:  # Ctrl-C among them, which may come when all is written
+        except BaseException:
             self._fault = (
                 f"whether the last change of state file {self.path} was written is not known. Open the file"
                 f" again, and {self.AGAIN}."
@@ -301,10 +301,9 @@ class StateFile:
 
     def _opened(self, sealed: Any) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self.seal.open(self._name(), sealed))
+            return dict(json.loads(self.seal.open(self._name(), sealed)))
         except CheckpointError as error:
             raise self._two_states() from error
-        return found
 
     def _two_states(self) -> CheckpointError:
         log = self._database.log.name
@@ -349,7 +348,12 @@ class StateFile:
             )
         return self.seal.open(b"state", sealed)
 
-    def _check_own(self) -> None:
+    def check(self) -> None:
+        """Refuse to go on in a fork, after a failure, or where the file was moved.
+
+        Raises:
+            GuaranteeError: with the remedy.
+        """
         if os.getpid() != self._process:
             raise GuaranteeError(
                 f"state file {self.path} was opened by process {self._process}, and process {os.getpid()} is"
@@ -369,8 +373,8 @@ class StateFile:
 
     def close(self) -> None:
         """Give the file and its lock back, all commits in the file itself."""
-        self._ended()
         self._fault = f"state file {self.path} is closed."
+        self._ended()
 
 
 def _end(database: Database, file: HeldFile, seal: Sealer, process: int) -> None:

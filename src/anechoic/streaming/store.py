@@ -8,12 +8,10 @@ nobody.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,13 +61,6 @@ class Store(StateFile):
         super().__init__(path, **how)
         self.units: Table = self.tables["units"]
         self._batches, self._secret = self.tables["batches"], derive(self.key, "batches", size=32)
-        self.kept = self.made
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        with super().transaction():
-            yield
-        self.kept = self.made  # on disk, and counted
 
     # -- content -------------------------------------------------------------------------------
 

@@ -219,6 +219,7 @@ class Stream(Published):
             HorizonError: if all steps were released, or a sum could leave the range of its integers.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
+        self._state.check()
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
@@ -252,6 +253,7 @@ class Stream(Published):
             ValueError: if time goes backwards, or is something else.
             GuaranteeError: as `update`.
         """
+        self._state.check()
         time = plain_time(time)
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
@@ -288,6 +290,7 @@ class Stream(Published):
 
     @alone
     def _steps(self, steps: list[Step]) -> list[Release]:
+        self._state.check()
         known = [None if one.name is None else self._state.seen(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]
         names = [one.name for one in new if one.name is not None]

@@ -109,12 +109,11 @@ class InMemory:
         self.kept = 0
         self._fault = False
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one.
+    def check(self) -> None:
+        """Refuse to go on after a failure.
 
         Raises:
-            GuaranteeError: after such a failure.
+            GuaranteeError: after one.
         """
         if self._fault:
             raise GuaranteeError(
@@ -122,6 +121,11 @@ class InMemory:
                 " without a state file there is no going back. What was released stays readable. Begin a new"
                 " stream, whose privacy cost adds to this one's; with state= a stream survives this."
             )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one."""
+        self.check()
         self._fault = True
         yield
         self.kept = self._made
@@ -136,8 +140,7 @@ class InMemory:
 
     def seen(self, batch_id: str) -> int | None:
         """The step into which a batch went, or None."""
-        step = self._seen.get(batch_id)
-        return None if self._fault and step is not None and step >= self.kept else step
+        return self._seen.get(batch_id)
 
     def mark(self, batch_id: str, step: int) -> None:
         """Note that a batch is part of a step."""
