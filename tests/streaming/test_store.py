@@ -204,7 +204,7 @@ def test_a_writer_behind_the_lock_stops_the_other(tmp_path):
     other.close()
     with pytest.raises(GuaranteeError, match="changed by somebody else"):
         stream.release()
-    with pytest.raises(GuaranteeError, match="Open the file again"):
+    with pytest.raises(GuaranteeError, match="open the file again"):
         stream.update({"x": [0.0]}, unit_ids=[1])
 
 
@@ -444,7 +444,7 @@ def test_a_failed_commit_publishes_nothing_and_stops_the_stream(tmp_path, whole,
             patch.setattr(Store, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
             with pytest.raises(OSError, match="disk full"):
                 stream.release(4)
-        with pytest.raises(GuaranteeError, match="Open the file again"):
+        with pytest.raises(GuaranteeError, match="open the file again"):
             stream.release(4)
     with board(path, key=KEY) as stream:
         assert stream.step == 4 and feed(stream, range(4, 12)) == whole[4:]

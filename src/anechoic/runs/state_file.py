@@ -120,6 +120,7 @@ class StateFile:
         self._counter = None if counter is None else Counter(Path(counter))
         if counter is not None and Path(os.path.realpath(counter)) == self.path:
             raise ValueError(f"counter={counter} is the state file itself: put it elsewhere.")
+        self._reopen = f"open the file again, and {self.AGAIN}."
         self._file = HeldFile(self.path)
         try:
             self._database = Database(self.path, self.NEW_RUN)
@@ -254,8 +255,7 @@ class StateFile:
             yield
             self._write_private(self.commits + 1)
             # from here on, should it be interrupted: Ctrl-C may come when all is written
-            what = f"state file {self.path} was written, what goes with it may not be: open it again"
-            self._fault = f"{what}, and {self.AGAIN}."
+            self._fault = f"state file {self.path} was written, what goes with it may not be: {self._reopen}"
         self.commits += 1
         if self._counter is not None:
             self._counter.write(self._identity_mark(), self.commits)
@@ -268,20 +268,16 @@ class StateFile:
         try:
             yield
         except BaseException:
-            self._fault = (
-                f"a change of state file {self.path} failed half-way: what is in memory is ahead of the file."
-                f" Open the file again, and {self.AGAIN}."
-            )
+            what = f"a change of state file {self.path} failed half-way, and what is in memory is ahead of it"
+            self._fault = f"{what}: {self._reopen}"
             with contextlib.suppress(CheckpointError):
                 run("ROLLBACK")
             raise
         try:
             run("COMMIT")
         except BaseException:
-            self._fault = (
-                f"whether the last change of state file {self.path} was written is not known. Open the file"
-                f" again, and {self.AGAIN}."
-            )
+            what = f"whether the last change of state file {self.path} was written is not known"
+            self._fault = f"{what}: {self._reopen}"
             with contextlib.suppress(CheckpointError):
                 run("ROLLBACK")
             raise
