@@ -290,9 +290,10 @@ class Stream(Published):
 
     @alone
     def _steps(self, steps: list[Step]) -> list[Release]:
-        self._state.check()
         known = [None if one.name is None else self._state.seen(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]
+        if new or any(step is not None and step >= self.step for step in known):
+            self._state.check()  # what was released before is read after a failure too
         names = [one.name for one in new if one.name is not None]
         if len(set(names)) < len(names):
             raise ValueError("batch_ids name a batch twice: each is one step.")
