@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anechoic.demo.words import article, unit_name, units
+from anechoic.demo.words import arms_by_name, article, cells, heading, unit_name, units
 from anechoic.statement.page import bullets, paragraph, section, table
 from anechoic.statement.rounding import round_up
 
@@ -23,7 +23,11 @@ class Owners:
 
     def lines(self, record: Mapping[str, Any]) -> list[str]:
         """For the screen; none where only examples are protected."""
-        return [*bounded(record), *worth(record)] if len(units(record)) > 1 else []
+        if len(units(record)) < 2:
+            return []
+        head, rows = costs(record)
+        costly = ["; ".join(f"{name} {cell}" for name, cell in zip(head, row, strict=True)) for row in rows]
+        return [COSTS_ARE, *costly, *bounded(record), *worth(record)]
 
     def section(self, record: Mapping[str, Any]) -> str:
         """How an owner's part is bounded, and what the statements about its examples say of it."""
@@ -52,8 +56,26 @@ class Owners:
             f"What it takes to protect one {name}",
             *(paragraph(line) for line in bounded(record)),
             bullets(worth(record)) if facts["worth"] else "",
+            paragraph(COSTS_ARE) + table(*costs(record)),
             paragraph(why, "soft") + table(head, rows, best=[(i, 5) for i in marked]) if rows else "",
         )
+
+
+#: What `costs` are.
+COSTS_ARE = (
+    "Noise std: of one entry of Z over the clip norm. Predicted error: of the running sums of mean gradients,"
+    " root mean square over the steps, in clip norms. Each is independent / planned."
+)
+
+
+def costs(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of what a unit costs: independent / planned, in clip norms."""
+    arms, rows = arms_by_name(record), []
+    for row in record["comparisons"]:
+        pair = [arms[row[kind]]["mechanism"] for kind in ("independent", "planned")]
+        both = [" / ".join(f"{m[key]:.3g}" for m in pair) for key in ("noise_std", "predicted")]
+        rows.append([*cells(record, row), f"{row['epsilon']:g}", *both])
+    return [*heading(record), "ε", "noise std", "predicted error"], rows
 
 
 def bounded(record: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ import anechoic as an
 from anechoic import federated, streaming
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
-from anechoic.runs import openings
+from anechoic.runs import sealing
 from anechoic.sampling import External, Poisson
 from tests.federated.small import KEY, run_round, small_model
 from tests.zoo import STRATEGIES
@@ -147,7 +147,7 @@ def fingerprints():
 
 def digests():
     # streams and servers draw their noise anew for every object, but for this
-    with mock.patch.object(openings, "new_salt", bytes):
+    with mock.patch.object(sealing, "new_salt", bytes):
         return _digests()
 
 

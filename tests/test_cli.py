@@ -277,7 +277,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
             assert arm["runs"][0]["epsilon"] <= arm["epsilon"]
     html = (out / "report.html").read_text()
     assert "</svg>" in (out / "utility.svg").read_text()
-    assert "http:" not in html and "https:" not in html and "<svg" in html
+    assert "http:" not in html and "https:" not in html and "<img" in html
     code, shown, _ = run(capsys, "explain", out / "planned-fixed-eps0.3.json")
     assert code == 0 and "Fingerprint" in shown
 

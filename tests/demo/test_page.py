@@ -75,18 +75,10 @@ def test_is_a_whole_document(shown):
     html = shown[2]
     assert html.startswith("<!DOCTYPE html>")
     reader = read(html)
-    assert reader.tags.count("title") == 5  # the page's own and the charts'
+    assert reader.tags.count("title") == 1
     assert "viewport" in html and 'charset="utf-8"' in html
-    assert reader.tags.count("svg") == 4  # utility, error per step, C and its inverse
-    assert reader.tags.count("style") == 1 and len(html) < 400_000
-
-
-@pytest.mark.slow
-def test_ids_are_unique_and_what_refers_to_them_finds_them(shown):
-    html = shown[2]
-    ids = re.findall(r'\bid="([^"]*)"', html)
-    assert len(ids) == len(set(ids)) > 0
-    assert set(re.findall(r'(?:href="|url\()#([^")]*)', html)) <= set(ids)
+    assert reader.tags.count("img") == 4  # utility, error per step, C and its inverse
+    assert reader.tags.count("style") == 1 and len(html) < 500_000
 
 
 @pytest.mark.slow

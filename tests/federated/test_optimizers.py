@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from anechoic.federated import SGD, Cosine, FedAdagrad, FedAdam, FedYogi, Linear, Warmup
-from anechoic.federated.schedules import Constant
 
 UPDATES = np.random.default_rng(0).normal(size=(7, 3))
 
@@ -72,7 +71,6 @@ def test_rates_follow_their_schedule():
     assert [Warmup(2.0, 2, after=Linear(2.0, 3))(t) for t in range(6)] == [1.0, 2.0, 2.0, 1.0, 0.0, 0.0]
     assert [Linear(1.0, 5, last=0.5)(t) for t in (0, 2, 4, 9)] == [1.0, 0.75, 0.5, 0.5]
     np.testing.assert_allclose([Cosine(1.0, 5)(t) for t in (0, 1, 2, 4, 9)], [1, 0.853553390593, 0.5, 0, 0])
-    assert Constant(0.25)(99) == 0.25
     assert SGD(lambda step: 1 / (1 + step)).rate(3) == 0.25
     np.testing.assert_allclose(run(SGD(Linear(1.0, 3)))[2], run(SGD(Linear(1.0, 3)))[6])
 

@@ -315,7 +315,7 @@ def test_after_a_failed_write_nothing_more_is_released(tmp_path, monkeypatch):
         with pytest.raises(GuaranteeError, match="failed half-way"):
             server.ask(range(9))
         server._failed = False  # the file refuses by itself
-        with pytest.raises(GuaranteeError, match="Open the file again, and ask again"):
+        with pytest.raises(GuaranteeError, match="open the file again, and ask again"):
             server.close(server.ask(range(9)))
     with small_server(state=state) as server:
         again = server.ask(range(9))

@@ -12,8 +12,8 @@ from anechoic.federated import Server
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD
 from anechoic.federated.round import Asked
-from anechoic.flower.plain_round import PlainRound
 from anechoic.flower.records import arrays_of, record_of
+from anechoic.flower.rounds import PlainRound
 from anechoic.participation import accounts
 from tests.flower import small
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from anechoic.flower.availability import Waiting
-from anechoic.flower.exchange import Exchange
+from anechoic.flower.exchange import Exchange, Waiting
 from tests.flower import small
 
 

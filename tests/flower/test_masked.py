@@ -7,8 +7,8 @@ from flwr.app import Message
 from anechoic.federated.secure_sum import Stage
 from anechoic.flower import ClippedUpdate
 from anechoic.flower.grid import Fate, InProcessGrid
-from anechoic.flower.masked import fields_of
 from anechoic.flower.records import digest_of_config, record_of
+from anechoic.flower.rounds import fields_of
 from tests.flower import small
 
 MANY = 6  # clients a round, of whom five must answer every stage

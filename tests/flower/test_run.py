@@ -361,7 +361,7 @@ def test_a_plan_without_slack_or_with_a_large_delta_is_called_out(caplog):
 
 
 def test_clients_are_looked_up_once():
-    from anechoic.flower.roll import Roll
+    from anechoic.flower.identity import Roll
 
     found = small.strategy()
     server = found.open(record_of(small.initial()))

@@ -352,7 +352,7 @@ def test_rounding_up(value, text):
 
 
 def test_what_is_not_finite_is_null():
-    from anechoic.statement.record import _finite
+    from anechoic.statement.formats import _finite
 
     assert _finite({"a": [math.inf, 1.5], "b": math.nan}) == {"a": [None, 1.5], "b": None}
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from anechoic.runs import openings
+from anechoic.runs import sealing
 
-AS_IT_IS = openings.new_salt
+AS_IT_IS = sealing.new_salt
 
 
 @pytest.fixture(autouse=True)
 def one_salt(monkeypatch):
     """Two streams can be compared bit for bit."""
-    monkeypatch.setattr(openings, "new_salt", bytes)
+    monkeypatch.setattr(sealing, "new_salt", bytes)
 
 
 @pytest.fixture
 def salted(one_salt, monkeypatch):
     """As outside of tests: every stream, and every opening of a state file, has noise of its own."""
-    monkeypatch.setattr(openings, "new_salt", AS_IT_IS)
+    monkeypatch.setattr(sealing, "new_salt", AS_IT_IS)

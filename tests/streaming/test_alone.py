@@ -58,10 +58,9 @@ ELSEWHERE = {
     ("streaming/distribution.py", "range_error"): "a public matrix",
     ("streaming/distribution.py", "range_encoder"): "a public matrix",
     ("streaming/kmeans.py", "excess_cost"): "released counts",
-    ("streaming/mechanisms.py", "RunningMeans.weights"): "public weights of the steps",
+    ("streaming/mechanisms.py", "RunningMeans.weights"): "the weights of steps",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
     ("streaming/moments.py", "Moments.decode"): "released sums",
-    ("streaming/page.py", "_chart"): "places of a picture",
     ("streaming/moments.py", "LinearRegression.decode"): "released sums",
 }
 

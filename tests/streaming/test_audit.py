@@ -62,7 +62,7 @@ def refuted(rows, put_in, steps=(0, 4)):
 @pytest.mark.slow
 def test_an_honest_stream_passes(tmp_path, monkeypatch):
     # the audit may be wrong in one of twenty runs: this repeats one of them
-    monkeypatch.setattr("anechoic.runs.openings.new_salt", bytes)
+    monkeypatch.setattr("anechoic.runs.sealing.new_salt", bytes)
     assert refuted(*observed()) == []
     assert refuted(*observed(reopen=tmp_path / "run.db")) == []
 
@@ -92,7 +92,7 @@ def test_a_contribution_bound_that_is_off_by_one_is_found():
 def test_a_restart_that_reuses_a_row_is_found(tmp_path):
 
     with (
-        patch("anechoic.streaming.mechanisms.NoiseRows.restore", lambda *_: None),
+        patch("anechoic.mechanism.rows.NoiseRows.restore", lambda *_: None),
     ):
         assert "covariance" in refuted(*observed(reopen=tmp_path / "run.db"))
 

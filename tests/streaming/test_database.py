@@ -43,7 +43,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
         with pytest.raises(CheckpointError, match="full: make room on the disk"):
             for step in range(35):
                 stream.release(f"{step:099}" * 20)
-        with pytest.raises(GuaranteeError, match="Open the file again"):
+        with pytest.raises(GuaranteeError, match="open the file again"):
             stream.release()
         made = [release.to_bytes() for release in stream.releases()]
     with count_at(path) as stream:

@@ -9,6 +9,8 @@ import pytest
 
 import anechoic.runs
 import anechoic.streaming
+from anechoic.runs.file_head import MECHANISM
+from anechoic.streaming.store import Store
 from tests.streaming.test_store import KEY, board, feed
 
 ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs))
@@ -150,3 +152,19 @@ def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_pat
             kept = {release.step: release.to_bytes() for release in stream.releases()}
         assert list(kept) == list(STEPS)
         assert all(made == kept[step] for step, made in log_of(published))
+
+
+def test_a_look_at_what_a_killed_file_shows_leaves_its_log_as_it_was(tmp_path):
+    """As root, SQLite changes the owner of a log that it opens: a restart a minute later would be refused."""
+    path = tmp_path / "s.db"
+    if os.fork() == 0:
+        stream = board(path, key=KEY)
+        stream.release(0)
+        os._exit(0)
+    os.wait()
+    before = {file.name: file.stat().st_ctime_ns for file in tmp_path.iterdir()}
+    assert "s.db-wal" in before
+    shown = Store.shown(path, MECHANISM)
+    assert {file.name: file.stat().st_ctime_ns for file in tmp_path.iterdir()} == before
+    with board(path, key=KEY) as stream:
+        assert stream.step == 1 and shown == stream.mechanism.to_json()

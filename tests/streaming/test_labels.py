@@ -56,6 +56,7 @@ def test_each_entry_has_its_label(name, tmp_path):
 
 
 def test_categories_stand_in_tables_and_on_pages(tmp_path):
+    pytest.importorskip("matplotlib")
     stream = NoNoise({"carrier": streaming.Histogram(["AA", "<b>"])}, epsilon=1.0, horizon=1)
     stream.steps([["AA", "AA", "<b>"]])
     write_releases(tmp_path / "r.csv", stream.releases())
@@ -86,6 +87,8 @@ def test_labels_that_were_exchanged_are_seen_by_who_reads_them(tmp_path):
 def test_the_only_statistic_needs_no_name():
     one = streaming.Stream(streaming.Histogram(["AA", "UA"]), epsilon=1.0, horizon=2).release()
     assert one.named() == one.named("histogram") and list(one.named()) == ["AA", "UA"]
+    count = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=2).release()
+    assert count.named() == {"count": count.estimate}
     pair = {"a": streaming.Count(), "b": streaming.Count()}
     with pytest.raises(ValueError, match="name one"):
         streaming.Stream(pair, epsilon=1.0, horizon=2).release().named()

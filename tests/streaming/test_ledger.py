@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.state import InMemory
+from anechoic.streaming.stream_state import InMemory
 
 
 class Name(str):

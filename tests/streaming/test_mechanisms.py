@@ -7,8 +7,9 @@ import pytest
 
 import anechoic as an
 from anechoic import streaming
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, NoiseRows, Spent, planned_mechanism
+from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, Spent, planned_mechanism
 from tests.marks import each_once
 
 RUNNING = streaming.Running()

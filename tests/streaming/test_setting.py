@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytest.importorskip("polars")
+
 from anechoic import cli, streaming
 from anechoic.errors import MismatchError
 
@@ -100,3 +102,17 @@ def test_the_order_of_statistics_belongs_to_it(tmp_path):
     streaming.Stream({"a": a, "b": b}, epsilon=1.0, horizon=4, state=tmp_path / "s").close()
     with pytest.raises(MismatchError, match="order differs"):
         streaming.Stream({"b": b, "a": a}, epsilon=1.0, horizon=4, state=tmp_path / "s")
+
+
+def test_another_mechanism_is_named_by_its_figures(tmp_path):
+    given = {"horizon": 4, "state": tmp_path / "s.db"}
+    streaming.Stream(streaming.Count(), epsilon=1.0, **given).close()
+    figures = (
+        r"mechanism differs: epsilon \(was 1, is 2\), noise_multiplier \(was [\d.]+, is [\d.]+\), noise_std"
+    )
+    with pytest.raises(MismatchError, match=figures):
+        streaming.Stream(streaming.Count(), epsilon=2.0, **given)
+    with pytest.raises(MismatchError, match=r"mechanism differs: .*delta \(was 1e-06, is 1e-07\)"):
+        streaming.Stream(streaming.Count(), epsilon=1.0, delta=1e-7, **given)
+    with pytest.raises(MismatchError, match=r"mechanism differs: .*steps \(was 4, is 8\)"):
+        streaming.Stream(streaming.Count(), epsilon=1.0, **given | {"horizon": 8})

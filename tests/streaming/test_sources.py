@@ -6,7 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from anechoic.streaming import columns, sources
+pytest.importorskip("polars")
+
+import polars
+
+from anechoic.streaming import sources
 from anechoic.streaming.columns import numbers_of, texts_of
 from anechoic.streaming.sources import source_of
 
@@ -27,15 +31,6 @@ def read_columns(path, names):
     return read(path, names)[0]
 
 
-@pytest.fixture(params=["polars", "plain"])
-def reader(request, monkeypatch):
-    """With and without Polars."""
-    if request.param == "plain":
-        monkeypatch.setattr(columns, "find_spec", lambda name: None)
-    else:
-        pytest.importorskip("polars")
-
-
 HOSTILE = [
     b'7,"',  # never closed: not to the end of the file
     b'7,"secret',
@@ -53,7 +48,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("odd", range(len(HOSTILE)))
 @pytest.mark.parametrize("block", [2**23, 16, 7])
-def test_a_record_that_cannot_be_read_is_left_out_by_itself(tmp_path, reader, monkeypatch, odd, block):
+def test_a_record_that_cannot_be_read_is_left_out_by_itself(tmp_path, monkeypatch, odd, block):
     monkeypatch.setattr(sources, "BLOCK", max(block, 16 if len(HOSTILE[odd]) < 99 else 2**18))
     lines = [line.encode() for line in ORDINARY]
     (tmp_path / "a.csv").write_bytes(b"\n".join([b"t,v", *lines[:2], HOSTILE[odd], *lines[2:]]) + b"\n")
@@ -62,7 +57,7 @@ def test_a_record_that_cannot_be_read_is_left_out_by_itself(tmp_path, reader, mo
     assert (records, faults) == (6, 1)
 
 
-def test_what_stands_in_a_field_is_read_the_same_whatever_stands_beside_it(tmp_path, reader):
+def test_what_stands_in_a_field_is_read_the_same_whatever_stands_beside_it(tmp_path):
     """Lines with quotes go another way than lines without: what is read is the same."""
     fields = [
         "",
@@ -100,7 +95,7 @@ def test_what_stands_in_a_field_is_read_the_same_whatever_stands_beside_it(tmp_p
     assert np.array_equal(columns[0][1], [number(field) for field in fields], equal_nan=True)
 
 
-def test_quotes_and_ends_of_lines_are_read(tmp_path, reader):
+def test_quotes_and_ends_of_lines_are_read(tmp_path):
     expected = {"t": ["1, 2", 'say "x"', "two\nlines", '5"'], "v": ["0.5", "", "", "7"]}
     lines = ["t,v", '"1, 2",0.5', "", '"say ""x""",', '"two\nlines",', '5",7']
     for end in ("\n", "\r\n"):
@@ -117,7 +112,7 @@ def test_quotes_and_ends_of_lines_are_read(tmp_path, reader):
         assert read_columns(tmp_path / "b.csv", ["t", "v"]) == {"t": ["1"], "v": ["2,5"]}
 
 
-def test_records_of_several_lines_are_read_across_blocks(tmp_path, reader, monkeypatch):
+def test_records_of_several_lines_are_read_across_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", 64)
     lines = [f'{i},"one\ntwo {i}\nthree"' for i in range(50)]
     (tmp_path / "a.csv").write_text("\n".join(["t,v", *lines, '7,"never closed']) + "\n")
@@ -126,7 +121,7 @@ def test_records_of_several_lines_are_read_across_blocks(tmp_path, reader, monke
     assert (records, faults) == (51, 1)
 
 
-def test_a_line_that_is_too_long_is_left_out(tmp_path, reader, monkeypatch):
+def test_a_line_that_is_too_long_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", 100)
     (tmp_path / "a.csv").write_text("t,v\n1,2\n3," + "x" * 1000 + "\n5,6\n")
     assert read(tmp_path / "a.csv", ["t", "v"]) == ({"t": ["1", "5"], "v": ["2", "6"]}, 3, 1)
@@ -145,7 +140,7 @@ def test_a_line_that_is_too_long_is_left_out(tmp_path, reader, monkeypatch):
         '{"t": "\udcff"}',
     ],
 )
-def test_a_line_that_is_no_json_is_left_out_by_itself(tmp_path, reader, odd):
+def test_a_line_that_is_no_json_is_left_out_by_itself(tmp_path, odd):
     lines = ['{"t": 1, "v": 2}', odd, '{"t": 3}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
     assert read(tmp_path / "a.jsonl", ["t", "v"]) == ({"t": ["1", "3"], "v": ["2", ""]}, 3, 1)
@@ -169,7 +164,6 @@ def test_files_of_another_kind_are_refused_with_the_remedy(tmp_path, name, conte
 
 
 def test_parquet_is_read_some_rows_at_a_time(tmp_path, monkeypatch):
-    polars = pytest.importorskip("polars")
     monkeypatch.setattr(sources, "ROWS", 3)
     values = [1.0, None, 2.5, float("nan"), 7.0, 3.0, 9.0]
     polars.DataFrame({"t": range(7), "v": values}).write_parquet(tmp_path / "a.parquet")

@@ -14,8 +14,8 @@ from anechoic.participation import MinSep
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.sampling import External
 from anechoic.streaming.mechanisms import planned_mechanism
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.store import Store
+from anechoic.streaming.stream_state import InMemory
 
 KEY = bytes(range(32))
 PROMISE = {
@@ -204,7 +204,7 @@ def test_a_writer_behind_the_lock_stops_the_other(tmp_path):
     other.close()
     with pytest.raises(GuaranteeError, match="changed by somebody else"):
         stream.release()
-    with pytest.raises(GuaranteeError, match="Open the file again"):
+    with pytest.raises(GuaranteeError, match="open the file again"):
         stream.update({"x": [0.0]}, unit_ids=[1])
 
 
@@ -444,7 +444,7 @@ def test_a_failed_commit_publishes_nothing_and_stops_the_stream(tmp_path, whole,
             patch.setattr(Store, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
             with pytest.raises(OSError, match="disk full"):
                 stream.release(4)
-        with pytest.raises(GuaranteeError, match="Open the file again"):
+        with pytest.raises(GuaranteeError, match="open the file again"):
             stream.release(4)
     with board(path, key=KEY) as stream:
         assert stream.step == 4 and feed(stream, range(4, 12)) == whole[4:]
@@ -484,3 +484,43 @@ def test_a_commit_that_may_have_been_written_is_not_to_be_repeated(tmp_path):
     stream._state._database = database
     with pytest.raises(GuaranteeError, match="only under the batch_id"):
         stream.update([1])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_ctrl_c_half_way_that_is_what_is_said(tmp_path, monkeypatch, kept):
+    """Not that time went back, nor that a batch waits for release(): memory is ahead of what counts."""
+    promise = {"epsilon": 1.0, "horizon": 8, "state": tmp_path / "s" if kept else None}
+    stream = streaming.Stream(streaming.Count(), **promise)
+    group = {"batches": [1, 2], "times": [0, 1], "batch_ids": ["a", "b"]}
+    calls = lambda: stream.steps(**group), lambda: stream.release(0), lambda: stream.update(1, batch_id="b")
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.steps(**group)
+    for again in calls:
+        with pytest.raises(GuaranteeError, match="failed half-way"):
+            again()
+    if kept:
+        stream.close()
+        with streaming.Stream(streaming.Count(), **promise) as stream:
+            assert [release.step for release in stream.steps(**group)] == [0, 1]
+
+
+def test_after_ctrl_c_behind_the_commit_nothing_goes_on(tmp_path, monkeypatch):
+    promise = {"epsilon": 1.0, "horizon": 8, "state": tmp_path / "s", "counter": tmp_path / "c"}
+    stream = streaming.Stream(streaming.Count(), **promise)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream._state._counter, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.steps([1], batch_ids=["a"])
+    assert stream.step == 0
+    for again in (lambda: stream.steps([1], batch_ids=["a"]), stream.release):
+        with pytest.raises(GuaranteeError, match="was written, what goes with it may not be"):
+            again()
+    stream.close()
+    with streaming.Stream(streaming.Count(), **promise) as stream:
+        assert [release.step for release in stream.steps([1], batch_ids=["a"])] == [0]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt

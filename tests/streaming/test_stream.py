@@ -21,8 +21,8 @@ KEY = bytes(range(32))
 class NoNoise(streaming.Stream):
     """An estimator whose rows of noise are zero: releases are the integer sums."""
 
-    def _start(self, *arguments):
-        super()._start(*arguments)
+    def _start(self, *arguments, **how):
+        super()._start(*arguments, **how)
         real = self._noise.several
         self._noise.several = lambda count: [row * 0 for row in real(count)]
 

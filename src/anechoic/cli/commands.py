@@ -13,6 +13,7 @@ from anechoic.cli.values import as_tuple
 
 def demo(options: argparse.Namespace) -> None:
     if options.streaming:
+        need("matplotlib", extras="plot")
         from anechoic.demo.hourly import streaming_demo
 
         streaming_demo(options.out)
@@ -124,6 +125,9 @@ def audit(options: argparse.Namespace) -> int:
 
 
 def stream(options: argparse.Namespace) -> None:
+    need("polars", extras="streaming")
     from anechoic.streaming.command import stream_file
 
+    if options.report is not None:
+        need("matplotlib", extras="plot")
     stream_file(options)

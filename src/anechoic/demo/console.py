@@ -97,50 +97,29 @@ class Bars:
 
 def print_record(record: Mapping[str, Any], console: Console, more: Sequence[str] = ()) -> None:
     """The table of results, one row an epsilon, with standard errors over the seeds; and lines after it."""
-    arms, several = words.arms_by_name(record), len(words.units(record)) > 1
     count = len(record["seeds"])
     spread = f"; ± standard error over {count} seeds" if count > 1 else ", one seed"
-    table = Table(title=record["task"]["metric_long"] + spread)
-    for heading in words.heading(record):
-        table.add_column(heading)
-    for heading in (
-        "ε",
-        words.CHOSEN,
-        "independent",
-        "planned",
-        "gain",
-        "not private",
-        *(words.COSTS if several else ()),
+    for title, (head, rows) in (
+        (record["task"]["metric_long"] + spread, words.compared(record)),
+        (words.ONE_RATE, words.at_one_rate(record)),
     ):
-        table.add_column(heading, justify="right")
-    for row in record["comparisons"]:
-        plain = words.reference(record, words.unit_of(row))
-        table.add_row(
-            *words.cells(record, row),
-            f"{row['epsilon']:g}",
-            words.chosen_epsilon(row),
-            words.reached(arms[row["independent"]]),
-            words.reached(arms[row["planned"]]),
-            f"[bold]{words.gained(row)}[/]",
-            "–" if plain is None else words.reached(plain),
-            *words.costs(record, row),
-        )
-    if record["comparisons"]:
-        console.print(table)
-    head, rows = words.at_one_rate(record)
-    if rows:
-        single = Table(*head, title=words.ONE_RATE)
+        table = Table(title=title)
+        for heading in head:
+            named = heading in words.heading(record)
+            table.add_column(
+                heading, justify="left" if named else "right", style="bold" * (heading == "gain")
+            )
         for cells in rows:
-            single.add_row(*cells)
-        console.print(single)
+            table.add_row(*cells)
+        if rows:
+            console.print(table)
     compared = {name for row in record["comparisons"] for name in (row["independent"], row["planned"])}
     for arm in record["arms"]:
-        if arm["name"] not in compared:
-            title = words.notes(arm) if arm["epsilon"] is None else arm["title"]
-            console.print(f"{title}: {words.reached(arm)} at learning rate {arm['best']['learning_rate']:g}")
-    if several:
-        for line in (words.COSTS_ARE, *more):
-            console.print(line)
+        if arm["name"] not in compared and arm["epsilon"] is not None:
+            rate = arm["best"]["learning_rate"]
+            console.print(f"{arm['title']}: {words.reached(arm)} at learning rate {rate:g}.")
+    for line in (*words.without_privacy(record), *more):
+        console.print(line)
     rates = ", ".join(f"{rate:g}" for rate in record["learning_rates"])
     for line in (f"Learning rates: {rates}. {words.TUNING}", *words.edges(record)):
         console.print(line, style="dim")

@@ -90,32 +90,12 @@ def _head(record: Record) -> str:
 
 
 def _bought(record: Record) -> str:
-    arms, several = words.arms_by_name(record), len(words.units(record)) > 1
-    rows = [
-        [
-            *words.cells(record, row),
-            f"{row['epsilon']:g}",
-            words.chosen_epsilon(row),
-            words.reached(arms[row["independent"]]),
-            words.reached(arms[row["planned"]]),
-            words.gained(row),
-            _reference(record, row),
-            *words.costs(record, row),
-        ]
-        for row in record["comparisons"]
-    ]
-    head = [*words.heading(record), "ε", words.CHOSEN, "independent", "planned", "gain", "not private"]
-    head += words.COSTS if several else []
+    head, rows = words.compared(record)
+    single, at_one_rate = words.at_one_rate(record)
     seeds = len(record["seeds"])
     mean = f", the mean over {seeds} seeds, ± its standard error" if seeds > 1 else ", of one seed"
     text = [f"The figures are {record['task']['metric_long']}{mean}. {words.TUNING}"]
-    single, at_one_rate = words.at_one_rate(record)
-    for arm in record["arms"]:
-        if arm["epsilon"] is None:
-            text.append(
-                f"{words.notes(arm)}: {words.reached(arm)} at learning rate {arm['best']['learning_rate']:g}."
-            )
-    text += [words.COSTS_ARE] if several else []
+    text += words.without_privacy(record)
     charts = [_utility_figure(record, setting) for setting in words.settings(record)]
     beside = "".join(paragraph(line) for line in text)
     return section(
@@ -188,11 +168,6 @@ def _utility(record: Record, setting: words.Setting) -> dict[str, Any]:
 
 def _setting(arm: Mapping[str, Any]) -> words.Setting:
     return arm["scheme"], words.unit_of(arm)
-
-
-def _reference(record: Record, row: Mapping[str, Any]) -> str:
-    plain = words.reference(record, words.unit_of(row))
-    return "–" if plain is None else words.reached(plain)
 
 
 def _why(record: Record, mechanisms: Mapping[str, Mechanism], setting: words.Setting) -> str:

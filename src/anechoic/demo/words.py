@@ -70,6 +70,34 @@ def chosen_epsilon(row: Mapping[str, Any]) -> str:
     return "–" if found is None else f"{math.ceil(1000 * found) / 1000:g}"
 
 
+def compared(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the comparisons at the best rate of each arm; the gain is the cell before the last."""
+    arms, rows = arms_by_name(record), []
+    for row in record["comparisons"]:
+        plain = reference(record, unit_of(row))
+        rows.append(
+            [
+                *cells(record, row),
+                f"{row['epsilon']:g}",
+                chosen_epsilon(row),
+                reached(arms[row["independent"]]),
+                reached(arms[row["planned"]]),
+                gained(row),
+                "–" if plain is None else reached(plain),
+            ]
+        )
+    return [*heading(record), "ε", CHOSEN, "independent", "planned", "gain", "not private"], rows
+
+
+def without_privacy(record: Mapping[str, Any]) -> list[str]:
+    """What the arms without privacy reach: a sentence each."""
+    return [
+        f"{notes(arm)}: {reached(arm)} at learning rate {arm['best']['learning_rate']:g}."
+        for arm in record["arms"]
+        if arm["epsilon"] is None
+    ]
+
+
 def at_one_rate(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the comparisons at the one rate that was taken without looking; no rows without it."""
     rows = [
@@ -167,26 +195,6 @@ def cells(record: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
 def named(record: Mapping[str, Any], setting: Setting) -> str:
     """A setting in words; empty where a record has but one."""
     return ", ".join(cells(record, {"scheme": setting[0], "unit": setting[1]}))
-
-
-#: Columns that say what a unit costs, where a record has several.
-COSTS = ("noise std", "predicted error")
-
-
-def costs(record: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """What stands in `COSTS` for a comparison: independent / planned, in clip norms."""
-    if len(units(record)) < 2:
-        return []
-    arms = arms_by_name(record)
-    pair = [arms[row[kind]]["mechanism"] for kind in ("independent", "planned")]
-    return [" / ".join(f"{m[key]:.3g}" for m in pair) for key in ("noise_std", "predicted")]
-
-
-#: What `COSTS` are.
-COSTS_ARE = (
-    "Noise std: of one entry of Z over the clip norm. Predicted error: of the running sums of mean gradients,"
-    " root mean square over the steps, in clip norms. Each is independent / planned."
-)
 
 
 def central(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

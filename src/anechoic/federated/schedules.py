@@ -19,19 +19,6 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
-    """The same rate at every step, > 0."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", positive_float("rate", self.rate))
-
-    def __call__(self, step: int) -> float:
-        return self.rate
-
-
-@dataclass(frozen=True)
 class Warmup(Schedule):
     """From peak / steps in step 0 linearly up to `peak` in step steps - 1, then `after`, or the peak.
 

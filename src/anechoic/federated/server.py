@@ -29,14 +29,13 @@ from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
-from anechoic.runs.fork_guard import OwnProcess, alone
-from anechoic.runs.identity import checked_setting
-from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM
+from anechoic.runs.file_head import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
+from anechoic.runs.state_file import Key, opened
 from anechoic.units.ids import plain_id
 
 
-class Server:
+class Server(OfOneProcess):
     """Federated averaging with differential privacy for whole clients, enforced here.
 
     A round is `ask`, then `Asked.add` for every reply, then `close`. Who is asked is charged before anything
@@ -79,6 +78,8 @@ class Server:
         CheckpointError, GuaranteeError: as `store.RunStore`, for a state that cannot be continued.
     """
 
+    _state: RunInMemory | RunStore
+
     def __init__(
         self,
         initial: Mapping[str, np.ndarray[Any, Any]],
@@ -109,17 +110,11 @@ class Server:
         self._setting = checked_setting(setting)
         self._like = {name: np.array(array) for name, array in initial.items()}
         self.owner, self._failed = OwnProcess("server"), False
-        self._start(state, key, counter, adopt)
+        self._start(state, key=key, counter=counter, adopt=adopt)
 
-    def _start(
-        self,
-        state: str | os.PathLike[str] | None,
-        key: Key,
-        counter: str | os.PathLike[str] | None,
-        adopt: bool,
-    ) -> None:
-        of_run = {"identity": self._identity(), "shown": {MECHANISM: self.mechanism.to_json()}}
-        self._state = opened(RunStore, RunInMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
+    def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
+        shown = {MECHANISM: self.mechanism.to_json()}
+        self._state = opened(RunStore, RunInMemory, state, identity=self._identity(), shown=shown, **how)
         self._key = self._state.key
         self._folder = None if state is None else os.path.abspath(state)
         try:
@@ -218,16 +213,9 @@ class Server:
             return self._opened(resumed=True)
         clients = available if isinstance(available, Clients) else self._ledger.clients(available)
         try:
-            picked = chosen(
-                self._ledger,
-                clients,
-                standing.step,
-                standing.attempt,
-                most=self.asked_per_round,
-                fewest=self.min_replies,
-                key=self._key,
-                earlier=self._attempts,
-            )
+            bounds = {"most": self.asked_per_round, "fewest": self.min_replies}
+            place = standing.step, standing.attempt
+            picked = chosen(self._ledger, clients, *place, **bounds, key=self._key, earlier=self._attempts)
         except Starved:
             with self._state.transaction():
                 standing.tally.starved += 1
@@ -289,16 +277,8 @@ class Server:
             self._attempts = Attempts()
         else:
             self._attempts.note(asked.clients, asked.present)
-        return Closed(
-            enough,
-            asked.step,
-            len(asked.clients),
-            asked.answered,
-            asked.counted,
-            Counter(asked.reasons),
-            update,
-            self.model,
-        )
+        counts = len(asked.clients), asked.answered, asked.counted
+        return Closed(enough, asked.step, *counts, Counter(asked.reasons), update, self.model)
 
     def _end(self, standing: RunStanding, asked: Asked, enough: bool) -> Array | None:
         """The noisy mean, where enough have answered."""
@@ -361,14 +341,7 @@ class Server:
 
     def shut(self) -> None:
         """Give the state back; it can be opened again."""
-        self._state.close()
-        self.owner.leave()
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.shut()
+        self._give_back()
 
     def _identity(self) -> str:
         """What must be the same whenever a state is opened."""
@@ -396,11 +369,6 @@ class Server:
                 " noise would not be the one that its step has. Open the state again: the round has the"
                 " same clients. Without a state the run is over."
             )
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a server cannot be copied or pickled: its noise would be used twice. Give it a state."
-        )
 
     def __repr__(self) -> str:
         return f"Server(step {self.step} of {self.mechanism.steps}, {self.layout.dimension} parameters)"

@@ -22,7 +22,8 @@ from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import MECHANISM, StateFile
+from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.state_file import StateFile
 
 #: In the state directory.
 FILE = "state.db"

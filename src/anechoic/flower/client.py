@@ -31,7 +31,6 @@ from anechoic.federated.grid import to_grid
 from anechoic.federated.secure_sum import Stage
 from anechoic.federated.secure_sum.messages import Refused
 from anechoic.federated.secure_sum.terms import SMALLEST_SUM
-from anechoic.flower.masked import client_id, context_of, fields_of, records_of
 from anechoic.flower.records import (
     ARRAYS,
     CONFIG,
@@ -47,6 +46,7 @@ from anechoic.flower.records import (
     digest_of_config,
     vector_record,
 )
+from anechoic.flower.rounds import client_id, context_of, fields_of, records_of
 
 _log = getLogger("flwr")
 

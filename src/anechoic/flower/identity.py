@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
+from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from anechoic.federated.clients import ClientId
+from anechoic.federated.clients import ClientId, Clients
+from anechoic.federated.server import Server
 from anechoic.flower.exchange import Exchange, answer_in
 from anechoic.flower.records import ASK, WHO
 
@@ -190,3 +193,25 @@ def _name_in(content: RecordDict) -> ClientId | None:
     if isinstance(name, bool) or not isinstance(name, str | int):
         return None
     return name
+
+
+class Roll:
+    """What `Server.clients` made of all clients seen so far: naming those who are there takes milliseconds.
+
+    Args:
+        server: that asks.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._known = server.clients([])
+        self._number: dict[ClientId, int] = {}
+
+    def of(self, there: Mapping[ClientId, Any]) -> Clients:
+        """The clients that are there."""
+        if not there.keys() <= self._number.keys():
+            self._known = self._server.clients([*self._number, *(there.keys() - self._number.keys())])
+            self._number = {client: number for number, client in enumerate(self._known.ids)}
+        present = np.zeros(len(self._number), bool)
+        present[[self._number[client] for client in there]] = True
+        return self._known.only(present)

@@ -13,8 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from anechoic.federated.client_selection import Starved
 from anechoic.federated.server import Server
-from anechoic.flower.availability import Waiting
-from anechoic.flower.exchange import Exchange
+from anechoic.flower.exchange import Exchange, Waiting
 from anechoic.flower.records import record_of
 
 _log = getLogger("flwr")

@@ -27,21 +27,18 @@ from anechoic.federated.round import Asked
 from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
-from anechoic.flower.availability import Waiting
 from anechoic.flower.design import Design
-from anechoic.flower.exchange import Exchange
-from anechoic.flower.identity import ClientIdentity, Place
+from anechoic.flower.exchange import Exchange, Waiting
+from anechoic.flower.identity import ClientIdentity, Place, Roll
 from anechoic.flower.loop import EvaluateFn, RoundLoop
-from anechoic.flower.masked import MaskedRound
 from anechoic.flower.messages import Letters
-from anechoic.flower.plain_round import PlainRound
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.flower.roll import Roll
+from anechoic.flower.rounds import MaskedRound, PlainRound
 from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
 from anechoic.flower.visibility import Seen
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept
-from anechoic.runs.openings import Key
+from anechoic.runs.state_file import Key
 from anechoic.sampling.base import counted
 
 _log = getLogger("flwr")

@@ -69,7 +69,7 @@ def plan_figure(rows: Sequence[PlanRow], axes: Any = None) -> Figure:
         ValueError: for anything else than two axes.
         AnechoicError: without matplotlib.
     """
-    with in_style("path"):
+    with in_style():
         from matplotlib.axes import Axes
         from matplotlib.figure import Figure
 

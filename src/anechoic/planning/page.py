@@ -25,7 +25,7 @@ KINDS = (".html", ".svg", ".png")
 #: Of a cell in a notebook, whose theme may be dark: pictures bring their own paper.
 _CELL = (
     ".anechoic-plan .pair{display:flex;flex-wrap:wrap;gap:16px}.anechoic-plan figure{margin:0;flex:1 1 400px;"
-    "max-width:560px}.anechoic-plan figcaption{font-size:90%}.anechoic-plan svg.chart{background:#fff;"
+    "max-width:560px}.anechoic-plan figcaption{font-size:90%}.anechoic-plan img.chart{background:#fff;"
     "border-radius:6px;padding:8px;width:100%;height:auto}.anechoic-plan td.best{font-weight:700}"
 )
 
@@ -86,7 +86,7 @@ def write_plan(rows: Sequence[PlanRow], reason: str, file: Path, command: str = 
         file.write_text(as_page(rows, reason, command), encoding="utf-8")
         return
     drawn = plan_figure(rows)
-    with in_style("path"):
+    with in_style():
         if kind == ".png":
             drawn.savefig(file, format="png", dpi=144)
             return
@@ -98,7 +98,7 @@ def write_plan(rows: Sequence[PlanRow], reason: str, file: Path, command: str = 
 def _pictures(rows: Sequence[PlanRow]) -> str:
     """Both beside each other, or one below the other where that is too wide."""
     shown = ((draw_memory, what_memory_shows(rows)), (draw_steps, what_steps_show(rows)))
-    with in_style("none"):
+    with in_style():
         drawn = [figure(inline(one_figure(rows, draw), words), words) for draw, words in shown]
     return f'<div class="pair">{"".join(drawn)}</div>'
 

@@ -15,9 +15,6 @@ from anechoic.errors import CheckpointError
 #: Seconds that one writer waits for another; readers wait for nobody, and nobody for them.
 PATIENCE = 60.0
 
-#: What a closed file says, by the end of its chain, and whether all of its log is in it.
-Closing = Callable[[bytes, bool], bytes]
-
 _REMEDIES = {
     **dict.fromkeys(
         (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
@@ -35,10 +32,10 @@ _REMEDIES = {
 }
 
 
-def source_of(path: Path) -> str:
-    """The URI under which SQLite reads a file, and changes nothing."""
+def source_of(path: Path, still: bool = False) -> str:
+    """The URI under which SQLite reads a file, and changes nothing; without its log if it is `still`."""
     # a closed file where nobody can write: SQLite would not find a place for what it keeps beside it
-    still = not log_of(path).exists() and not os.access(path.parent, os.W_OK)
+    still = still or (not log_of(path).exists() and not os.access(path.parent, os.W_OK))
     return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if still else ''}"
 
 
@@ -54,22 +51,20 @@ class Database:
         path: of the file.
         otherwise: what to do about damage.
 
+    Attributes:
+        log: see `log_of`.
+
     Raises:
         CheckpointError: from every method, where SQLite has an error, with the remedy.
     """
 
     def __init__(self, path: Path, otherwise: str) -> None:
-        self.path, self._otherwise = path, otherwise
+        self.path, self.log, self._otherwise = path, log_of(path), otherwise
         self._waits: bool | None = None
         with self._said():
             self._connection = sqlite3.connect(
                 path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
-
-    @property
-    def log(self) -> Path:
-        """See `log_of`."""
-        return log_of(self.path)
 
     def run(self, statement: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and all rows of its answer."""
@@ -115,13 +110,13 @@ class Database:
         busy, frames, done = self.run("PRAGMA wal_checkpoint(PASSIVE)")[0]
         return not busy and frames == done
 
-    def close(self, closed: Closing | None = None) -> None:
+    def close(self, closed: Callable[[bytes, bool], bytes] | None = None) -> None:
         """Give the file back.
 
         Args:
-            closed: what the file says under this name once it holds all that was committed and needs no log.
-                It is the last in the log: whoever folds that into the file, another program with it open or
-                this one, does so as a whole. Where it fails, as on a full disk, the log stays.
+            closed: from the end of its chain, and whether all of its log is in it, to what the file says once
+                it needs no log. It is the last in there: whoever folds that into the file does so as a whole.
+                Where it fails, as on a full disk, the log stays.
         """
         done = False
         if closed is not None:

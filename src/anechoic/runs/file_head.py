@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from typing import Any, Protocol
 
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.runs import openings
-from anechoic.runs.database import Closing, Database
-from anechoic.runs.identity import difference
+from anechoic.runs import sealing
+from anechoic.runs.database import Database
 from anechoic.runs.sealing import Sealer
 
+#: Under which name a file shows the JSON of its mechanism.
+MECHANISM = "mechanism"
 #: Seconds between the last commit and the last change of its file beyond which the file is taken for one that
 #: was put back: clocks of file servers differ by less.
 SLACK = 60.0
@@ -64,13 +66,13 @@ class FileHead:
             **shown,
             "place": place,
             "closed": "0",
-            "salt": openings.new_salt(),
+            "salt": sealing.new_salt(),
             "key_check": derive(secret, "state file", size=16),
             **({"key": secret} if key is None else {}),
         }
         self._database.many("INSERT INTO meta VALUES (?, ?)", self.said.items())
 
-    def check(self, identity: str, place: str, *, adopt: bool) -> None:
+    def check(self, identity: str, shown: Mapping[str, str], place: str, *, adopt: bool) -> None:
         """Refuse a file that is not this run's, or not all of it.
 
         Raises:
@@ -91,9 +93,9 @@ class FileHead:
                 f" alone. Finish the {of.KIND} with the version of anechoic that began it. {of.NEW_RUN}"
             )
         if own != identity:
-            raise MismatchError(
-                f"state file {path} belongs to another {of.KIND}: {difference(own, identity)}. {of.OTHERWISE}"
-            )
+            what = difference(own, identity)
+            what += differing_figures(self.said.get(MECHANISM), shown.get(MECHANISM))
+            raise MismatchError(f"state file {path} belongs to another {of.KIND}: {what}. {of.OTHERWISE}")
         if adopt:
             return
         if here != place:
@@ -140,10 +142,10 @@ class FileHead:
             return
         if isinstance(self.said["closed"], bytes):
             try:
-                closed = seal.open(b"closed" + self.said["link"], self.said["closed"])
+                until = seal.open(b"closed" + self.said["link"], self.said["closed"])
             except CheckpointError as error:
                 raise self.foreign(error) from error
-            committed = int(closed or self._changed * 1e9)
+            committed = int(until or self._changed * 1e9)
         late = self._changed - committed / 1e9
         if late > SLACK:
             raise ReplayError(
@@ -159,10 +161,71 @@ class FileHead:
         )
 
 
-def closing(seal: Sealer) -> Closing:
+def closed(seal: Sealer, link: bytes, folded: bool) -> bytes:
     """What a closed file says: until when it was written to, unless a reader is to fold its log later."""
+    return seal.close(b"closed" + link, str(time.time_ns()).encode() if folded else b"")
 
-    def closed(link: bytes, folded: bool) -> bytes:
-        return seal.close(b"closed" + link, str(time.time_ns()).encode() if folded else b"")
 
-    return closed
+def checked_setting(setting: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What must be the same at every opening, as plain data that a file can hold.
+
+    Raises:
+        ValueError: for something that JSON has no form for.
+    """
+    if setting is None:
+        return {}
+    remedy = "give a mapping from names to texts, numbers, lists and mappings of these."
+    if not isinstance(setting, Mapping):
+        raise ValueError(f"setting={setting!r} must be plain data: {remedy}")
+    found = dict(setting)
+    try:
+        json.dumps(found, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"setting={setting!r} must be plain data ({error}): {remedy}") from error
+    return found
+
+
+def difference(written: str, given: str) -> str:
+    """What differs between two identities, by name."""
+    try:
+        names = _differing(json.loads(written), json.loads(given))
+    except ValueError:
+        return "its description cannot be read"
+    if not names:
+        return "it is written differently"
+    return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of entries that are not the same in both, down into those that have entries themselves."""
+    names: list[str] = []
+    for name in sorted(k for k in {*one, *other} if one.get(k) != other.get(k)):
+        before, now = one.get(name), other.get(name)
+        inner = _differing(before, now) if isinstance(before, dict) and isinstance(now, dict) else []
+        of_one_kind = inner and "kind" not in inner
+        plain = all(isinstance(value, int | float) for value in (before, now))
+        said = f"{name} (was {before}, is {now})" if plain else name
+        names += [f"{name}.{below}" for below in inner] if of_one_kind else [said]
+    return names
+
+
+def differing_figures(written: Any, given: Any) -> str:
+    """Which numbers differ between two mechanisms as JSON, as ": epsilon (was 1, is 2)"; empty for none."""
+    try:
+        was, now = _numbers(json.loads(written)), _numbers(json.loads(given))
+    except (TypeError, ValueError, AttributeError):  # of a damaged file, which is refused in any case
+        return ""
+    both = sorted(name for name in was if name in now and was[name] != now[name])
+    found = [f"{name} (was {was[name]:.6g}, is {now[name]:.6g})" for name in both]
+    return f": {', '.join(found)}" if found else ""
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """All numbers, however deep, by the last part of their name."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value)
+        elif isinstance(value, int | float):
+            found[name] = value
+    return found

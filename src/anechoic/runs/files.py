@@ -29,12 +29,17 @@ def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
         target: file name; its folder exists.
         magic: first line, with its line end; it names the format.
     """
-    with _replacing(target) as file:
-        file.write(magic + b"0" * _DIGITS + b"\n")
-        hashing = HashingWriter(file)
-        yield hashing
-        file.seek(len(magic))
-        file.write(hashing.digest.hexdigest().encode())
+    with _replacing(target, target.with_name(f".{target.name}.partial")) as partial:
+        # readable by the owner alone
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        with os.fdopen(handle, "w+b") as file:
+            file.write(magic + b"0" * _DIGITS + b"\n")
+            hashing = HashingWriter(file)
+            yield hashing
+            file.seek(len(magic))
+            file.write(hashing.digest.hexdigest().encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -76,39 +81,26 @@ def first_line(source: Path, limit: int = 64) -> bytes:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `target` when it is complete and on disk, and vanishes otherwise."""
-    # one name for all attempts, so that killed ones do not pile up; readable by the owner alone
-    name = target.with_name(f".{target.name}.partial")
-    name.unlink(missing_ok=True)
-    handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        name.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)
-
-
-@contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
     """A name to write a file to, which takes the place of `target` when the block ends without an error.
 
     For what anybody may read: permissions are those of the file that was there, or as usual.
     """
     target = Path(os.path.realpath(target))
-    partial = _partial(target)
-    partial.unlink(missing_ok=True)
-    try:
+    with _replacing(target, _partial(target)) as partial:
         yield partial
         if target.exists():
             shutil.copymode(target, partial)
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(target: Path, partial: Path) -> Iterator[Path]:
+    """`partial`, one name for all attempts, takes the place of `target` at the end, or vanishes."""
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -136,7 +128,7 @@ def check_writable(target: Path) -> None:
 
 
 def _partial(target: Path) -> Path:
-    """One name for all attempts, so that killed ones do not pile up; the suffix says what it holds."""
+    """The suffix says what it holds."""
     return target.with_name(f".{target.stem}.partial{target.suffix}")
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from anechoic.errors import GuaranteeError
 
@@ -23,6 +23,32 @@ def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
             return method(self, *arguments, **options)
 
     return wraps(method)(waiting)
+
+
+class OfOneProcess:
+    """Mixin of a stream and a server: over a state that is given back at the end, and never copied.
+
+    Attributes:
+        owner: its process.
+    """
+
+    owner: OwnProcess
+    _state: Any
+
+    def _give_back(self) -> None:
+        """The state can be opened again."""
+        self._state.close()
+        self.owner.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._give_back()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        what = f"a {self.owner.what} cannot be copied or pickled: its noise would be used twice."
+        raise TypeError(f"{what} Give it a state.")
 
 
 class OwnProcess:

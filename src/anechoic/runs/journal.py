@@ -21,8 +21,8 @@ from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import derive
 from anechoic.runs.digests import digest_key_of, digest_of, identity_of
 from anechoic.runs.exclusive_file import is_held
+from anechoic.runs.file_head import difference
 from anechoic.runs.files import first_line, sync_folder
-from anechoic.runs.identity import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.sealing import Sealer
 from anechoic.runs.state_file import StateFile
@@ -184,8 +184,12 @@ class Journal(StateFile):
     def mark(self) -> Mark:
         """How far it is, for a checkpoint; all of it is on disk."""
         with self._writing:
-            self._check_own()
-            self._sync()
+            self.check()
+            if self._unsynced:
+                self._database.wait(True)
+                with self.transaction():
+                    pass
+                self._unsynced = 0
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
             return Mark(run, self.path.name, str(self.path), self.end, head)
 
@@ -204,7 +208,7 @@ class Journal(StateFile):
             GuaranteeError: after such a failure, in a fork, or if the file was moved or deleted.
         """
         with self._writing:
-            self._check_own()
+            self.check()
             self._check_position(position)
             if position < self.end:
                 self._compare(position, digest)
@@ -230,7 +234,7 @@ class Journal(StateFile):
                 f"{target} is not the journal of this run, which is {self.path}: move it out of the way, or"
                 " write checkpoints into another folder."
             )
-        self._check_own()
+        self.check()
         self.close()
         link = self.path.with_name(f".{self.path.name}.link")
         link.unlink(missing_ok=True)
@@ -246,13 +250,6 @@ class Journal(StateFile):
         return target if target.exists() else self.path
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _sync(self) -> None:
-        if self._unsynced:
-            self._database.wait(True)
-            with self.transaction():
-                pass
-            self._unsynced = 0
 
     def _admitted(self) -> int:
         self._check(*self._goes_on)

@@ -67,18 +67,23 @@ class ReleaseChain:
 
 @contextmanager
 def reading(
-    path: str | os.PathLike[str], of: FileKind
+    path: str | os.PathLike[str], of: FileKind, *, still: bool = False
 ) -> Iterator[tuple[dict[str, Any], ReleaseChain, Iterator[tuple[str, bytes]]]]:
     """What the file at `path` says of itself, the chain of its releases, and time and content of each.
 
     It needs no key. Nothing is changed; a run that writes the file does not wait, nor does the reader.
+
+    Args:
+        path: of the file.
+        of: its kind.
+        still: whether to leave its log alone, in which the last commits may be.
 
     Raises:
         CheckpointError: if it is missing, damaged, or no such file.
     """
     target = Path(os.path.realpath(path))
     try:
-        with closing(sqlite3.connect(source_of(target), uri=True, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(source_of(target, still), uri=True, timeout=PATIENCE)) as database:
             database.execute("BEGIN")  # all of it as it is now
             meta = dict(database.execute("SELECT name, value FROM meta"))
             if int(meta["format"]) != of.FORMAT:

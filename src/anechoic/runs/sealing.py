@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 from typing import Any
 
 from anechoic.errors import CheckpointError
@@ -57,6 +58,11 @@ class Sealer:
             return bytes(self._cipher.decrypt(data[:_NONCE], data[_NONCE:], name))
         except InvalidTag as error:
             raise CheckpointError("it is damaged, or was written at another time") from error
+
+
+def new_salt() -> bytes:
+    """16 random bytes; not secret."""
+    return secrets.token_bytes(16)
 
 
 def filled(text: str) -> bytes:

@@ -12,21 +12,25 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from anechoic._validate import flag
 from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, ReplayError
 from anechoic.keys import derive
-from anechoic.runs import openings
+from anechoic.runs import sealing
 from anechoic.runs.database import Database
 from anechoic.runs.exclusive_file import HeldFile
-from anechoic.runs.file_head import FileHead, closing
+from anechoic.runs.file_head import MECHANISM, FileHead, closed
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
 from anechoic.runs.rollback_counter import Counter
 from anechoic.runs.sealed_table import SealedTable
 from anechoic.runs.sealing import Sealer, filled
+
+#: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
+Key = bytes | Callable[[], bytes] | None
 
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
@@ -36,9 +40,6 @@ _SCHEMA = (
 )
 _OPENINGS = "SELECT first, salt FROM openings"
 _TABLE = "CREATE TABLE {} (id BLOB PRIMARY KEY, sealed BLOB NOT NULL) WITHOUT ROWID"
-
-#: Under which name a file shows the JSON of its mechanism.
-MECHANISM = "mechanism"
 
 
 class StateFile:
@@ -79,6 +80,7 @@ class StateFile:
         chain: of the releases.
         tables: private rows by digest, by name of the table.
         commits: transactions so far.
+        kept: releases that are there for good: on disk, and counted.
 
     Raises:
         CheckpointError: if the file is damaged, or SQLite cannot use it.
@@ -112,13 +114,13 @@ class StateFile:
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
     ) -> None:
-        adopt = flag("adopt", adopt)
         self.path = Path(os.path.realpath(path))
         self._process = os.getpid()
         self._fault = ""
         self._counter = None if counter is None else Counter(Path(counter))
         if counter is not None and Path(os.path.realpath(counter)) == self.path:
             raise ValueError(f"counter={counter} is the state file itself: put it elsewhere.")
+        self._reopen = f"open the file again, and {self.AGAIN}."
         self._file = HeldFile(self.path)
         try:
             self._database = Database(self.path, self.NEW_RUN)
@@ -130,15 +132,16 @@ class StateFile:
         except BaseException:
             self._file.close()
             raise
+        self.kept = self.made
         self._ended = weakref.finalize(self, _end, self._database, self._file, self.seal, self._process)
 
     @classmethod
     def shown(cls, path: str | os.PathLike[str], name: str) -> str | None:
         """What the file at `path` shows under `name`, without its key or lock; None where it shows nothing.
 
-        Nobody has checked it: who opens the file will, and says what is wrong with it.
+        Who opens the file checks it. Its log is left alone: SQLite, as root, changes when that was changed.
         """
-        with contextlib.suppress(CheckpointError), reading(path, cls) as (said, *_):
+        with contextlib.suppress(CheckpointError), reading(path, cls, still=True) as (said, *_):
             return str(said[name])
         return None
 
@@ -158,14 +161,14 @@ class StateFile:
         if head.fresh:
             self._database.durable()
             self._create(head, identity, shown, key)
-        head.check(identity, self._file.place, adopt=adopt)
+        head.check(identity, shown, self._file.place, adopt=adopt)
         self._database.durable()
         self.identity = identity
         try:
             if not head.fresh:
                 self._read(head, key)
             private = self._opened(head.said["private"])
-            if private["openings"] != self._openings_digest():
+            if private["openings"] != self._openings_digest:
                 raise self._two_states()
             self.commits, self._counted = int(private["commits"]), bool(private["counted"])
             self._saved = str(private["state"])
@@ -197,12 +200,12 @@ class StateFile:
 
     def _begin_opening(self, first: int) -> None:
         """From row `first` on noise is drawn with a salt that nobody had before."""
-        salt = openings.new_salt()
+        salt = sealing.new_salt()
         kept = [entry for entry in self.openings if entry[0] < first]  # of rows that were released
-        self.openings = [*kept, (first, salt)]
+        self._set_openings([*kept, (first, salt)])
         self._database.run("DELETE FROM openings WHERE first >= ?", (first,))
         self._database.run("INSERT INTO openings VALUES (?, ?)", (first, salt))
-        self._counted = self._counted or self._counter is not None
+        self._counted |= self._counter is not None
         self._set("place", self._file.place)
         self._set("closed", "0")
         self._write_private(self.commits)
@@ -211,7 +214,7 @@ class StateFile:
         """The key, and all that stands in tables."""
         self.key, self.salt = head.key(key), bytes(head.said["salt"])
         self.seal = Sealer(self.key, self.salt)
-        self.openings = [(int(first), bytes(salt)) for first, salt in self._database.run(_OPENINGS)]
+        self._set_openings([(int(first), bytes(salt)) for first, salt in self._database.run(_OPENINGS)])
         self.chain = ReleaseChain(type(self), self.path, head.said)
         for _ in self.chain.read(self._database.each(ROWS)):
             pass
@@ -242,7 +245,7 @@ class StateFile:
             GuaranteeError: in a fork, after an earlier failure, or where another process has taken the file.
             CheckpointError: where SQLite could not write; nothing is changed then.
         """
-        self._check_own()
+        self.check()
         with self._written():
             if self._database.version != self._version:
                 raise GuaranteeError(
@@ -251,14 +254,12 @@ class StateFile:
                 )
             yield
             self._write_private(self.commits + 1)
+            # from here on, should it be interrupted: Ctrl-C may come when all is written
+            self._fault = f"state file {self.path} was written, what goes with it may not be: {self._reopen}"
         self.commits += 1
         if self._counter is not None:
-            try:
-                self._counter.write(self._identity_mark(), self.commits)
-            except BaseException:
-                what = f"state file {self.path} was written, its counter was not: open both again"
-                self._fault = f"{what}, and {self.AGAIN}."
-                raise
+            self._counter.write(self._identity_mark(), self.commits)
+        self.kept, self._fault = self.made, ""
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -267,20 +268,16 @@ class StateFile:
         try:
             yield
         except BaseException:
-            self._fault = (
-                f"a change of state file {self.path} failed half-way: what is in memory is ahead of the file."
-                f" Open the file again, and {self.AGAIN}."
-            )
+            what = f"a change of state file {self.path} failed half-way, and what is in memory is ahead of it"
+            self._fault = f"{what}: {self._reopen}"
             with contextlib.suppress(CheckpointError):
                 run("ROLLBACK")
             raise
         try:
             run("COMMIT")
-        except BaseException:  # Ctrl-C among them, which may come when all is written
-            self._fault = (
-                f"whether the last change of state file {self.path} was written is not known. Open the file"
-                f" again, and {self.AGAIN}."
-            )
+        except BaseException:
+            what = f"whether the last change of state file {self.path} was written is not known"
+            self._fault = f"{what}: {self._reopen}"
             with contextlib.suppress(CheckpointError):
                 run("ROLLBACK")
             raise
@@ -290,7 +287,7 @@ class StateFile:
         private = {
             "commits": commits,
             "counted": self._counted,
-            "openings": self._openings_digest(),
+            "openings": self._openings_digest,
             "members": {name: table.state for name, table in self.tables.items()},
             "state": self._saved,
             "time": time.time_ns(),
@@ -300,10 +297,9 @@ class StateFile:
 
     def _opened(self, sealed: Any) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self.seal.open(self._name(), sealed))
+            return dict(json.loads(self.seal.open(self._name(), sealed)))
         except CheckpointError as error:
             raise self._two_states() from error
-        return found
 
     def _two_states(self) -> CheckpointError:
         log = self._database.log.name
@@ -315,8 +311,8 @@ class StateFile:
     def _name(self) -> bytes:
         return digest_of_parts("private", self.chain.link)
 
-    def _openings_digest(self) -> str:
-        return digest_of_parts(repr(self.openings)).hex()
+    def _set_openings(self, openings: list[tuple[int, bytes]]) -> None:
+        self.openings, self._openings_digest = openings, digest_of_parts(repr(openings)).hex()
 
     # -- content -------------------------------------------------------------------------------
 
@@ -348,7 +344,12 @@ class StateFile:
             )
         return self.seal.open(b"state", sealed)
 
-    def _check_own(self) -> None:
+    def check(self) -> None:
+        """Refuse to go on in a fork, after a failure, or where the file was moved.
+
+        Raises:
+            GuaranteeError: with the remedy.
+        """
         if os.getpid() != self._process:
             raise GuaranteeError(
                 f"state file {self.path} was opened by process {self._process}, and process {os.getpid()} is"
@@ -368,14 +369,42 @@ class StateFile:
 
     def close(self) -> None:
         """Give the file and its lock back, all commits in the file itself."""
-        self._ended()
         self._fault = f"state file {self.path} is closed."
+        self._ended()
 
 
 def _end(database: Database, file: HeldFile, seal: Sealer, process: int) -> None:
     """Close a file that was open, also where nobody does who could, as when a process ends."""
     if os.getpid() == process:
         try:
-            database.close(closing(seal))
+            database.close(partial(closed, seal))
         finally:
             file.close()
+
+
+def opened(
+    file: Callable[..., Any],
+    memory: Callable[[bytes | None], Any],
+    state: str | os.PathLike[str] | None,
+    *,
+    key: Key,
+    counter: str | os.PathLike[str] | None,
+    adopt: bool,
+    **of_run: Any,
+) -> Any:
+    """The state of a run: in the file at `state`, or in memory where no path is given.
+
+    Args:
+        file: a `StateFile`, which is given key, counter, adopt and `of_run` too.
+        memory: its like without a file, which is given the key.
+
+    Raises:
+        ValueError: for a counter without a state, a key that is none, or `adopt` that is no bool.
+        CheckpointError, GuaranteeError: as `StateFile`.
+    """
+    secret, adopt = key() if callable(key) else key, flag("adopt", adopt)
+    if state is not None:
+        return file(state, key=secret, counter=counter, adopt=adopt, **of_run)
+    if counter is not None:
+        raise ValueError(f"counter={counter} without state: give state, the path of what it counts for.")
+    return memory(secret)

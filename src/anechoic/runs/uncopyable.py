@@ -18,9 +18,3 @@ class Uncopyable:
             " noise rows, and their difference would show gradients. Copy the model alone, keep"
             " optimizer.state_dict(), and save a run with PrivacyEngine.save_checkpoint."
         )
-
-    def __copy__(self) -> NoReturn:
-        self.__reduce_ex__(2)
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__reduce_ex__(2)

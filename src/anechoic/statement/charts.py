@@ -1,16 +1,15 @@
-"""Charts as SVG text, drawn by matplotlib without pyplot; equal input gives equal text."""
+"""Charts as SVG, drawn by matplotlib without pyplot; equal input gives equal text."""
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import io
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
-from xml.dom import minidom
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,6 +62,7 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 6,
     "figure.dpi": 72,
+    "svg.fonttype": "path",  # letters as outlines: no typeface has to be there
     "svg.hashsalt": "anechoic",
 }
 #: Entries, as shares of the largest, that the colour bar names.
@@ -79,6 +79,7 @@ class Line:
         x, y: values, of the same length.
         error: half-lengths of the error bars, or None.
         markers: whether points are marked.
+        bands: (lower ends, upper ends) of areas behind the curve, the widest first.
     """
 
     label: str
@@ -87,6 +88,7 @@ class Line:
     y: Sequence[float]
     error: Sequence[float] | None = None
     markers: bool = True
+    bands: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Axis:
 
 
 def line_chart(lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str) -> str:
-    """An <svg> element for a page, with the curves, their error bars, the levels, the axes and a legend.
+    """An <img> element for a page, with the curves, their error bars, the levels, the axes and a legend.
 
     Args:
         lines: at least one.
@@ -122,20 +124,20 @@ def line_chart(lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Leve
         ValueError: if there is nothing to draw, or a value is not finite.
         AnechoicError: without matplotlib.
     """
-    with in_style("none"):
+    with in_style():
         return inline(_line_figure(lines, x, y, levels, title), title)
 
 
 def line_chart_file(
     lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str
 ) -> str:
-    """The text of an SVG file: as `line_chart`, on white, with its title above it and letters as outlines."""
-    with in_style("path"):
+    """The text of an SVG file: as `line_chart`, with its title above it."""
+    with in_style():
         return as_file(_line_figure(lines, x, y, levels, title, heading=True), title)
 
 
 def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None = None) -> str:
-    """An <svg> element for a page: one coloured cell an entry, and a colour bar symmetric about zero.
+    """An <img> element for a page: one coloured cell an entry, and a colour bar symmetric about zero.
 
     Colours follow the signed square root of the entries, so that small ones stay visible.
 
@@ -152,7 +154,7 @@ def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None =
     values = np.asarray(matrix, dtype=np.float64)
     if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
-    with in_style("none"):
+    with in_style():
         return inline(_heat_figure(values, label, limit), title)
 
 
@@ -187,6 +189,8 @@ def _line_figure(
             zorder=3,
             **style,
         )
+        for depth, (low, high) in enumerate(line.bands):
+            axes.fill_between(line.x, low, high, color=curve.get_color(), alpha=0.15 + 0.2 * depth, lw=0)
         if line.error is not None and any(line.error):
             axes.errorbar(
                 line.x, line.y, line.error, fmt="none", ecolor=curve.get_color(), elinewidth=1.2, capsize=3.5
@@ -269,8 +273,8 @@ def _minus(text: str) -> str:
 
 
 @contextmanager
-def in_style(letters: str) -> Iterator[None]:
-    """matplotlib in the style of the charts, whatever the user's own is; letters are "none" or "path".
+def in_style() -> Iterator[None]:
+    """matplotlib in the style of the charts, whatever the user's own is.
 
     Raises:
         AnechoicError: without matplotlib, naming what to install.
@@ -281,78 +285,26 @@ def in_style(letters: str) -> Iterator[None]:
         raise AnechoicError(
             "charts need matplotlib, which is not installed: pip install 'anechoic[plot]'"
         ) from error
-    with style.context({**_STYLE, "svg.fonttype": letters}, after_reset=True):
+    with style.context(_STYLE, after_reset=True):
         yield
 
 
-def _svg(figure: Figure, title: str, paper: str) -> str:
-    """The file that matplotlib writes."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    out = io.StringIO()
-    metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
-    FigureCanvasSVG(figure).print_figure(out, format="svg", dpi=144, metadata=metadata, facecolor=paper)
-    return out.getvalue()
-
-
 def as_file(figure: Figure, title: str) -> str:
-    """The text of an SVG file, on white."""
-    return _clean(_svg(figure, title, "white")).toxml() + "\n"
-
-
-def inline(figure: Figure, title: str) -> str:
-    """The figure as an element of an HTML page, as wide as the page's style lets it be.
+    """The text of an SVG file, on white.
 
     Args:
         figure: drawn, and to be written, in the style of `in_style`.
         title: what it shows, for readers who cannot see it.
     """
-    root = _clean(_svg(figure, title, "none"))
-    for name in ("width", "height", "version", "xmlns", "xmlns:xlink"):  # an HTML parser knows the last two
-        root.removeAttribute(name)
-    root.setAttribute("class", "chart")
-    for node in root.getElementsByTagName("*"):
-        if node.hasAttribute("xlink:href"):
-            node.setAttribute("href", node.getAttribute("xlink:href"))
-            node.removeAttribute("xlink:href")
-    text = root.toxml()
-    return text.replace("chart-", f"chart-{hashlib.sha256(text.encode()).hexdigest()[:10]}-")
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    out = io.StringIO()
+    metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
+    FigureCanvasSVG(figure).print_figure(out, format="svg", dpi=144, metadata=metadata, facecolor="white")
+    return out.getvalue()
 
 
-def _clean(svg: str) -> minidom.Element:
-    """The root of a figure, without what would leak into a page: its style sheet, its metadata, its ids.
-
-    Ids that something refers to stay, and begin with "chart-".
-    """
-    root: Any = minidom.parseString(svg).documentElement
-    root.setAttribute("role", "img")
-    root.setAttribute("stroke-linejoin", "round")  # what the style sheet says, of everything
-    nodes = root.getElementsByTagName("*")
-    for node in nodes:
-        if node.tagName in ("metadata", "style"):
-            holder: Any = node.parentNode
-            holder.removeChild(node)
-    _drop_comments(root)
-    used = set()
-    for node in nodes:
-        for name, value in list(node.attributes.items()):
-            found = re.fullmatch(r"#(.+)|url\(#(.+)\)", value)
-            if found:
-                used.add(found[1] or found[2])
-                node.setAttribute(name, value.replace("#", "#chart-"))
-    for node in nodes:
-        name = node.getAttribute("id")
-        if name in used:
-            node.setAttribute("id", f"chart-{name}")
-        elif name:
-            node.removeAttribute("id")
-    cleaned: minidom.Element = root
-    return cleaned
-
-
-def _drop_comments(node: Any) -> None:
-    for child in list(node.childNodes):
-        if child.nodeType == child.COMMENT_NODE:
-            node.removeChild(child)
-        else:
-            _drop_comments(child)
+def inline(figure: Figure, title: str) -> str:
+    """The same as an element of an HTML page: a picture that brings its own paper, whatever the page's is."""
+    data = base64.b64encode(as_file(figure, title).encode()).decode()
+    return f'<img class="chart" alt="{escape(title)}" src="data:image/svg+xml;base64,{data}">'

@@ -1,20 +1,26 @@
-"""The formats of a statement: one function for all."""
+"""The formats of a statement: plain text, Markdown, one HTML page, and JSON."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterable
+from html import escape
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from anechoic._validate import one_of
-from anechoic.statement.html import as_html
-from anechoic.statement.markdown import as_markdown
-from anechoic.statement.record import as_json
+from anechoic.statement.page import definitions, listed, page, section
 from anechoic.statement.statement import Statement
-from anechoic.statement.text import as_text
 
 Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
 PROOFS = "docs/proofs"
+#: Of the keys in JSON, which docs/statement.md documents: they stay.
+VERSION = 1
+_INDENT = 18
 
 
 def render(
@@ -42,3 +48,110 @@ def render(
     if out is not None:
         Path(out).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return text
+
+
+# -- plain text ----------------------------------------------------------------------------------
+
+
+def as_text(statement: Statement, width: int = 100) -> str:
+    """The statement as plain text of lines of at most `width` characters, save for long words."""
+    *body, fingerprint = statement.pairs
+    return lay_out([*body, ("Software", _versions(statement)), fingerprint], width)
+
+
+def lay_out(items: Iterable[tuple[str, str]], width: int = 100) -> str:
+    """(heading, text) pairs as plain text."""
+    lines = []
+    for heading, text in items:
+        first, *rest = textwrap.wrap(text, width - _INDENT, break_on_hyphens=False) or [""]
+        lines += [f"{heading + ':':<{_INDENT}}{first}", *(" " * _INDENT + line for line in rest)]
+    return "\n".join(lines)
+
+
+def _versions(statement: Statement) -> str:
+    return ", ".join(f"{name} {version}" for name, version in statement.software.items())
+
+
+# -- HTML ----------------------------------------------------------------------------------------
+
+
+def as_html(statement: Statement, proofs: str) -> str:
+    """The statement as a whole HTML document; links lead into `proofs`, a folder or an address."""
+    (_, guarantee), *rest = statement.items
+    folder = proofs.rstrip("/")
+    said = (f"<b>{escape(each.who)}</b>: {escape(each.what)}" for each in statement.assumptions)
+    links = (
+        f'<a href="{escape(f"{folder}/{proof.page}")}">{escape(proof.title)}</a>'
+        for proof in statement.proofs
+    )
+    parts = [
+        "<h1>Privacy statement</h1>",
+        f'<p class="guarantee">{escape(guarantee)}</p>',
+        definitions(rest),
+        section("Access to data", listed(said)),
+        section("Observer", listed([escape(statement.observer)])),
+        section("What a deployment must ensure", listed(map(escape, statement.duties))),
+        section("Not covered", listed(map(escape, statement.not_covered))),
+        section("Proofs", listed(links)),
+        section("Identity", f"<p>Fingerprint: <code>{escape(statement.fingerprint)}</code></p>"),
+        f'<p class="soft">Computed with {escape(_versions(statement))}.</p>',
+    ]
+    return page("Privacy statement", "\n".join(parts))
+
+
+# -- Markdown ------------------------------------------------------------------------------------
+
+
+def as_markdown(statement: Statement, proofs: str) -> str:
+    """As every common host renders it; links lead into `proofs`, a folder or an address."""
+    (_, guarantee), *rest = statement.items
+    lines = ["# Privacy statement", "", f"**{_escaped(guarantee)}**", "", "| | |", "|---|---|"]
+    lines += [f"| {_escaped(heading)} | {_escaped(text)} |" for heading, text in rest]
+    links = (f"[{_escaped(proof.title)}]({_address(proofs, proof.page)})" for proof in statement.proofs)
+    for heading, entries in (
+        ("Access to data", (f"**{a.who}**: {_escaped(a.what)}" for a in statement.assumptions)),
+        ("Observer", [_escaped(statement.observer)]),
+        ("What a deployment must ensure", map(_escaped, statement.duties)),
+        ("Not covered", map(_escaped, statement.not_covered)),
+        ("Proofs", links),
+        ("Software", (f"{name} {version}" for name, version in statement.software.items())),
+    ):
+        lines += ["", f"## {heading}", "", *(f"* {entry}" for entry in entries)]
+    return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
+
+
+def _address(folder: str, page: str) -> str:
+    address = f"{folder.rstrip('/')}/{page}"
+    return f"<{address}>" if re.search(r"[\s()]", address) else address
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown leaves alone, on one line: units and promises are somebody's own words."""
+    return re.sub(r"([\\`*_\[\]|<>~#&$])", r"\\\1", " ".join(text.split()))
+
+
+# -- JSON ----------------------------------------------------------------------------------------
+
+
+def as_json(statement: Statement) -> str:
+    """The statement as JSON; numbers in full, null where a number is not finite or does not exist."""
+    record = {
+        "statement": VERSION,
+        **statement.record,
+        "assumptions": [{"who": each.who, "what": each.what} for each in statement.assumptions],
+        "observer": statement.observer,
+        "deployment": list(statement.duties),
+        "not_covered": list(statement.not_covered),
+        "proofs": [{"title": proof.title, "page": proof.page} for proof in statement.proofs],
+        "software": statement.software,
+        "fingerprint": statement.fingerprint,
+    }
+    return json.dumps(_finite(record), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

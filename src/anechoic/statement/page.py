@@ -1,4 +1,4 @@
-"""An HTML page that holds everything it shows: no script, no font, no picture from anywhere else."""
+"""An HTML page that holds everything it shows, for the screen in light or dark and for paper."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 _STYLE = """
-:root{color-scheme:light;--ink:#1c2128;--soft:#57606a;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;
---planned:#104e8b;--independent:#c44e12}
+:root{color-scheme:light dark;--ink:#1c2128;--soft:#57606a;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;
+--planned:#104e8b;--independent:#c44e12;--link:#104e8b}
+@media(prefers-color-scheme:dark){:root{--ink:#e3e7eb;--soft:#9aa4ae;--line:#3a4149;--paper:#16191d;
+--wash:#20252b;--planned:#8cbcf0;--independent:#f0a27a;--link:#8cbcf0}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);
@@ -17,12 +19,13 @@ main{max-width:1080px;margin:0 auto;padding:40px 24px 72px}
 h1{font-size:clamp(25px,4.2vw,38px);line-height:1.2;letter-spacing:-.015em;margin:0 0 16px;font-weight:680;
 text-wrap:balance}
 h2{font-size:22px;line-height:1.3;margin:56px 0 10px;letter-spacing:-.01em}
-h3{font-size:16px;margin:26px 0 8px}
 p{margin:0 0 12px;max-width:72ch;overflow-wrap:anywhere}
-.lead{font-size:18px;color:#333b44}
+a{color:var(--link)}
+.lead{font-size:18px}
 .soft,figcaption{color:var(--soft);font-size:14px}
+.guarantee,.card{background:var(--wash);border:1px solid var(--line);border-radius:10px;padding:16px 18px}
+.guarantee{font-size:18px;font-weight:600;max-width:none}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:14px;margin:26px 0 8px}
-.card{background:var(--wash);border:1px solid var(--line);border-radius:10px;padding:16px 18px}
 .card .eps{font-size:14px;color:var(--soft);margin:0 0 2px}
 .card .gain{font-size:30px;line-height:1.2;font-weight:680;letter-spacing:-.02em;margin:0 0 6px;
 font-variant-numeric:tabular-nums}
@@ -32,21 +35,17 @@ b.planned{color:var(--planned)}b.independent{color:var(--independent)}
 figure{margin:18px 0 0;min-width:0}
 .text{margin-top:18px}
 figcaption{margin-top:8px;max-width:64ch}
-.scroll{overflow-x:auto;margin:14px 0;background:
-linear-gradient(90deg,#fff 30%,#fff0) 0 0/40px 100% local no-repeat,
-linear-gradient(270deg,#fff 30%,#fff0) 100% 0/40px 100% local no-repeat,
-radial-gradient(farthest-side at 0 50%,#0003,#0000) 0 0/12px 100% scroll no-repeat,
-radial-gradient(farthest-side at 100% 50%,#0003,#0000) 100% 0/12px 100% scroll no-repeat}
+.scroll{overflow-x:auto;margin:14px 0}
 table{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:tabular-nums}
 th,td{padding:7px 12px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left;padding-left:0}
-thead th{color:var(--soft);font-weight:600;font-size:13.5px;border-bottom:1.5px solid #c3c9d0}
-td.best{font-weight:700;background:#eaf1f8}
+thead th{color:var(--soft);font-weight:600;font-size:13.5px}
+td.best{font-weight:700;background:var(--wash)}
 dl{display:grid;grid-template-columns:10.5rem 1fr;margin:12px 0 0;font-size:15px}
 dt,dd{margin:0;padding:8px 0;border-bottom:1px solid var(--line)}
 dt{font-weight:600;padding-right:14px}
-dd{overflow-wrap:anywhere}
-details{border:1px solid var(--line);border-radius:10px;padding:0 18px;margin:12px 0;background:var(--paper)}
+dd,li,code{overflow-wrap:anywhere}
+details{border:1px solid var(--line);border-radius:10px;padding:0 18px;margin:12px 0}
 details[open]{padding-bottom:18px}
 summary{cursor:pointer;padding:12px 0;font-weight:600}
 ul{padding-left:20px;margin:10px 0;max-width:76ch}
@@ -54,13 +53,13 @@ li{margin:6px 0}
 code,pre{font:13.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 pre{background:var(--wash);border:1px solid var(--line);border-radius:8px;padding:12px 14px;overflow-x:auto}
 code{background:var(--wash);padding:1px 5px;border-radius:4px}pre code{padding:0;background:none}
-svg.chart{display:block;width:100%;max-width:600px;height:auto}
-svg.chart text{font-family:inherit!important;font-variant-numeric:tabular-nums}
-footer{margin-top:56px;padding-top:16px;border-top:1px solid var(--line);color:var(--soft);font-size:14px}
+img.chart{display:block;width:100%;max-width:600px;height:auto;background:#fff;border-radius:6px}
 @media(max-width:600px){main{padding:24px 16px 48px}h2{margin-top:42px}.lead{font-size:16.5px}
 dl{grid-template-columns:1fr}dt{border:0;padding:10px 0 0}dd{padding-top:0}
 table{font-size:14px}th,td{padding:7px 6px}}
-@media print{details{break-inside:avoid}h2{break-after:avoid}figure{break-inside:avoid}}
+@media print{:root{--ink:#000;--soft:#333;--line:#bbb;--paper:#fff;--wash:#fff;--link:#000}
+body{font-size:11pt}main{max-width:none;padding:0}h2{break-after:avoid}
+details,figure,dt,dd,li{break-inside:avoid}a::after{content:" (" attr(href) ")"}}
 """
 
 
@@ -110,7 +109,12 @@ def definitions(items: Iterable[tuple[str, str]]) -> str:
 
 def bullets(items: Iterable[str]) -> str:
     """A list of plain texts."""
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+    return listed(map(escape, items))
+
+
+def listed(items: Iterable[str]) -> str:
+    """A list of items that are HTML already."""
+    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 def fold(summary: str, content: str, *, opened: bool = False) -> str:

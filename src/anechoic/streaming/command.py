@@ -22,7 +22,7 @@ from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.columns import numbers_of, texts_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.page import write_page
-from anechoic.streaming.pending import Columns, PendingSteps, Tally, last_step
+from anechoic.streaming.pending import Columns, PendingSteps, Tally
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.sources import source_of
 from anechoic.streaming.statistic import Statistic
@@ -133,7 +133,7 @@ def stream_file(options: Any) -> None:
         setting=_setting(options),
     ) as stream:
         try:
-            _follow(options, stream) if options.follow is not None else _read_once(options, stream)
+            _release_file(options, stream)
         except KeyboardInterrupt:
             print(f"\n{_kept(options, stream)}", file=sys.stderr)
             raise
@@ -165,24 +165,38 @@ def _setting(options: Any) -> dict[str, Any]:
     }
 
 
-def _read_once(options: Any, stream: Stream) -> None:
-    """Release each step that is over, by `--until` or the records, and by the clock of this machine."""
-    reader, now = Reader(options, stream), math.inf if options.force else time.time()
+def _release_file(options: Any, stream: Stream) -> None:
+    """Release each step that is over by this machine's clock, and by `--until` or the records.
+
+    With `--follow` again and again, a pause late for records that are late, until `--until` or Ctrl-C.
+    """
+    follow = options.follow is not None
+    if follow and (options.start is None or options.input == "-"):
+        raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
+    pause = length_of(options.follow, "--follow") if follow else 0.0
+    reader, every = Reader(options, stream), length_of(options.every, "--every")
     until = None if options.until is None else _moment(options.until, options.timezone)
-    every = length_of(options.every, "--every")
     pending: PendingSteps | None = None
-    for columns in reader.batches():
-        if pending is None:
-            clock = Clock(_start(options, columns), every)
-            pending = PendingSteps(stream, clock)
-        pending.add(columns, now)
-    if pending is None:
-        clock = Clock(_start(options, None), every)
-        pending = PendingSteps(stream, clock)
-    if until is not None and until > now:
-        print(f"Steps that end after now, {iso(now)}, are not released; --force does it.", file=sys.stderr)
-    last = last_step(pending, stream, clock, until, now)
-    _report(options, stream, pending.release(last, tell=_progress), reader)
+    with closing(reader.source):
+        while True:
+            now = math.inf if options.force and not follow else time.time()
+            for columns in reader.batches():
+                pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
+                pending.add(columns, now)
+            pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
+            if not follow:
+                if until is not None and until > now:
+                    late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
+                    print(late, file=sys.stderr)
+                last = pending.open_after(until, now)
+                _report(options, stream, pending.release(last, tell=_progress), reader)
+                return
+            over = min(now - pause, math.inf if until is None else until)
+            if pending.clock.at(over) > stream.step:
+                _report(options, stream, pending.release(pending.open_after(over, now)), reader)
+            if until is not None and over >= until:
+                return
+            time.sleep(pause)
 
 
 def _kept(options: Any, stream: Stream) -> str:
@@ -196,28 +210,6 @@ def _kept(options: Any, stream: Stream) -> str:
         f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
         " from there. Tables and pages are written at its end."
     )
-
-
-def _follow(options: Any, stream: Stream) -> None:
-    """Release each step when it is over by the clock of this machine, until Ctrl-C or --until."""
-    if options.start is None or options.input == "-":
-        raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
-    pause, reader = length_of(options.follow, "--follow"), Reader(options, stream)
-    clock = Clock(_start(options, None), length_of(options.every, "--every"))
-    pending = PendingSteps(stream, clock)
-    end = math.inf if options.until is None else _moment(options.until, options.timezone)
-    with closing(reader.source):
-        while True:
-            now = time.time()
-            for columns in reader.batches():
-                pending.add(columns, now)
-            over = min(now - pause, end)  # a pause for records that are written late
-            if clock.at(over) > stream.step:
-                last = last_step(pending, stream, clock, over, now)
-                _report(options, stream, pending.release(last), reader)
-            if over >= end:
-                return
-            time.sleep(pause)
 
 
 def key_in_environment(name: str) -> bytes:

@@ -48,6 +48,8 @@ class Distribution(Statistic):
     """
 
     name = "distribution"
+    bound = 1.0
+    quantum = FINE
 
     def __init__(self, edges: ArrayLike, column: str | None = None, noise: str = "auto") -> None:
         self.edges = finite_array("edges", edges)
@@ -57,7 +59,7 @@ class Distribution(Statistic):
                 " chosen without looking at the data."
             )
         self.column = column
-        buckets = len(self.edges) - 1
+        self.dimension = buckets = len(self.edges) - 1
         one_of("noise", noise, ("auto", "buckets", "domain"))
         if noise == "domain" and buckets > CORRELATED_UP_TO:
             raise ValueError(
@@ -72,16 +74,9 @@ class Distribution(Statistic):
         self.noise = noise
 
     @property
-    def dimension(self) -> int:
-        return len(self.edges) - 1
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The edges that records lie below; the last entry holds those beyond the last edge too."""
         return (*(f"below {_plain(edge)}" for edge in self.edges[1:-1]), "all")
-
-    bound = 1.0
-    quantum = FINE
 
     def range_errors(self) -> dict[str, float]:
         """RMS error over all ranges of buckets, for noise of variance 1, by way of correlating it."""
@@ -115,12 +110,8 @@ class Distribution(Statistic):
         usable = ~np.isnan(values)
         places = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, self.dimension - 1)
         beyond = usable & ((values < self.edges[0]) | (values >= self.edges[-1]))
-        return Records(
-            len(values),
-            places,
-            usable,
-            {"not a number": counted(~usable), "beyond the edges": counted(beyond)},
-        )
+        remarks = {"not a number": counted(~usable), "beyond the edges": counted(beyond)}
+        return Records(len(values), places, usable, remarks)
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
@@ -145,12 +136,8 @@ class Distribution(Statistic):
         return np.asarray(np.sqrt(np.square(self.decoder).sum(axis=1)))
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "distribution",
-            "edges": self.edges.tolist(),
-            "noise": self.noise,
-            "column": self.column,
-        }
+        edges = self.edges.tolist()
+        return {"kind": "distribution", "edges": edges, "noise": self.noise, "column": self.column}
 
 
 class Quantiles(Distribution):
@@ -224,11 +211,7 @@ class Quantiles(Distribution):
         return float(self.edges[0] + self.edges[-1]) / 2
 
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "kind": "quantiles",
-            "probabilities": self.probabilities.tolist(),
-        }
+        return {**super().describe(), "kind": "quantiles", "probabilities": self.probabilities.tolist()}
 
 
 def _plain(number: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.streaming.release import Estimate
+from anechoic.streaming.release import PARTS, Estimate
 from anechoic.streaming.statistic import Integers, Records, Statistic, both, column_of
 from anechoic.streaming.sums import Histogram
 
@@ -36,21 +36,14 @@ class Grouped(Statistic):
         if not isinstance(column, str):
             raise ValueError(f"column={column!r:.60} must name the column of groups.")
         self._one, self._by = statistic, Histogram(groups, column)
-        self.quantum, self.spread = statistic.quantum, statistic.spread
+        self.quantum, self.spread, self.bound = statistic.quantum, statistic.spread, statistic.bound
+        self.dimension = self._by.dimension * statistic.dimension
         zero = statistic.decode(np.zeros(statistic.dimension), 1.0, 1.0).value
         self._inner = statistic.labels or (("",) if zero.size == 1 else tuple(map(str, range(zero.size))))
 
     @property
-    def dimension(self) -> int:
-        return self._by.dimension * self._one.dimension
-
-    @property
     def contrasts(self) -> int:
         return self._by.dimension * self._one.contrasts
-
-    @property
-    def bound(self) -> float:
-        return self._one.bound
 
     @property
     def reads(self) -> Mapping[str, bool | None]:
@@ -80,19 +73,9 @@ class Grouped(Statistic):
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         parts = np.split(totals, self._by.dimension)
         found = [self._one.decode(part, deviation, z) for part in parts]
-        return Estimate(
-            np.stack([one.value for one in found]),
-            np.stack([one.standard_error for one in found]),
-            np.stack([one.low for one in found]),
-            np.stack([one.high for one in found]),
-            np.concatenate([one.raw for one in found]),
-        )
+        shown = {part: np.stack([getattr(one, part) for one in found]) for part in PARTS}
+        return Estimate(**shown, raw=np.concatenate([one.raw for one in found]))
 
     def describe(self) -> dict[str, Any]:
-        by = self._by.describe()
-        return {
-            "kind": "by group",
-            "groups": by["categories"],
-            "column": by["column"],
-            "of": self._one.describe(),
-        }
+        groups, column = self._by.categories, self._by.column
+        return {"kind": "by group", "groups": groups, "column": column, "of": self._one.describe()}

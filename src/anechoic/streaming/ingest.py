@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.statistic import Integers, Records
+from anechoic.streaming.stream_state import plain_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,39 @@ class Partial:
                 "partial sums of two streams, or of more records than 64 bits hold, have no sum."
             )
         return Partial(self.shared, count, self.sums + other.sums, self.remarks + other.remarks)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One of several steps that are kept in one commit; None where nothing was given."""
+
+    batch: Any
+    unit_ids: Any
+    time: str | float | None
+    name: str | None
+
+
+def steps_of(
+    batches: Iterable[Any],
+    unit_ids: Iterable[Any] | None,
+    times: Iterable[str | float | None] | None,
+    batch_ids: Iterable[str] | None,
+) -> list[Step]:
+    """A step for each batch, with what belongs to it.
+
+    Raises:
+        ValueError: if the numbers differ, or for a batch id or a time that is none.
+    """
+    listed = list(batches)
+    nothing = [None] * len(listed)
+    units, whens = list(nothing if unit_ids is None else unit_ids), list(nothing if times is None else times)
+    names = nothing if batch_ids is None else [checked_id(name) for name in batch_ids]
+    if not len(listed) == len(units) == len(whens) == len(names):
+        raise ValueError(
+            f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
+            " one of each belongs to a step."
+        )
+    return list(map(Step, listed, units, map(plain_time, whens), names))
 
 
 class Intake:

@@ -73,14 +73,10 @@ class OnlineKMeans(Statistic):
             if given.shape[1] != self._d:
                 raise ValueError(f"initial has shape {given.shape}; (k, dimension)={k, dimension} is needed.")
             self._initial, _ = in_ball(given, self._centre, self._radius)
-        self.column = column
+        self.dimension, self.column = self._k * (self._d + 1), column
         self._cells = self._initial
         self._base: Array = np.zeros(self.dimension)
         self.begin = 0
-
-    @property
-    def dimension(self) -> int:
-        return self._k * (self._d + 1)
 
     @property
     def labels(self) -> tuple[str, ...]:

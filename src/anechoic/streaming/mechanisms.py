@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from anechoic.losses.kinds import LossKind
 from anechoic.losses.result import StepErrors
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.rows import NoiseRows as NoiseRows
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
@@ -237,15 +236,11 @@ def mechanism_of(
     mechanism: Mechanism | None,
     participation: Participation | None,
     *,
-    over: Over,
     horizon: int | None,
     epsilon: float | None,
     delta: float,
-    dimension: int,
-    adjacency: str,
     unit: str | None,
-    accurate_to: int,
-    loss: LossOfStream,
+    **setting: Any,
 ) -> Mechanism:
     """The mechanism that is given, or the planned one; without participation, for units of one record.
 
@@ -265,16 +260,12 @@ def mechanism_of(
     if epsilon is None:
         raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
     return planned_mechanism(
-        over=over,
         horizon=horizon,
         participation=Single() if participation is None else participation,
         epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
         delta=fraction("delta", delta),
-        dimension=dimension,
-        adjacency=adjacency,
         unit=unit or ("event" if participation is None else "unit"),
-        accurate_to=accurate_to,
-        loss=loss,
+        **setting,
     )
 
 

@@ -38,11 +38,7 @@ class Moments(Rows):
         self._d = positive_int("dimension", dimension)
         self._centre = finite_array("centre", np.zeros(self._d) if centre is None else centre, length=self._d)
         self._half = HalfMatrix(self._d)
-        self.column = column
-
-    @property
-    def dimension(self) -> int:
-        return 1 + self._d + self._half.size
+        self.dimension, self.column = 1 + self._d + self._half.size, column
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -81,12 +77,8 @@ class Moments(Rows):
         return np.asarray(self._radius**2 * np.sqrt(own + squares + count))
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "moments",
-            "bound": self._radius,
-            "centre": self._centre.tolist(),
-            "column": self.column,
-        }
+        centre = self._centre.tolist()
+        return {"kind": "moments", "bound": self._radius, "centre": centre, "column": self.column}
 
 
 class LinearRegression(Rows):
@@ -113,34 +105,20 @@ class LinearRegression(Rows):
         self._radius = positive_float("bound", bound, remedy="It limits the norm of x.")
         self._target = positive_float("target_bound", target_bound, remedy="It limits |y|.")
         self._half = HalfMatrix(self._d)
-        self.column = column
-
-    @property
-    def dimension(self) -> int:
-        return self._half.size + self._d
+        self.dimension, self.column = self._half.size + self._d, column
+        self.spread = float(np.sqrt(self.dimension))
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(f"coefficient[{i}]" for i in range(self._d))
-
-    @property
-    def spread(self) -> float:  # type: ignore[override]
-        return float(np.sqrt(self.dimension))
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch, self._d + 1)
         usable = np.asarray(np.isfinite(values).all(axis=1))
         _, long = in_ball(values[usable, :-1], 0.0, self._radius)
         large = np.abs(values[usable, -1]) > self._target
-        return Records(
-            len(values),
-            values,
-            usable,
-            {
-                "not finite": counted(~usable),
-                "clipped to the bounds": counted(long | large),
-            },
-        )
+        remarks = {"not finite": counted(~usable), "clipped to the bounds": counted(long | large)}
+        return Records(len(values), values, usable, remarks)
 
     def rows(self, values: Array) -> Array:
         inside, _ = in_ball(values[:, :-1], 0.0, self._radius)

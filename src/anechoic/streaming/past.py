@@ -52,21 +52,6 @@ class Publisher:
         estimates = shared.decode(total, self.deviations, step, lambda _: self._z, begin)
         return Release(step, time, estimates, self._spent.after(step + 1), self._delta, shared.labels)
 
-    def widened(
-        self,
-        made: Release,
-        shared: SharedRelease,
-        total: NDArray[Any],
-        factor: Callable[[int, Statistic], float],
-    ) -> Release:
-        """The same with intervals of factor(step, statistic) standard deviations; nothing else differs."""
-        wide = shared.decode(total, self.deviations, made.step, partial(factor, made.step))
-        estimates = {
-            name: replace(wide[name], standard_error=published.standard_error)
-            for name, published in made.estimates.items()
-        }
-        return replace(made, estimates=estimates)
-
 
 class Past:
     """A place among the steps that were released, which goes forward.
@@ -114,5 +99,12 @@ class Past:
         return self._publisher.release(self.shared, self.step - 1, self._time, self.total)
 
     def widened(self, factor: Callable[[int, Statistic], float]) -> Release:
-        """The same with other intervals; see `Publisher.widened`."""
-        return self._publisher.widened(self.release(), self.shared, self.total, factor)
+        """The same with intervals of factor(step, statistic) standard deviations; nothing else differs."""
+        made = self.release()
+        z = partial(factor, made.step)
+        wide = self.shared.decode(self.total, self._publisher.deviations, made.step, z)
+        estimates = {
+            name: replace(wide[name], standard_error=published.standard_error)
+            for name, published in made.estimates.items()
+        }
+        return replace(made, estimates=estimates)

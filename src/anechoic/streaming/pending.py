@@ -50,7 +50,7 @@ class PendingSteps:
     """
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
-        self._stream, self._clock = stream, clock
+        self._stream, self.clock = stream, clock
         self._sums: dict[int, Partial] = {}
         self._kept: dict[int, list[Columns]] = {}
         self._left_out: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class PendingSteps:
             columns: of records of any steps. Where units are told by ids, those without are left out.
             now: seconds since 1970 by the clock of this machine.
         """
-        steps = self._clock.step_of(columns.seconds)
+        steps = self.clock.step_of(columns.seconds)
         nameless = np.zeros(len(steps), bool)
         if columns.units is not None:
             nameless[[not str(unit).strip() for unit in columns.units]] = True
@@ -71,7 +71,7 @@ class PendingSteps:
             "no time": ~nameless & (steps == -(2**62)),
             "before the start": ~nameless & (steps < 0) & (steps > -(2**62)),
             "of steps that were released before": ~nameless & (steps >= 0) & (steps < self._stream.step),
-            "of steps that are ahead of the clock": ~nameless & (steps > self._clock.at(now) + 1),
+            "of steps that are ahead of the clock": ~nameless & (steps > self.clock.at(now) + 1),
         }
         out = np.zeros(len(steps), bool)
         for reason, mask in reasons.items():
@@ -92,14 +92,29 @@ class PendingSteps:
         made = self._stream.partial(values)
         self._sums[step] = self._sums[step] + made if step in self._sums else made
 
-    def last(self) -> int:
-        """The last step that has a record, but for records beyond a gap that is longer than all before it."""
-        last = self._stream.step
-        for step in sorted(self._sums.keys() | self._kept.keys()):
-            if step - last > max(GAP, last - self._stream.step):
-                break
-            last = step
-        return last
+    def open_after(self, until: float | None, now: float) -> int:
+        """The step that stays open: none is over that ends after `now`, or after `until`.
+
+        Without `until` steps are over up to the last one that has a record, but for records beyond a gap that
+        is longer than all before it.
+
+        Raises:
+            ValueError: if `until` lies beyond the horizon of the stream.
+        """
+        planned, last = self._stream.mechanism.steps, float(self._stream.step)
+        if until is None:
+            for step in sorted(self._sums.keys() | self._kept.keys()):
+                if step - last > max(GAP, last - self._stream.step):
+                    break
+                last = step
+            return int(min(last, self.clock.at(now), planned))
+        last = self.clock.at(until)
+        if planned < last:
+            raise ValueError(
+                f"--until asks for {last:.0f} steps and the stream is planned for {planned}: give an earlier"
+                " time, or begin with a longer horizon or none."
+            )
+        return int(min(last, self.clock.at(now)))
 
     def release(self, last: int, *, tell: Callable[[int, int], None] = lambda done, all: None) -> Tally:
         """Release all steps below `last`, from the stream's own on.
@@ -112,7 +127,7 @@ class PendingSteps:
             ValueError: if the open step does not end after the one before it, by a clock that is another.
         """
         first, made = self._stream.step, self._stream.get()
-        end = self._clock.end_of(first)
+        end = self.clock.end_of(first)
         if made is not None and made.time is not None and not end > str(made.time):
             raise ValueError(
                 f"step {first} would end at {end}, and step {made.step} ended at {made.time}: records would"
@@ -124,7 +139,7 @@ class PendingSteps:
             self._stream.steps(
                 [batch for batch, _ in batches],
                 unit_ids=[units for _, units in batches] if self._stream.by_unit else None,
-                times=[self._clock.end_of(step) for step in group],
+                times=[self.clock.end_of(step) for step in group],
             )
             for step in group:
                 self._sums.pop(step, None)
@@ -164,22 +179,4 @@ def feed(
     """Release all steps that are over: up to `until`; without it, up to the last step that has a record."""
     pending = PendingSteps(stream, clock)
     pending.add(columns, now)
-    return pending.release(last_step(pending, stream, clock, until, now), tell=tell)
-
-
-def last_step(pending: PendingSteps, stream: Stream, clock: Clock, until: float | None, now: float) -> int:
-    """The step that stays open: none that ends after `now`.
-
-    Raises:
-        ValueError: if `until` lies beyond the horizon of the stream.
-    """
-    planned = stream.mechanism.steps
-    if until is None:
-        return int(min(pending.last(), clock.at(now), planned))
-    last = clock.at(until)
-    if planned < last:
-        raise ValueError(
-            f"--until asks for {last:.0f} steps and the stream is planned for {planned}: give an earlier"
-            " time, or begin with a longer horizon or none."
-        )
-    return int(min(last, clock.at(now)))
+    return pending.release(pending.open_after(until, now), tell=tell)

@@ -9,34 +9,32 @@ import numpy as np
 
 from anechoic._validate import fraction, positive_int
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.fork_guard import OwnProcess
+from anechoic.runs.fork_guard import OfOneProcess
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, quantile
 from anechoic.streaming.store import Store
+from anechoic.streaming.stream_state import InMemory
 from anechoic.streaming.window import Over, Running, checked_over
 
 #: Releases of an endless stream without a state file that can be read again.
 KEPT = 2**14
 
 
-class Published:
+class Published(OfOneProcess):
     """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
 
     Attributes:
         mechanism, over, shared, level: of the stream.
-        owner: its process.
     """
 
     mechanism: Mechanism
     over: Over
     shared: SharedRelease
     level: float
-    owner: OwnProcess
     _state: InMemory | Store
     _publisher: Publisher
     _keep: int | None

@@ -11,7 +11,8 @@ import numpy as np
 
 from anechoic._validate import Array
 
-_PARTS = ("value", "standard_error", "low", "high")
+#: Of an estimate, besides the noisy sums.
+PARTS = ("value", "standard_error", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Estimate:
     raw: Array
 
     def __post_init__(self) -> None:
-        for name in (*_PARTS, "raw"):
+        for name in (*PARTS, "raw"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
 
@@ -107,7 +108,7 @@ class Release:
         return self.labels.get(name, plain)
 
     def named(self, name: str | None = None) -> dict[str, float]:
-        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}. A single number has the label "".
+        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single number by the statistic's name.
 
         Args:
             name: of the statistic; None for the only one.
@@ -117,7 +118,8 @@ class Release:
         """
         if name is None:
             name = self._only_name
-        return dict(zip(self.labels_of(name), self.estimates[name].value.ravel().tolist(), strict=True))
+        labels = (label or name for label in self.labels_of(name))
+        return dict(zip(labels, self.estimates[name].value.ravel().tolist(), strict=True))
 
     def to_bytes(self) -> bytes:
         """The release without loss: a line of JSON, then float64 numbers, little-endian.
@@ -136,7 +138,7 @@ class Release:
         arrays = [
             np.ascontiguousarray(getattr(estimate, part), "<f8").tobytes()
             for estimate in self.estimates.values()
-            for part in (*_PARTS, "raw")
+            for part in (*PARTS, "raw")
         ]
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
 

@@ -1,4 +1,4 @@
-"""Files of records, read some at a time: CSV, JSON lines, and Parquet where Polars is installed.
+"""Files of records, read some at a time with Polars: CSV, JSON lines, and Parquet.
 
 Each record is read by itself. One that cannot be read is left out and counted, and takes no other with it.
 Records are private: no message shows any part of one.
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import polars as pl
 
-from anechoic.streaming.columns import Column, column_of, has_polars, polars, text_of
+from anechoic.streaming.columns import column_of, text_of
 
 #: Bytes that are read at once, and more than any line may have; rows of Parquet that are read at once.
 BLOCK, ROWS = 2**23, 2**18
@@ -39,7 +40,6 @@ def source_of(path: str, names: Sequence[str], *, growing: bool = False) -> Sour
         growing: whether somebody still writes the file.
 
     Raises:
-        UnsupportedError: for Parquet without Polars.
         ValueError: for a growing file of a kind that does not grow.
     """
     kind = ParquetSource if path.endswith(".parquet") else TextSource
@@ -63,7 +63,7 @@ class Source(ABC):
         self.faults: Counter[str] = Counter()
 
     @abstractmethod
-    def batches(self) -> Iterator[dict[str, Column]]:
+    def batches(self) -> Iterator[dict[str, pl.Series]]:
         """The named columns of some records after others, to the end of what is there now.
 
         Raises:
@@ -85,10 +85,10 @@ class Source(ABC):
 
 
 class ParquetSource(Source):
-    """A Parquet file, by Polars."""
+    """A Parquet file."""
 
-    def batches(self) -> Iterator[dict[str, Column]]:
-        frame = polars().scan_parquet(self.path)
+    def batches(self) -> Iterator[dict[str, pl.Series]]:
+        frame = pl.scan_parquet(self.path)
         head = frame.collect_schema().names()
         for name in self.names:
             self._place(name, head)
@@ -121,7 +121,7 @@ class TextSource(Source):
         self._head: list[str] = []
         self._is_json: bool | None = None
 
-    def batches(self) -> Iterator[dict[str, Column]]:
+    def batches(self) -> Iterator[dict[str, pl.Series]]:
         if not self._growing:
             with _bytes_of(self.path) as file:
                 while block := self._next_block(file):
@@ -180,7 +180,7 @@ class TextSource(Source):
         self._ended = True
         return data if data.endswith(b"\n") or not data else data + b"\n"
 
-    def _columns(self, data: bytes) -> Iterator[dict[str, Column]]:
+    def _columns(self, data: bytes) -> Iterator[dict[str, pl.Series]]:
         if self._is_json is None and data:
             data = self._checked_begin(data)
             named = self.path.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
@@ -205,7 +205,7 @@ class TextSource(Source):
 
     # -- JSON lines ----------------------------------------------------------------------------
 
-    def _from_json(self, data: bytes) -> dict[str, Column]:
+    def _from_json(self, data: bytes) -> dict[str, pl.Series]:
         found: list[list[str]] = [[] for _ in self.names]
         for line in data.split(b"\n"):
             if not line.strip():
@@ -223,7 +223,7 @@ class TextSource(Source):
 
     # -- CSV -----------------------------------------------------------------------------------
 
-    def _from_csv(self, data: bytes) -> dict[str, Column] | None:
+    def _from_csv(self, data: bytes) -> dict[str, pl.Series] | None:
         if not self._head:
             first, _, data = data.partition(b"\n")
             self._read_head(first)
@@ -247,7 +247,7 @@ class TextSource(Source):
         self._head = heads[self._mark]
         self._places = {name: self._place(name, self._head) for name in self.names}
 
-    def _from_plain(self, data: bytes) -> dict[str, Column] | None:
+    def _from_plain(self, data: bytes) -> dict[str, pl.Series] | None:
         """Lines without quotes, each of which is a record: its fields are what stands between the marks."""
         letters = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(letters == ord("\n"))
@@ -262,18 +262,15 @@ class TextSource(Source):
             data = b"".join(data[starts[i] : ends[i] + 1] for i in kept.tolist())
         if not data:
             return None
-        if has_polars():
-            frame = polars().read_csv(
-                data,
-                has_header=False,
-                separator=self._mark,
-                quote_char=None,
-                infer_schema=False,
-                columns=sorted(set(self._places.values())),
-            )
-            return {name: frame[f"column_{place + 1}"].fill_null("") for name, place in self._places.items()}
-        rows = [line.split(self._mark) for line in data.decode().replace("\r\n", "\n").split("\n")[:-1]]
-        return {name: [row[place] for row in rows] for name, place in self._places.items()}
+        frame = pl.read_csv(
+            data,
+            has_header=False,
+            separator=self._mark,
+            quote_char=None,
+            infer_schema=False,
+            columns=sorted(set(self._places.values())),
+        )
+        return {name: frame[f"column_{place + 1}"].fill_null("") for name, place in self._places.items()}
 
     def _rows(self, lines: list[bytes]) -> Iterator[list[str]]:
         """Records of lines some of which have quotes, or are no text."""

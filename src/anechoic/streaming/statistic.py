@@ -47,6 +47,8 @@ class Statistic(ABC):
     them from the data voids the guarantee in a way that no program can see.
 
     Attributes:
+        dimension: numbers released at each step.
+        bound: largest 2-norm of the vector of one record.
         name: that it has in the releases of a stream of it alone.
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
@@ -57,6 +59,8 @@ class Statistic(ABC):
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
 
+    dimension: int
+    bound: float
     name: str = "value"
     column: str | None = None
     quantum: int = 1
@@ -64,11 +68,6 @@ class Statistic(ABC):
     begin: int = 0
     adaptive: bool = False
     spread: float = 1.0
-
-    @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """Numbers released at each step."""
 
     @property
     def reads(self) -> Mapping[str, bool | None]:
@@ -84,11 +83,6 @@ class Statistic(ABC):
     def labels(self) -> tuple[str, ...]:
         """What the entries of its value are called, row after row; empty where they are only numbered."""
         return ()
-
-    @property
-    @abstractmethod
-    def bound(self) -> float:
-        """Largest 2-norm of the vector of one record."""
 
     @abstractmethod
     def read(self, batch: Any) -> Records:

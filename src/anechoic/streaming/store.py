@@ -8,20 +8,19 @@ nobody.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
+from anechoic.runs.file_head import MECHANISM
 from anechoic.runs.sealing import filled
-from anechoic.runs.state_file import MECHANISM, StateFile
+from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import Standing
 from anechoic.units.ids import DIGEST
@@ -34,7 +33,7 @@ _ACCOUNT, _STEP = 24, struct.Struct("<Q")  # bytes of an account, see `Ledger`, 
 
 
 class Store(StateFile):
-    """A state file of a stream; see `StateFile`, and `anechoic.streaming.state.InMemory`.
+    """A state file of a stream; see `StateFile`, and `anechoic.streaming.stream_state.InMemory`.
 
     Of every step it keeps the noisy row, of which the release follows, in the clear. Sums of the open step,
     noise, counts, units and batches are sealed.
@@ -62,13 +61,6 @@ class Store(StateFile):
         super().__init__(path, **how)
         self.units: Table = self.tables["units"]
         self._batches, self._secret = self.tables["batches"], derive(self.key, "batches", size=32)
-        self.kept = self.made
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        with super().transaction():
-            yield
-        self.kept = self.made  # on disk, and counted
 
     # -- content -------------------------------------------------------------------------------
 

@@ -16,23 +16,20 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
+from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
-from anechoic.runs.identity import checked_setting
-from anechoic.runs.openings import Key, opened
-from anechoic.runs.state_file import MECHANISM
-from anechoic.streaming.commit_group import Group
+from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Partial, checked_id
+from anechoic.streaming.ingest import Addition, Intake, Partial, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
-from anechoic.streaming.state import InMemory
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
@@ -173,20 +170,13 @@ class Stream(Published):
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self._keep = checked_keep(keep, state, self.mechanism.steps)
-        self._start(state, key, counter, adopt)
+        self.owner = OwnProcess("stream")
+        self._start(state, key=key, counter=counter, adopt=adopt)
 
-    def _start(
-        self,
-        state: str | os.PathLike[str] | None,
-        key: Key,
-        counter: str | os.PathLike[str] | None,
-        adopt: bool,
-    ) -> None:
+    def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
         shown = {LABELS: json.dumps(self.shared.labels), MECHANISM: self.mechanism.to_json()}
-        of_run = {"identity": identity, "shown": shown}
-        self._state = opened(Store, InMemory, state, key=key, counter=counter, adopt=adopt, **of_run)
-        self.owner = OwnProcess("stream")
+        self._state = opened(Store, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
@@ -229,6 +219,7 @@ class Stream(Published):
             HorizonError: if all steps were released, or a sum could leave the range of its integers.
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
+        self._state.check()
         addition = self._read(batch, unit_ids)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
@@ -262,6 +253,7 @@ class Stream(Published):
             ValueError: if time goes backwards, or is something else.
             GuaranteeError: as `update`.
         """
+        self._state.check()
         time = plain_time(time)
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
@@ -294,40 +286,42 @@ class Stream(Published):
             HorizonError, GuaranteeError: as `release`.
         """
         self.owner.check()
-        return self._steps(Group.of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
+        return self._steps(steps_of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
 
     @alone
-    def _steps(self, group: Group) -> list[Release]:
-        places = group.known(self._state.seen)
-        new = [place for place, known in enumerate(places) if known is None]
-        additions = {place: self._read(group.batches[place], group.unit_ids[place]) for place in new}
-        group.check_times(new, self._standing.time)
-        self._standing.check_room(self.shared.reach(sum(one.count for one in additions.values())))
+    def _steps(self, steps: list[Step]) -> list[Release]:
+        known = [None if one.name is None else self._state.seen(one.name) for one in steps]
+        new = [one for one, step in zip(steps, known, strict=True) if step is None]
+        if new or any(step is not None and step >= self.step for step in known):
+            self._state.check()  # what was released before is read after a failure too
+        names = [one.name for one in new if one.name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError("batch_ids name a batch twice: each is one step.")
+        additions = [self._read(one.batch, one.unit_ids) for one in new]
+        before = self._standing.time
+        for one in new:
+            check_time(before, one.time)
+            before = before if one.time is None else one.time
+        self._standing.check_room(self.shared.reach(sum(addition.count for addition in additions)))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
-        made: dict[int, Release] = {}
+        made: list[Release] = []
         if new:
             with self._state.transaction():
-                rows = self._noise.ahead(len(new))
-                for place in new:
-                    self._add(additions[place], group.names[place])
-                    made[place] = self._publish(group.times[place], next(rows))
+                for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
+                    self._add(addition, one.name)
+                    made.append(self._publish(one.time, row))
                 self._save()
-            self._last = made[new[-1]]
+            self._last = made[-1]
             self._forget()
-        stored = self._stored({k: group.names[place] for place, k in enumerate(places) if k is not None})
-        return [made[place] if known is None else stored[known] for place, known in enumerate(places)]
+        places = zip(steps, known, strict=True)
+        stored = self._stored({step: one.name for one, step in places if step is not None})
+        fresh = iter(made)
+        return [next(fresh) if step is None else stored[step] for step in known]
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
-        self._state.close()
-        self.owner.leave()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -376,11 +370,6 @@ class Stream(Published):
         promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]
         return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a stream cannot be copied or pickled: its noise would be used twice. Give it a state."
-        )
 
     def __repr__(self) -> str:
         return (

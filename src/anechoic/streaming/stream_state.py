@@ -1,18 +1,22 @@
-"""Where a stream stands between two instructions."""
+"""Where a stream stands between two instructions, kept in memory; `store` keeps it in a file."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.errors import HorizonError
+from anechoic.errors import GuaranteeError, HorizonError
+from anechoic.keys import checked_key, new_key
+from anechoic.mechanism.rows import NoiseRows
+from anechoic.runs import sealing
+from anechoic.streaming.ledger import Table
 from anechoic.streaming.statistic import Integers
 from anechoic.streaming.window import Over
 
@@ -70,6 +74,97 @@ class Standing:
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
                 " stream, whose privacy cost adds to this one's; a mechanism with fewer grid_bits holds more."
             )
+
+
+class _Units(dict[bytes, bytes]):
+    """Accounts of a stream without a state file."""
+
+    def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
+        return self
+
+    def write(self, changed: Mapping[bytes, bytes]) -> None:
+        self.update(changed)
+
+
+class InMemory:
+    """State that ends with the process: nothing is copied, and nothing survives; `Store` keeps it in a file.
+
+    Everything inside `transaction` is kept together or not at all.
+
+    Attributes:
+        key: of the stream.
+        openings: from which step on which salt holds.
+        units: accounts of them.
+        kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
+            release before, whose row of noise is used again if the transaction is undone.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.key = new_key() if key is None else checked_key(key)
+        self.openings = [(0, sealing.new_salt())]  # two streams with one key share no noise
+        self.units: Table = _Units()
+        self._rows: deque[tuple[str | float | None, bytes]] = deque()
+        self._first, self._made = 0, 0
+        self._seen: dict[str, int] = {}
+        self.kept = 0
+        self._fault = False
+
+    def check(self) -> None:
+        """Refuse to go on after a failure.
+
+        Raises:
+            GuaranteeError: after one.
+        """
+        if self._fault:
+            raise GuaranteeError(
+                "a change of this stream failed half-way, so that repeating it could count records twice, and"
+                " without a state file there is no going back. What was released stays readable. Begin a new"
+                " stream, whose privacy cost adds to this one's; with state= a stream survives this."
+            )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one."""
+        self.check()
+        self._fault = True
+        yield
+        self.kept = self._made
+        self._fault = False
+
+    def load(self, noise: NoiseRows) -> Standing | None:
+        """Where the stream stood when it was saved last, and its noise with it; or None."""
+        return None
+
+    def save(self, standing: Standing, noise: NoiseRows) -> None:
+        """In the place of what was saved before. Here the estimator's own are all there is."""
+
+    def seen(self, batch_id: str) -> int | None:
+        """The step into which a batch went, or None."""
+        return self._seen.get(batch_id)
+
+    def mark(self, batch_id: str, step: int) -> None:
+        """Note that a batch is part of a step."""
+        self._seen[batch_id] = step
+
+    def append(self, step: int, time: str | float | None, row: bytes) -> None:
+        """Keep what was released: the noisy row Y[step], int64 as bytes."""
+        self._rows.append((time, row))
+        self._made = step + 1
+
+    def published(self, step: int) -> tuple[str | float | None, bytes]:
+        """The time and the noisy row of a step that was made, and is not forgotten."""
+        if step < self._first:
+            raise ValueError(f"step {step} is not kept any more: give the stream a larger keep, or a state.")
+        return self._rows[step - self._first]
+
+    def forget(self, before: int) -> None:
+        """Rows of steps before this one are asked for no more."""
+        while self._first < before:
+            self._rows.popleft()
+            self._first += 1
+
+    def close(self) -> None:
+        """Give everything back."""
 
 
 def beyond(planned: int, made: int, what: str) -> HorizonError:

@@ -79,33 +79,24 @@ class Sum(Rows):
     def __init__(self, bound: float, dimension: int = 1, column: str | None = None) -> None:
         remedy = "Without a bound one record could change the sum by any amount."
         self._bound = positive_float("bound", bound, remedy=remedy)
-        self._dimension = positive_int("dimension", dimension)
+        self.dimension = positive_int("dimension", dimension)
         self.column = column
 
     @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def bound(self) -> float:
+    def bound(self) -> float:  # type: ignore[override]  # nobody sets it: it is all that bounds a record
         return self._bound
 
     def read(self, batch: Any) -> Records:
-        return read_vectors(batch, self._dimension, np.zeros(self._dimension), self._bound)
+        return read_vectors(batch, self.dimension, np.zeros(self.dimension), self.bound)
 
     def rows(self, values: Array) -> Array:
         return values
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        return linear_estimate(totals[0] if self._dimension == 1 else totals, deviation, z, totals)
+        return linear_estimate(totals[0] if self.dimension == 1 else totals, deviation, z, totals)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "sum",
-            "bound": self._bound,
-            "dimension": self._dimension,
-            "column": self.column,
-        }
+        return {"kind": "sum", "bound": self.bound, "dimension": self.dimension, "column": self.column}
 
 
 class Mean(Rows):
@@ -127,11 +118,8 @@ class Mean(Rows):
     def __init__(self, low: float, high: float, column: str | None = None) -> None:
         self._low, self._high = checked_interval("(low, high)", low, high)
         self._centre, self._half = self._low / 2 + self._high / 2, (self._high - self._low) / 2
+        self.bound = float(np.sqrt(2)) * self._half
         self.column = column
-
-    @property
-    def bound(self) -> float:
-        return float(np.sqrt(2)) * self._half
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch)
@@ -208,11 +196,7 @@ class Histogram(Statistic):
         if len(self._places) < len(self.categories):
             raise ValueError(f"categories={self.categories!r:.80} must be distinct: some are repeated.")
         self._consecutive = self.categories == list(range(len(self.categories)))
-        self.column = column
-
-    @property
-    def dimension(self) -> int:
-        return len(self.categories)
+        self.dimension, self.column = len(self.categories), column
 
     @property
     def labels(self) -> tuple[str, ...]:

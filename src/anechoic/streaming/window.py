@@ -17,13 +17,25 @@ from anechoic.workloads.base import Workload
 
 @dataclass(frozen=True)
 class Over(ABC):
-    """The weights of earlier steps in what is released at a step. Subclasses are final."""
+    """The weights of earlier steps in what is released at a step. Subclasses are final.
+
+    Attributes:
+        reach: how many rows back the one lies that leaves the sum; 0 where none does.
+        fading: weight of what was added up before; the integer 1 where sums are to stay integers.
+    """
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def fading(self) -> float:
+        return 1
 
     @abstractmethod
     def workload(self, n: int) -> Workload:
         """A, for n steps."""
 
-    @abstractmethod
     def advance(
         self,
         total: NDArray[Any],
@@ -31,7 +43,7 @@ class Over(ABC):
         step: int,
         row_of: Callable[[int], NDArray[np.int64]],
     ) -> NDArray[Any]:
-        """Row `step` of A Y, from the one before it.
+        """Row `step` of A Y, from the one before it: exact integers but where earlier steps fade.
 
         Args:
             total: row step - 1 of A Y, zeros at step 0; shape (m,).
@@ -39,15 +51,12 @@ class Over(ABC):
             step: >= 0.
             row_of: gives earlier rows of Y.
         """
+        found = np.asarray(self.fading * total + row)
+        return found - row_of(step - self.reach) if 0 < self.reach <= step else found
 
     @abstractmethod
     def describe(self) -> str:
         """For statements."""
-
-    @property
-    def reach(self) -> int:
-        """How many rows back `advance` asks for earlier ones."""
-        return 0
 
 
 @dataclass(frozen=True)
@@ -56,15 +65,6 @@ class Running(Over):
 
     def workload(self, n: int) -> Workload:
         return workloads.prefix_sum(n)
-
-    def advance(
-        self,
-        total: NDArray[Any],
-        row: NDArray[np.int64],
-        step: int,
-        row_of: Callable[[int], NDArray[np.int64]],
-    ) -> NDArray[Any]:
-        return np.asarray(total + row)
 
     def describe(self) -> str:
         return "all steps so far"
@@ -90,17 +90,6 @@ class SlidingWindow(Over):
     def workload(self, n: int) -> Workload:
         return workloads.sliding_window(n, min(self.width, n))
 
-    def advance(
-        self,
-        total: NDArray[Any],
-        row: NDArray[np.int64],
-        step: int,
-        row_of: Callable[[int], NDArray[np.int64]],
-    ) -> NDArray[Any]:
-        # integers: what leaves the window is taken off without a trace
-        left = 0 if step < self.width else row_of(step - self.width)
-        return np.asarray(total + row - left)
-
     def describe(self) -> str:
         return f"the last {self.width} steps"
 
@@ -119,17 +108,12 @@ class Decayed(Over):
         remedy = "Without decay take Running()."
         object.__setattr__(self, "factor", fraction("factor", self.factor, remedy=remedy))
 
+    @property
+    def fading(self) -> float:
+        return self.factor
+
     def workload(self, n: int) -> Workload:
         return workloads.exponential_decay(n, self.factor)
-
-    def advance(
-        self,
-        total: NDArray[Any],
-        row: NDArray[np.int64],
-        step: int,
-        row_of: Callable[[int], NDArray[np.int64]],
-    ) -> NDArray[Any]:
-        return np.asarray(self.factor * total + row)
 
     def describe(self) -> str:
         return f"all steps so far, each counting {self.factor:g} times as much as the next"

@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from anechoic.federated.secure_sum.masks import add_masks
+from anechoic.federated.secure_sum.ring import add_masks
 
 KEYS = [bytes([one]) * 32 for one in range(1, 4)]
 

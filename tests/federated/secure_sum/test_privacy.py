@@ -9,8 +9,8 @@ from scipy import stats
 
 from anechoic.federated.secure_sum import Stage, SumClient
 from anechoic.federated.secure_sum.keys import KeyPair, digest, encoded, expand
-from anechoic.federated.secure_sum.masks import add_masks
 from anechoic.federated.secure_sum.messages import Reason, Refused
+from anechoic.federated.secure_sum.ring import add_masks
 from tests.federated.secure_sum.driver import (
     GRID_BITS,
     answer,

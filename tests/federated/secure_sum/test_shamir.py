@@ -80,24 +80,3 @@ def test_a_wrong_share_gives_another_secret_or_none():
     assert join({1: wrong, 2: shares[1]}) != SECRETS[-1]
     # the constant polynomial 2**256 is an element of the field, but no secret of 32 bytes
     assert join({1: (2**256).to_bytes(SHARE_BYTES, "big")}) is None
-
-
-@pytest.mark.parametrize(
-    ("secret", "threshold", "seats", "why"),
-    [
-        (bytes(31), 1, [1], "31 bytes"),
-        (bytes(32), 0, [1], "threshold=0"),
-        (bytes(32), 2, [1], "threshold=2"),
-        (bytes(32), 1, [0], "distinct integers"),
-        (bytes(32), 1, [1, 1], "distinct integers"),
-    ],
-)
-def test_bad_arguments_are_refused(secret, threshold, seats, why):
-    with pytest.raises(ValueError, match=why):
-        split(secret, threshold, seats)
-
-
-def test_joining_refuses_what_is_no_share():
-    for shares in ({}, {0: bytes(33)}, {1: bytes(32)}):
-        with pytest.raises(ValueError, match=r"seats|33 bytes"):
-            join(shares)

@@ -1,4 +1,4 @@
-"""Integer vectors as words of a ring that provably holds their sum.
+"""Integer vectors as words of a ring that provably holds their sum, and masks on them.
 
 The sum of `clients` vectors of 2-norm at most 2**grid_bits has entries of at most clients * 2**grid_bits. A
 ring of 2**w has room for it where that is at most 2**(w - 2): half of the ring. The other half is folded back
@@ -14,14 +14,19 @@ changes the sum by at most its own norm, whatever the others send.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.noise.grid import square_of
+from anechoic.noise.keystream import BLOCK_BYTES, AesCounter
 
 RINGS = (32, 64)
+
+_CHUNK = 2**17  # bytes: what is added stays in a core's own cache, however many masks there are
+_ZEROS = bytes(_CHUNK)
 
 Words = NDArray[np.unsignedinteger[Any]]
 
@@ -80,3 +85,26 @@ def decode(words: Words) -> NDArray[np.int64]:
     quarter = 1 << (bits - 2)
     folded = (words.dtype.type(1 << (bits - 1)) - words).view(signed.dtype)
     return np.where((signed > quarter) | (signed < -quarter), folded, signed).astype(np.int64)
+
+
+def add_masks(words: Words, masks: Iterable[tuple[bytes, int]]) -> None:
+    """words += the sum of sign * keystream(key) over all masks, modulo 2**w, in place.
+
+    Word i of a mask is the i-th little-endian word of w bits of the keystream whose first counter block is 0.
+    A key must be used for one mask only.
+
+    Args:
+        words: unsigned, of 32 or 64 bits, shape (k,), contiguous.
+        masks: (key of 32 bytes, sign +1 or -1).
+    """
+    readers = [(AesCounter(key).reader(0), np.add if sign > 0 else np.subtract) for key, sign in masks]
+    raw = np.empty(_CHUNK + BLOCK_BYTES - 1, np.uint8)
+    buffer, stream = memoryview(raw.data), raw[:_CHUNK].view(words.dtype)
+    step = _CHUNK // words.dtype.itemsize
+    for begin in range(0, len(words), step):
+        part = words[begin : begin + step]
+        size = -(-part.nbytes // BLOCK_BYTES) * BLOCK_BYTES
+        zeros = _ZEROS if size == _CHUNK else bytes(size)
+        for read, combine in readers:
+            read(zeros, buffer)
+            combine(part, stream[: len(part)], out=part)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.errors import AnechoicError
-from anechoic.federated.secure_sum.collecting import Collecting, Unrecoverable
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Refused, Stage
-from anechoic.federated.secure_sum.sharing import RoundKeys
+from anechoic.federated.secure_sum.stages import Collecting, RoundKeys, Unmasking, Unrecoverable
 from anechoic.federated.secure_sum.terms import SMALLEST_SUM, Terms, least_threshold
 
 logger = logging.getLogger("anechoic")
@@ -183,10 +182,10 @@ class SumServer:
             self.aborted = f"the masks cannot be taken off: {error}."
             self._blamed = self._clients[error.seat]
             return False
-        if (outcome := closed.outcome) is not None:
-            clients = tuple(self._clients[seat] for seat in outcome.survivors)
-            wrong = tuple((self._clients[owner], self._clients[holder]) for owner, holder in outcome.wrong)
-            self._result = SecureSum(outcome.vector, clients, self.terms.round_id, wrong)
+        if isinstance(closed, Unmasking):
+            clients = tuple(self._clients[seat] for seat in closed.asked)
+            wrong = tuple((self._clients[owner], self._clients[holder]) for owner, holder in closed.wrong)
+            self._result = SecureSum(closed.vector, clients, self.terms.round_id, wrong)
         return True
 
     def result(self) -> SecureSum:

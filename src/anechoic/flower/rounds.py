@@ -1,4 +1,6 @@
-"""One round in which the server sees the sum of updates alone: stages of `secure_sum` over Flower's messages.
+"""One round, in which the server sees every update, or with masks their sum alone.
+
+A masked round carries the stages of `secure_sum` over Flower's messages.
 
 Model and configuration travel with the stage of masked vectors, when clients train. Digests of them are sent
 with the first stage and bound into every mask: between clients that were sent different ones no mask cancels.
@@ -21,12 +23,58 @@ from anechoic.federated.secure_sum import Stage
 from anechoic.federated.secure_sum.terms import least_threshold
 from anechoic.flower.exchange import Exchange
 from anechoic.flower.messages import Letters
-from anechoic.flower.records import HELD, MASKED, digest_of_arrays, digest_of_config, read, record_of
+from anechoic.flower.records import (
+    HELD,
+    MASKED,
+    METRICS,
+    TRAIN,
+    digest_of_arrays,
+    digest_of_config,
+    read,
+    record_of,
+    vector_of,
+)
 
 _log = getLogger("flwr")
 
 # The one field of a message that is as large as the model: it travels as an array.
 _LARGE = "vector"
+
+
+class PlainRound:
+    """An open round, and the unprotected numbers that came back.
+
+    Attributes:
+        asked: of the server.
+    """
+
+    def __init__(self, asked: Asked, letters: Letters) -> None:
+        self.asked = asked
+        self._letters = letters
+        self._metrics: dict[ClientId, dict[str, float]] = {}
+
+    def messages(self) -> list[Message]:
+        """To every client that was asked and is there."""
+        return self._letters.write(self.asked.clients, TRAIN, model=True)
+
+    def take(self, replies: Iterable[Message]) -> None:
+        """Give each reply to the server, which refuses what it must, until it has enough of them."""
+        for client, sent in self._letters.answered(replies, _update_in):
+            vector, numbers = (None, {}) if sent is None else sent
+            # no `round`: the message that it answers binds a reply to this round, whatever it says of itself
+            if self.asked.add(client, vector) is None:
+                self._metrics[client] = numbers
+            if self.asked.full:
+                return
+
+    def mean_metrics(self, names: Collection[str]) -> MetricRecord | None:
+        """Means over the clients that sent each of the numbers; None where nobody sent any."""
+        means: dict[str, float] = {}
+        for name in names:
+            values = [found[name] for found in self._metrics.values() if name in found]
+            if values:
+                means[name] = sum(values) / len(values)
+        return MetricRecord(means) if means else None  # type: ignore[arg-type]
 
 
 class MaskedRound:
@@ -170,3 +218,21 @@ def context_of(ask: Mapping[str, Any]) -> bytes:
 def client_id(client: ClientId) -> str:
     """A name for what a node keeps of one of its clients between stages."""
     return f"{HELD}masked {client!r}"
+
+
+def _update_in(content: RecordDict) -> tuple[Any, dict[str, float]]:
+    """The update on the grid, and the unprotected numbers beside it."""
+    return vector_of(content), _numbers(content)
+
+
+def _numbers(content: RecordDict) -> dict[str, float]:
+    record = content.get(METRICS)
+    if not isinstance(record, MetricRecord):
+        return {}
+    found = {}
+    for name, value in record.items():
+        try:
+            found[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):  # lists, and integers beyond every float
+            continue
+    return found
