@@ -100,10 +100,10 @@ def plan(
             those that divide by the size of gradients: they take smaller steps where the noise of a step is
             larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says
             what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd".
-        scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cosine",
-            "linear" or "constant"; the rates themselves, one for every step; or a function of their number
-            that returns them. Their size has no meaning; those below a thousandth of the largest count as
-            that. None for a constant rate.
+        scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
+            (constant, then linearly to 0 in the last fifth), "cosine", "linear" or "constant"; the rates
+            themselves, one for every step; or a function of their number that returns them. Their size has
+            no meaning; those below a thousandth of the largest count as that. None for a constant rate.
         scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
             has the weight .2; "all" without that, where every iterate is used (online learning); "average"
