@@ -74,7 +74,7 @@ def accuracy(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--schedules", nargs="+", default=["constant", "cosine"])
+    parser.add_argument("--schedules", nargs="+", default=["constant", "cooldown"])
     parser.add_argument("--noise", nargs="+", default=["identity", "auto"], help="names of mechanisms")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()

@@ -111,7 +111,8 @@ class Results:
     def of(self, key: Key) -> dict[float, list[float]]:
         """Metrics of all seeds by rate, in increasing order."""
         mine = [line for line in self._lines if all(line.get(name) == value for name, value in key.items())]
-        return dict(sorted((line["rate"], line["metrics"]) for line in mine))
+        found = {line["rate"]: line["metrics"] for line in mine}  # of more seeds later
+        return {rate: found[rate] for rate in sorted(found)}
 
     def add(self, key: Key, rates: list[float], metrics: np.ndarray) -> None:
         with self._path.open("a", encoding="utf-8") as file:

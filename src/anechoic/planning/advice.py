@@ -9,18 +9,22 @@ from anechoic._validate import Array
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
-#: Euclidean norm of the noise in an iterate at the best rate: about this, and in every run that was measured
-#: within a factor of `WITHIN` of it (docs/choosing.md).
-NORM, WITHIN = 12.0, 3.0
+#: Std of the noise in a parameter of the model at the best rate where noise bounds it, and how far one step
+#: of SGD goes where the task does, in clip norms and units of parameters: measured over tasks
+#: (docs/choosing.md).
+NOISE, STEP = 0.16, 5.0
+#: The best rates that were measured lie within this factor.
+WITHIN = 2.5
 
 
 @dataclass(frozen=True)
 class Advice:
     """Where to look for the learning rate, without looking at private data: it costs no privacy.
 
-    At a rate r the noise in the model has norm r * predicted error * root of the dimension. Where that is far
-    above `NORM` it drowns the model; far below, the noise would bear larger steps. A rule of thumb, which was
-    measured on small models, not proved: large epsilon and stiff tasks want less than it says.
+    At a rate r the noise in a parameter has std r * predicted. Where that is far above `NOISE` it drowns the
+    model; far below, the noise would bear larger steps. Where there is next to no noise the task bounds
+    steps, at some `STEP` * root of 1 - momentum over the clip norm. The rate is half the harmonic mean of the
+    two. A rule of thumb for inputs of about unit size, which was measured on small models, not proved.
 
     Attributes:
         rate: to try first: of SGD with the plan's momentum, the largest of its schedule.
@@ -51,7 +55,10 @@ class Advice:
 
     def __str__(self) -> str:
         which = "" if self.rates is None else ", the largest of the schedule"
-        absent = [*([] if self.momentum else ["momentum"]), *([] if self.rates is not None else ["a cosine"])]
+        absent = [
+            *([] if self.momentum else ["momentum .9"]),
+            *([] if self.rates is not None else ['scheduler="cooldown"']),
+        ]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
             f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
@@ -59,12 +66,15 @@ class Advice:
         )
 
 
-def advice_for(row: PlanRow, update: UpdateRule, dimension: int | None) -> Advice | None:
+def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
     """Of a row whose workload is what the update adds up to.
 
-    None for adaptive optimizers, without dimension, or without noise.
+    None for adaptive optimizers, or without noise.
     """
-    if dimension is None or update.kind == "adam" or not row.predicted:
+    if update.kind == "adam" or not row.predicted:
         return None
-    rate = NORM / (row.predicted * row.mechanism.clip_norm * math.sqrt(dimension))
+    clip_norm = row.mechanism.clip_norm
+    by_noise = NOISE / (row.predicted * clip_norm)
+    by_task = STEP * math.sqrt(1.0 - update.momentum) / clip_norm
+    rate = 1.0 / (1.0 / by_noise + 1.0 / by_task)
     return Advice(rate, update.momentum, row.objective.workload.rates)

@@ -191,7 +191,7 @@ def plan(
     if quiet:  # more memory gains error of sums, by which the choice was not made
         return chosen
     best = chosen.chosen
-    advice = None if workload is not None else advice_for(best, update, dimension)
+    advice = None if workload is not None else advice_for(best, update)
     said = (chosen.reason, more_room(found, space, best), "" if advice is None else str(advice))
     return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 
