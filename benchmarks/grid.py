@@ -31,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.cells import Results, best_rate, complete
 from adaptive.objectives import PLANS, SCHEDULES, Optimizer, Run
-from adaptive.objectives_table import INDEPENDENT, summary, table
+from adaptive.objectives_table import INDEPENDENT, advice, summary, table
 from adaptive.tasks import LONG_TASKS, TASKS
 
 ALL = {**LONG_TASKS, **TASKS}
@@ -91,7 +91,7 @@ def main() -> int:
         said = train(results, run, options.seeds)
         words = " ".join(str(value) for name, value in run.key.items() if name != "size")
         print(f"{words}: {time.monotonic() - began:.0f} s {said}".rstrip(), file=sys.stderr, flush=True)
-    print(table(results, runs), summary(results, runs), sep="\n\n")
+    print(table(results, runs), summary(results, runs), advice(results, runs), sep="\n\n")
     return 0
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import anechoic as an
 from anechoic.batches.base import batches_of
+from anechoic.planning.advice import advice_for
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule, rates_of
 
@@ -89,12 +90,15 @@ class Run:
         return chosen(size, self.epsilon, self.drawn, self.optimizer, self.schedule, self.plan)
 
     @property
+    def advised(self) -> float | None:
+        """The rate of the plan's advice."""
+        advice = advice_for(self.row, OPTIMIZERS[self.optimizer])
+        return None if advice is None else advice.rate
+
+    @property
     def guess(self) -> float:
-        """The rate to begin at: where the noise in the model has norm 20, but a hundredth for Adam."""
-        if self.optimizer == "adam":
-            return 2.0**-7
-        rate = 20.0 / (self.row.predicted * self.task.dimension**0.5)
-        return float(2.0 ** np.round(np.log2(rate)))
+        """The rate to begin at: a power of two."""
+        return float(2.0 ** np.round(np.log2(self.advised or 2.0**-7)))
 
     def trained(self, rates: list[float], seeds: int) -> np.ndarray:
         """The metric of the last iterate, shape (seeds, rates)."""

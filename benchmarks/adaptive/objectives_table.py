@@ -54,6 +54,40 @@ def _cell(results: Results, run: Run) -> str:
     return f"{text}, {_metric(found, best_rate(alone))[0]:.3f}"
 
 
+def advice(results: Results, runs: list[Run]) -> str:
+    """For each task: how far the advised rate is from the best one, and what of the metric is lost there.
+
+    Between the rates that were trained both are interpolated over logarithms, the best one by a parabola
+    through it and its neighbours.
+    """
+    head = ["task", "runs", "advised over best rate: median (range)", "within 2", "lost: median (largest)"]
+    lines = [_row(head), "|" + "---|" * len(head)]
+    for name in dict.fromkeys(run.task.name for run in runs):
+        ratios, lost = [], []
+        for run in runs:
+            found = results.of(run.key)
+            if run.task.name != name or run.plan == "sums" or len(found) < 3 or not run.advised:
+                continue
+            x, y = np.log2(list(found)), np.array([np.mean(found[rate]) for rate in found])
+            i = min(max(int(y.argmax()), 1), len(x) - 2)
+            curve = np.polyfit(x[i - 1 : i + 2], y[i - 1 : i + 2], 2)
+            best = x[y.argmax()]
+            if curve[0] < 0.0:
+                best = float(np.clip(-curve[1] / (2.0 * curve[0]), x[i - 1], x[i + 1]))
+            at = np.log2(run.advised)
+            ratios.append(2.0 ** (at - best))
+            lost.append(y.max() - np.interp(at, x, y))
+        if ratios:
+            within = sum(0.5 <= ratio <= 2.0 for ratio in ratios)
+            cells = [
+                name,
+                str(len(ratios)),
+                f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            ]
+            lines.append(_row([*cells, str(within), f"{np.median(lost):.3f} ({max(lost):.3f})"]))
+    return "\n".join(lines)
+
+
 def table(results: Results, runs: list[Run]) -> str:
     """A line for each setting, a column for each plan: own best rate, then at that of independent noise."""
     names = [name for name in PLANS if any(run.plan == name for run in runs)]

@@ -9,9 +9,8 @@ from anechoic._validate import Array
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
-#: Std of the noise in a parameter of the model at the best rate where noise bounds it, and how far one step
-#: of SGD goes where the task does, in clip norms and units of parameters: measured over tasks
-#: (docs/choosing.md).
+#: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
+#: times clip norm of SGD; measured (docs/choosing.md).
 NOISE, STEP = 0.16, 5.0
 #: The best rates that were measured lie within this factor.
 WITHIN = 2.5
@@ -55,10 +54,8 @@ class Advice:
 
     def __str__(self) -> str:
         which = "" if self.rates is None else ", the largest of the schedule"
-        absent = [
-            *([] if self.momentum else ["momentum .9"]),
-            *([] if self.rates is not None else ['scheduler="cooldown"']),
-        ]
+        there = {"momentum .9": self.momentum > 0.0, 'scheduler="cooldown"': self.rates is not None}
+        absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
             f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
