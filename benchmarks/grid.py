@@ -50,9 +50,7 @@ def train(results: Results, run: Run, seeds: int) -> str:
         return "takes independent noise"
     inside = complete(results, run.key, run.trained, run.guess, seeds)
     if alone := results.of(replace(run, plan=INDEPENDENT).key):
-        rate = best_rate(alone)
-        if rate not in results.of(run.key):
-            results.add(run.key, [rate], run.trained([rate], seeds))
+        results.train(run.key, [best_rate(alone)], run.trained, seeds)
     return "" if inside else "the best rate lies at an end"
 
 

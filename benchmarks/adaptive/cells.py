@@ -22,6 +22,7 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 Key = Mapping[str, object]
+Train = Callable[[list[float], int], np.ndarray]
 DELTA = 1e-5
 WIDEST = 12  # times that a grid may grow
 
@@ -109,10 +110,17 @@ class Results:
         self._lines = [json.loads(line) for line in text.splitlines()]
 
     def of(self, key: Key) -> dict[float, list[float]]:
-        """Metrics of all seeds by rate, in increasing order."""
+        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
         mine = [line for line in self._lines if all(line.get(name) == value for name, value in key.items())]
-        found = {line["rate"]: line["metrics"] for line in mine}  # of more seeds later
-        return {rate: found[rate] for rate in sorted(found)}
+        most = max((len(line["metrics"]) for line in mine), default=0)
+        return dict(sorted((line["rate"], line["metrics"]) for line in mine if len(line["metrics"]) == most))
+
+    def train(self, key: Key, rates: list[float], train: Train, seeds: int) -> None:
+        """At those rates that are missing, with at least so many seeds, and as many as there are."""
+        seeds = max([seeds, *map(len, self.of(key).values())])
+        missing = [rate for rate in rates if len(self.of(key).get(rate, ())) < seeds]
+        if missing:
+            self.add(key, missing, train(missing, seeds))
 
     def add(self, key: Key, rates: list[float], metrics: np.ndarray) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -130,7 +138,7 @@ def best_rate(found: dict[float, list[float]]) -> float:
 def complete(
     results: Results,
     key: Key,
-    train: Callable[[list[float], int], np.ndarray],
+    train: Train,
     guess: float,
     seeds: int,
     also: float | None = None,
@@ -146,9 +154,7 @@ def complete(
     """
     wanted = [guess / 4, guess, 4 * guess] + ([also] if also else [])
     for _ in range(WIDEST):
-        missing = [rate for rate in wanted if len(results.of(key).get(rate, ())) < seeds]
-        if missing:
-            results.add(key, missing, train(missing, seeds))
+        results.train(key, wanted, train, seeds)
         found = results.of(key)
         best = best_rate(found)
         if {best / 2, 2 * best} <= set(found):
