@@ -6,10 +6,10 @@
 
 Tasks of `adaptive/tasks.py`, those of 120 steps in three passes and those of one pass of 1,024 steps; batches
 in a fixed order, or drawn as each mechanism draws them; SGD, momentum .9 and Adam under several schedules.
-Every arm has a plan of its own (`adaptive/objectives.py`: independent noise, the plan for plain sums, weights
-of the last iterate, a discount) and its own learning rate, the best of powers of two with worse ones to
-either side; then each is trained at the best rate of independent noise too. Metric of the last iterate on
-test examples: accuracy, or the area under the ROC curve for flights.
+Every arm has a plan of its own (`adaptive/objectives.py`: no noise, independent noise, the plan for plain
+sums, weights of the last iterate, a discount) and its own learning rate, the best of powers of two with worse
+ones to either side; then each is trained at the best rate of independent noise too. Metric of the last
+iterate on test examples: accuracy, or the area under the ROC curve for flights.
 
 Arms whose plan takes the same mechanism are trained once. Each result is a line of --out: a run that was
 stopped goes on where it was. The noise is drawn by NumPy: this is a study of utility, not a release.
@@ -30,8 +30,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.cells import Results, best_rate, complete
-from adaptive.objectives import PLANS, SCHEDULES, Optimizer, Run
-from adaptive.objectives_table import INDEPENDENT, advice, summary, table
+from adaptive.objectives import INDEPENDENT, NOISELESS, PLANS, SCHEDULES, Optimizer, Run
+from adaptive.objectives_table import advice, summary, table
 from adaptive.tasks import LONG_TASKS, TASKS
 
 ALL = {**LONG_TASKS, **TASKS}
@@ -46,7 +46,8 @@ QUICK = {
 
 def train(results: Results, run: Run, seeds: int) -> str:
     """An arm at its own best rate and at that of independent noise; what is to be said of it."""
-    if run.plan != INDEPENDENT and run.row.mechanism == replace(run, plan=INDEPENDENT).row.mechanism:
+    planned = run.plan not in (INDEPENDENT, NOISELESS)
+    if planned and run.row.mechanism == replace(run, plan=INDEPENDENT).row.mechanism:
         return "takes independent noise"
     inside = complete(results, run.key, run.trained, run.guess, seeds)
     if alone := results.of(replace(run, plan=INDEPENDENT).key):

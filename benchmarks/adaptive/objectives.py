@@ -45,9 +45,12 @@ SCHEDULES: dict[str, Any] = {
     "cooldown": "cooldown",
     "warmup": warmed_up,
 }
-#: What `plan` is told beside the setting. All but the first two read the optimizer and the schedule.
+#: Arms without a plan of their own: no noise at all in the batches of independent noise, and that noise.
+NOISELESS, INDEPENDENT = "no noise", "independent"
+#: What `plan` is told beside the setting. All but the first three read the optimizer and the schedule.
 PLANS: dict[str, dict[str, Any]] = {
-    "independent": {"strategy": "identity"},
+    NOISELESS: {"strategy": "identity"},
+    INDEPENDENT: {"strategy": "identity"},
     "sums": {"keep": "all", "unread": True},
     "weight 0": {"keep": 0.0},
     "default": {},
@@ -107,7 +110,9 @@ class Run:
             batches_of(mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest())
             for seed in range(seeds)
         ]
-        noise = torch.stack([drawn_noise(self.row, task.dimension, seed) for seed in range(seeds)], 1)
+        noise = torch.zeros(mechanism.steps, seeds, task.dimension)
+        if self.plan != NOISELESS:
+            noise = torch.stack([drawn_noise(self.row, task.dimension, seed) for seed in range(seeds)], 1)
         theta = torch.stack([task.start(seed) for seed in range(seeds)])[:, None].repeat(1, len(rates), 1)
         step = STEPS[self.optimizer]()
         rate = torch.tensor(rates, dtype=torch.float32)[:, None]

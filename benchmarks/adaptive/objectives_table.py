@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 from adaptive.cells import Results, best_rate
-from adaptive.objectives import PLANS, Run
+from adaptive.objectives import INDEPENDENT, NOISELESS, PLANS, Run
 
-INDEPENDENT = "independent"
+#: Arms whose best rate says nothing of the advice: their plan is for other sums, or they have no noise.
+UNADVISED = (NOISELESS, "sums")
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -66,7 +67,7 @@ def advice(results: Results, runs: list[Run]) -> str:
         ratios, lost = [], []
         for run in runs:
             found = results.of(run.key)
-            if run.task.name != name or run.plan == "sums" or len(found) < 3 or not run.advised:
+            if run.task.name != name or run.plan in UNADVISED or len(found) < 3 or not run.advised:
                 continue
             x, y = np.log2(list(found)), np.array([np.mean(found[rate]) for rate in found])
             i = min(max(int(y.argmax()), 1), len(x) - 2)
