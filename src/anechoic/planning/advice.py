@@ -10,20 +10,18 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 #: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
-#: times clip norm of SGD; measured (docs/choosing.md).
-NOISE, STEP = 0.16, 5.0
-#: The best rates that were measured lie within this factor.
-WITHIN = 2.5
+#: times clip norm of SGD; and a factor within which best rates lay (docs/choosing.md).
+NOISE, STEP, WITHIN = 0.16, 5.0, 2.5
 
 
 @dataclass(frozen=True)
 class Advice:
     """Where to look for the learning rate, without looking at private data: it costs no privacy.
 
-    At a rate r the noise in a parameter has std r * predicted. Where that is far above `NOISE` it drowns the
-    model; far below, the noise would bear larger steps. Where there is next to no noise the task bounds
-    steps, at some `STEP` * root of 1 - momentum over the clip norm. The rate is half the harmonic mean of the
-    two. A rule of thumb for inputs of about unit size, which was measured on small models, not proved.
+    At a rate r the noise in a parameter has std r * predicted * clip norm: far above `NOISE` it drowns the
+    model. Where there is next to no noise the task bounds r * clip norm, at `STEP` * root of 1 - momentum.
+    The rate is half the harmonic mean of the two: a rule of thumb for inputs of about unit size, which was
+    measured on small models, not proved.
 
     Attributes:
         rate: to try first: of SGD with the plan's momentum, the largest of its schedule.
@@ -70,8 +68,6 @@ def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
     """
     if update.kind == "adam" or not row.predicted:
         return None
-    clip_norm = row.mechanism.clip_norm
-    by_noise = NOISE / (row.predicted * clip_norm)
-    by_task = STEP * math.sqrt(1.0 - update.momentum) / clip_norm
-    rate = 1.0 / (1.0 / by_noise + 1.0 / by_task)
+    inverse = row.predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
+    rate = 1.0 / (inverse * row.mechanism.clip_norm)
     return Advice(rate, update.momentum, row.objective.workload.rates)

@@ -17,8 +17,7 @@ from anechoic.workloads.sums import prefix_sum
 
 #: Schedules that have a name: all begin at the rate given, and all but the constant one end near 0.
 ScheduleName = Literal["constant", "cooldown", "cosine", "linear"]
-#: Last part of a run in which "cooldown" falls, linearly; before it the rate is constant.
-COOLDOWN = 0.2
+COOLDOWN = 0.2  #: the last part of a run, in which "cooldown" falls linearly after a constant rate
 Interval = Literal["step", "epoch"]
 #: Learning rates below this part of the largest count as that: a plan divides by them.
 LEAST_RATE = 1e-3
