@@ -2,7 +2,8 @@
 
 Fashion-MNIST in one pass of 1,024 steps of 29 in a fixed order, clip norm 1, delta 1e-6, by `PrivacyEngine`:
 SGD with momentum .9, the schedule that is named, and the one learning rate of `engine.plan.advice`. No rate
-is tuned, so that every choice is inside the guarantee. Test accuracy of the last iterate.
+is tuned for the run; the constants of the advice were chosen on small tasks, this one among them. Test
+accuracy of the last iterate.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def accuracy(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--schedules", nargs="+", default=["constant", "cosine"])
+    parser.add_argument("--schedules", nargs="+", default=["constant", "cooldown"])
     parser.add_argument("--noise", nargs="+", default=["identity", "auto"], help="names of mechanisms")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()

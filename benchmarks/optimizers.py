@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from adaptive.arms import ARMS
-from adaptive.cells import Results, Setting, best_rate, complete
+from adaptive.cells import Results, Setting, best_rate, complete, trained
 from adaptive.table import tables
 from adaptive.tasks import TASKS
 
@@ -37,7 +38,7 @@ SAME_RATE = ("Adam", "CorrectedAdam")  # these are trained at the best rate of R
 def guess(results: Results, setting: Setting, arm: str, epsilons: list[float]) -> float:
     for epsilon in sorted(epsilons, key=lambda other: abs(other - setting.epsilon)):
         for sampled in (setting.sampled, not setting.sampled):
-            found = results.of(Setting(setting.task, epsilon, sampled), arm)
+            found = results.of(Setting(setting.task, epsilon, sampled).arm(arm))
             if found:
                 return best_rate(found)
     return GUESSES.get(arm, 0.128)
@@ -69,10 +70,11 @@ def main() -> int:
         for setting in settings:
             for arm in sorted(options.arms, key=lambda name: name != REFERENCE):
                 began = time.monotonic()
-                known = results.of(setting, REFERENCE) if arm in SAME_RATE else {}
+                known = results.of(setting.arm(REFERENCE)) if arm in SAME_RATE else {}
                 also = best_rate(known) if known else None
                 near = guess(results, setting, arm, options.epsilons)
-                inside = complete(results, setting, arm, near, options.seeds, also)
+                train = partial(trained, setting, arm)
+                inside = complete(results, setting.arm(arm), train, near, options.seeds, also)
                 what = (
                     f"{setting.task.name} eps={setting.epsilon:g} {'sampled' if setting.sampled else 'fixed'}"
                 )

@@ -2,8 +2,8 @@
 
     python benchmarks/run.py [--json DIR] [NAME ...]
 
-Each of them runs both sides of its comparison interleaved in one process and prints ratios. Studies take
-from minutes to an hour, and are run by name.
+Each of them runs both sides of its comparison interleaved in one process and prints ratios; the last is a
+small part of the grid of objectives. Studies take from minutes to an hour, and are run by name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower")
+NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower", "grid")
+#: What a benchmark is called with here: the whole grid takes days.
+ARGUMENTS = {"grid": ["flights", "--quick"]}
 STUDIES = (
     "accounting",  # amplified accounting against references
     "advised",  # what a plan and its advice give at the first try
@@ -51,7 +53,7 @@ def main() -> int:
     failed = 0
     for name in options.names or NAMES:
         print(f"== {name} ==", flush=True)
-        command = [sys.executable, str(HERE / f"{name}.py")]
+        command = [sys.executable, str(HERE / f"{name}.py"), *ARGUMENTS.get(name, [])]
         if options.json and '"--json"' in Path(command[1]).read_text(encoding="utf-8"):
             command += ["--json", str(options.json / f"{name}.json")]
         failed += subprocess.run(command, check=False).returncode != 0

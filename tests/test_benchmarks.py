@@ -2,9 +2,14 @@
 
 import ast
 import importlib
+import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 FILES = sorted(FOLDER.rglob("*.py"))
@@ -30,3 +35,48 @@ def test_every_benchmark_is_named():
     for path in FOLDER.glob("*.py"):
         if path.name != "run.py":
             assert f'"{path.stem}"' in page, f"name {path.stem} in benchmarks/run.py"
+
+
+@pytest.fixture
+def adaptive(monkeypatch):
+    """Modules of the folder of the same name."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    return lambda name: importlib.import_module(f"adaptive.{name}")
+
+
+@pytest.mark.parametrize("widths", [(5, 3), (5, 4, 3)])
+def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widths):
+    tasks, g = adaptive("tasks"), torch.Generator().manual_seed(1)
+    shapes = tuple(shape for i, o in pairwise(widths) for shape in ((i, o), (o,)))
+    logits = tasks._softmax if len(widths) == 2 else tasks._mlp
+    x, y = 3.0 * torch.randn(2, 6, 5, generator=g), torch.randint(3, (2, 6), generator=g)
+    task = tasks.Task("small", (x[0], y[0], x[1], y[1]), shapes, logits, 6, 1, layers=True)
+    theta = torch.randn(2, 3, task.dimension, generator=g)
+    there = torch.ones(2, 6)
+    there[1, 4:] = 0.0
+    found = task.clipped_sum(theta, x, y, there)
+    each = replace(task, layers=False).clipped_sum(theta, x, y, there)
+    assert torch.allclose(found, each, atol=1e-5) and found.norm(dim=-1).max() > 1.0
+
+
+def test_a_grid_goes_on_where_it_was_stopped(adaptive, tmp_path):
+    """A line that was cut off is trained again, and what more seeds gave takes the place of fewer."""
+    cells, path = adaptive("cells"), tmp_path / "grid.jsonl"
+    asked = []
+
+    def train(rates, seeds):
+        asked.extend(rates)
+        return np.array([[1.0 - abs(np.log2(rate)) for rate in rates]] * seeds)
+
+    assert cells.complete(cells.Results(path), {"arm": "a"}, train, 4.0, 2)
+    first = sorted(asked)
+    with path.open("a") as file:
+        file.write('{"arm": "a", "ra')
+    asked.clear()
+    again = cells.Results(path)
+    assert cells.complete(again, {"arm": "a"}, train, 4.0, 2) and not asked
+    assert cells.best_rate(again.of({"arm": "a"})) == 1.0 and sorted(again.of({"arm": "a"})) == first
+    assert cells.complete(cells.Results(path), {"arm": "a"}, train, 4.0, 3) and sorted(asked) == first
+    assert {len(found) for found in cells.Results(path).of({"arm": "a"}).values()} == {3}
+    assert all(json.loads(line) for line in path.read_text().splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,8 @@ from anechoic.batches.base import batches_of
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
+Key = Mapping[str, object]
+Train = Callable[[list[float], int], np.ndarray]
 DELTA = 1e-5
 WIDEST = 12  # times that a grid may grow
 
@@ -42,6 +45,10 @@ class Setting:
         task = self.task
         size = [task.examples, task.batch_size, task.steps, task.dimension]
         return {"task": task.name, "size": size, "epsilon": self.epsilon, "sampled": self.sampled}
+
+    def arm(self, name: str) -> dict[str, object]:
+        """What the results of an arm are stored under."""
+        return {**self.key, "arm": name}
 
 
 @cache
@@ -92,28 +99,33 @@ def padded(batches: list[np.ndarray]) -> tuple[Tensor, Tensor]:
 
 
 class Results:
-    """Metrics by setting, arm and rate: JSON lines, so that a run that was stopped goes on."""
+    """Metrics by what was trained and its rate: JSON lines, so that a run that was stopped goes on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self._lines = [json.loads(line) for line in lines]
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text and not text.endswith("\n"):  # a line that was cut off is trained again
+            text = text[: text.rfind("\n") + 1]
+            path.write_text(text, encoding="utf-8")
+        self._lines = [json.loads(line) for line in text.splitlines()]
 
-    def of(self, setting: Setting, arm: str) -> dict[float, list[float]]:
-        """Metrics of all seeds by rate, in increasing order."""
-        key = {**setting.key, "arm": arm}
-        mine = [line for line in self._lines if all(line[name] == value for name, value in key.items())]
-        return dict(sorted((line["rate"], line["metrics"]) for line in mine))
+    def of(self, key: Key) -> dict[float, list[float]]:
+        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
+        mine = [line for line in self._lines if all(line.get(name) == value for name, value in key.items())]
+        most = max((len(line["metrics"]) for line in mine), default=0)
+        return dict(sorted((line["rate"], line["metrics"]) for line in mine if len(line["metrics"]) == most))
 
-    def add(self, setting: Setting, arm: str, rates: list[float], metrics: np.ndarray) -> None:
+    def train(self, key: Key, rates: list[float], train: Train, seeds: int) -> None:
+        """At those rates that are missing, with at least so many seeds, and as many as there are."""
+        seeds = max([seeds, *map(len, self.of(key).values())])
+        missing = [rate for rate in rates if len(self.of(key).get(rate, ())) < seeds]
+        if missing:
+            self.add(key, missing, train(missing, seeds))
+
+    def add(self, key: Key, rates: list[float], metrics: np.ndarray) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             for rate, column in zip(rates, metrics.T, strict=True):
-                line = {
-                    **setting.key,
-                    "arm": arm,
-                    "rate": rate,
-                    "metrics": [round(float(v), 6) for v in column],
-                }
+                line = {**key, "rate": rate, "metrics": [round(float(v), 6) for v in column]}
                 self._lines.append(line)
                 file.write(json.dumps(line) + "\n")
 
@@ -124,11 +136,17 @@ def best_rate(found: dict[float, list[float]]) -> float:
 
 
 def complete(
-    results: Results, setting: Setting, arm: str, guess: float, seeds: int, also: float | None
+    results: Results,
+    key: Key,
+    train: Train,
+    guess: float,
+    seeds: int,
+    also: float | None = None,
 ) -> bool:
     """Train at rates around `guess`, four apart, then beyond the ends and two apart around the best.
 
     Args:
+        train: of rates and a number of seeds, metrics of shape (seeds, rates).
         also: one more rate.
 
     Returns:
@@ -136,10 +154,8 @@ def complete(
     """
     wanted = [guess / 4, guess, 4 * guess] + ([also] if also else [])
     for _ in range(WIDEST):
-        missing = [rate for rate in wanted if rate not in results.of(setting, arm)]
-        if missing:
-            results.add(setting, arm, missing, trained(setting, arm, missing, seeds))
-        found = results.of(setting, arm)
+        results.train(key, wanted, train, seeds)
+        found = results.of(key)
         best = best_rate(found)
         if {best / 2, 2 * best} <= set(found):
             return True

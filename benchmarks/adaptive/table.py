@@ -25,7 +25,7 @@ def _row(cells: list[str]) -> str:
 def _of_task(results: Results, settings: list[Setting]) -> str:
     lines = [_row(["batches", "ε", *ARMS]), "|" + "---|" * (2 + len(ARMS))]
     for setting in settings:
-        found = {arm: results.of(setting, arm) for arm in ARMS}
+        found = {arm: results.of(setting.arm(arm)) for arm in ARMS}
         if any(found.values()):
             cells = [_cell(of_rates) for of_rates in found.values()]
             lines.append(_row([_batches(setting), f"{setting.epsilon:g}", *cells]))
@@ -56,7 +56,7 @@ def _of_rates(results: Results, settings: list[Setting]) -> str:
     lines = [_row(head), "|" + "---|" * len(head)]
     for sampled, epsilon in dict.fromkeys((setting.sampled, setting.epsilon) for setting in settings):
         here = [s for s in settings if (s.sampled, s.epsilon) == (sampled, epsilon)]
-        some = [s for s in here if all(results.of(s, arm) for arm in (REFERENCE, PLAIN, CORRECTED))]
+        some = [s for s in here if all(results.of(s.arm(arm)) for arm in (REFERENCE, PLAIN, CORRECTED))]
         if some:
             best, alone = some[0].rows()
             cells = [_batches(some[0]), f"{epsilon:g}", f"{best.name}, {best.sampling}"]
@@ -73,7 +73,7 @@ def _against(results: Results, settings: list[Setting], arm: str) -> list[str]:
     """Best rate over the reference's, and the metric at the reference's rate less its own: median (range)."""
     ratios, gained = [], []
     for setting in settings:
-        alone, ours = results.of(setting, REFERENCE), results.of(setting, arm)
+        alone, ours = results.of(setting.arm(REFERENCE)), results.of(setting.arm(arm))
         rate = best_rate(alone)
         ratios.append(best_rate(ours) / rate)
         gained.append(float(np.mean(ours[rate]) - np.mean(alone[rate])))

@@ -1,4 +1,4 @@
-"""Four small tasks, each with a model that is a function of one flat vector and one example."""
+"""Small tasks, each with a model that is a function of one flat vector and one example."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class Task:
         logits: (parameters, one input) -> logits, shape (classes,) or (positions, classes).
         batch_size: divides the number of training examples.
         ranked: whether the metric is the area under the ROC curve, not accuracy.
+        layers: whether the model is layers of matrix and bias with ReLUs between them: clipped gradients then
+            have a closed form.
+        from_zero: whether all parameters start at 0.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Task:
     batch_size: int
     epochs: int
     ranked: bool = False
+    layers: bool = False
+    from_zero: bool = False
 
     @property
     def examples(self) -> int:
@@ -62,12 +67,48 @@ class Task:
         g = torch.Generator().manual_seed(1000 + seed)
         parts = []
         for shape in self.shapes:
-            scale = 0.0 if len(shape) == 1 else shape[0] ** -0.5
+            scale = 0.0 if len(shape) == 1 or self.from_zero else shape[0] ** -0.5
             parts.append(scale * torch.randn(math.prod(shape), generator=g))
         return torch.cat(parts)
 
     def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.logits(self.parameters(theta), x), y)
+
+    def clipped_sum(self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor) -> Tensor:
+        """Gradients of examples, each clipped to norm 1, added up.
+
+        Args:
+            theta: (seeds, rates, m).
+            x, y: a batch for each seed, (seeds, batch, ...).
+            there: (seeds, batch), 0 where a place of the batch is empty, else 1.
+        """
+        if self.layers:
+            return self._sum_of_layers(theta, x.flatten(2), y, there)
+        of_examples = torch.func.vmap(torch.func.grad(self.loss), in_dims=(None, 0, 0))
+        each = torch.func.vmap(torch.func.vmap(of_examples, in_dims=(0, None, None)))(theta, x, y)
+        norms = each.norm(dim=-1, keepdim=True).clamp(min=1.0)
+        return torch.nan_to_num(each / norms * there[:, None, :, None]).sum(-2)
+
+    def _sum_of_layers(self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor) -> Tensor:
+        """By the products of inputs and errors of each layer: no gradient of an example is held."""
+        parts = torch.split(theta, [math.prod(shape) for shape in self.shapes], -1)
+        weights = [w.unflatten(-1, shape) for w, shape in zip(parts[::2], self.shapes[::2], strict=True)]
+        inputs = [x[:, None]]
+        for i, (w, b) in enumerate(zip(weights, parts[1::2], strict=True)):
+            out = inputs[-1] @ w + b[..., None, :]
+            inputs.append(torch.relu(out) if i + 1 < len(weights) else out)
+        errors = [torch.softmax(inputs.pop(), -1) - F.one_hot(y, self.shapes[-1][0])[:, None]]
+        for w, a in zip(weights[:0:-1], inputs[:0:-1], strict=True):
+            errors.insert(0, (errors[0] @ w.mT) * (a > 0))
+        squares = sum(
+            (a.square().sum(-1) + 1.0) * e.square().sum(-1) for a, e in zip(inputs, errors, strict=True)
+        )
+        factors = there[:, None] / torch.as_tensor(squares).sqrt().clamp(min=1.0)
+        found = []
+        for a, e in zip(inputs, errors, strict=True):
+            scaled = e * factors[..., None]
+            found += [(a.mT @ scaled).flatten(-2), scaled.sum(-2)]
+        return torch.nan_to_num(torch.cat(found, -1))
 
     def metric(self, theta: Tensor) -> float:
         """On the test examples; 0 for a model that is not finite."""
@@ -139,11 +180,34 @@ def _pictures(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return small(x[:6000]), labels[0], small(test_x[:3000]), labels[1]
 
 
+def _all_pictures(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """1,024 batches of 29 images of Fashion-MNIST, and its test images."""
+    x, y, test_x, test_y = (torch.from_numpy(part) for part in fashion_mnist(directory))
+    some = torch.from_numpy(np.random.default_rng(1000).permutation(len(x))[: 1024 * 29])
+    return x[some].flatten(1), y[some], test_x.flatten(1), test_y
+
+
+def _softmax(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    return x @ p[0] + p[1]
+
+
+def softmax(directory: Path) -> Task:
+    """Fashion-MNIST by softmax regression, one pass."""
+    shapes: tuple[Shape, ...] = ((784, 10), (10,))
+    return Task("softmax", _all_pictures(directory), shapes, _softmax, 29, 1, layers=True, from_zero=True)
+
+
+def hidden(directory: Path) -> Task:
+    """Fashion-MNIST by one hidden layer of 32, one pass."""
+    shapes: tuple[Shape, ...] = ((784, 32), (32,), (32, 10), (10,))
+    return Task("hidden", _all_pictures(directory), shapes, _mlp, 29, 1, layers=True)
+
+
 def mlp(directory: Path) -> Task:
     """Fashion-MNIST by one hidden layer of 24."""
     x, y, test_x, test_y = _pictures(directory)
     split = (x.flatten(1), y, test_x.flatten(1), test_y)
-    return Task("mlp", split, ((196, 24), (24,), (24, 10), (10,)), _mlp, 150, 3)
+    return Task("mlp", split, ((196, 24), (24,), (24, 10), (10,)), _mlp, 150, 3, layers=True)
 
 
 def cnn(directory: Path) -> Task:
@@ -174,12 +238,23 @@ def flights(directory: Path) -> Task:
     some = np.random.default_rng(0).permutation(len(features))[:40_000]
     x, y = torch.from_numpy(features[some]), torch.from_numpy(late[some].astype(np.int64))
     split = (x[:20_000], y[:20_000], x[20_000:], y[20_000:])
-    return Task("flights", split, ((46, 8), (8,), (8, 2), (2,)), _mlp, 500, 3, ranked=True)
+    return Task("flights", split, ((46, 8), (8,), (8, 2), (2,)), _mlp, 500, 3, ranked=True, layers=True)
 
 
+def delays(directory: Path) -> Task:
+    """The embedded flights in order of departure, the first four fifths to train, by a logistic model."""
+    features, late = (torch.from_numpy(part) for part in flights_design())
+    first, later = slice(0, 1024 * 256), slice(1024 * 256, None)
+    split = (features[first], late[first].long(), features[later], late[later].long())
+    shapes: tuple[Shape, ...] = ((46, 2), (2,))
+    return Task("delays", split, shapes, _softmax, 256, 1, ranked=True, layers=True, from_zero=True)
+
+
+#: Those of `optimizers.py`, 120 steps in three passes, and those of one pass of 1,024 steps.
 TASKS: dict[str, Callable[[Path], Task]] = {
     "mlp": mlp,
     "cnn": cnn,
     "transformer": transformer,
     "flights": flights,
 }
+LONG_TASKS: dict[str, Callable[[Path], Task]] = {"softmax": softmax, "hidden": hidden, "delays": delays}

@@ -85,7 +85,7 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument(
         "--schedule",
-        choices=("constant", "cosine", "linear"),
+        choices=("constant", "cooldown", "cosine", "linear"),
         default="constant",
         help="of the learning rate, over the run",
     )

@@ -9,18 +9,19 @@ from anechoic._validate import Array
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
-#: Euclidean norm of the noise in an iterate at the best rate: about this, and in every run that was measured
-#: within a factor of `WITHIN` of it (docs/choosing.md).
-NORM, WITHIN = 12.0, 3.0
+#: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
+#: times clip norm of SGD; and a factor within which best rates lay (docs/choosing.md).
+NOISE, STEP, WITHIN = 0.16, 5.0, 2.5
 
 
 @dataclass(frozen=True)
 class Advice:
     """Where to look for the learning rate, without looking at private data: it costs no privacy.
 
-    At a rate r the noise in the model has norm r * predicted error * root of the dimension. Where that is far
-    above `NORM` it drowns the model; far below, the noise would bear larger steps. A rule of thumb, which was
-    measured on small models, not proved: large epsilon and stiff tasks want less than it says.
+    At a rate r the noise in a parameter has std r * predicted * clip norm: far above `NOISE` it drowns the
+    model. Where there is next to no noise the task bounds r * clip norm, at `STEP` * root of 1 - momentum.
+    The rate is half the harmonic mean of the two: a rule of thumb for inputs of about unit size, which was
+    measured on small models, not proved.
 
     Attributes:
         rate: to try first: of SGD with the plan's momentum, the largest of its schedule.
@@ -51,7 +52,8 @@ class Advice:
 
     def __str__(self) -> str:
         which = "" if self.rates is None else ", the largest of the schedule"
-        absent = [*([] if self.momentum else ["momentum"]), *([] if self.rates is not None else ["a cosine"])]
+        there = {"momentum .9": self.momentum > 0.0, 'scheduler="cooldown"': self.rates is not None}
+        absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
             f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
@@ -59,12 +61,13 @@ class Advice:
         )
 
 
-def advice_for(row: PlanRow, update: UpdateRule, dimension: int | None) -> Advice | None:
+def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
     """Of a row whose workload is what the update adds up to.
 
-    None for adaptive optimizers, without dimension, or without noise.
+    None for adaptive optimizers, or without noise.
     """
-    if dimension is None or update.kind == "adam" or not row.predicted:
+    if update.kind == "adam" or not row.predicted:
         return None
-    rate = NORM / (row.predicted * row.mechanism.clip_norm * math.sqrt(dimension))
+    inverse = row.predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
+    rate = 1.0 / (inverse * row.mechanism.clip_norm)
     return Advice(rate, update.momentum, row.objective.workload.rates)

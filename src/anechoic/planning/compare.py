@@ -101,10 +101,10 @@ def plan(
             what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd". With
             momentum, "auto" takes independent noise where that of the whole run adds less to the model than
             half a clipped gradient, which needs `dimension`.
-        scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cosine",
-            "linear" or "constant"; the rates themselves, one for every step; or a function of their number
-            that returns them. Their size has no meaning; those below a thousandth of the largest count as
-            that. None for a constant rate.
+        scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
+            (constant, then linearly to 0 in the last fifth), "cosine", "linear" or "constant"; the rates
+            themselves, one for every step; or a function of their number that returns them. Their size has
+            no meaning; those below a thousandth of the largest count as that. None for a constant rate.
         scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
             has the weight .2; "all" without that, where every iterate is used (online learning); "average"
@@ -193,7 +193,7 @@ def plan(
     if quiet or instead:  # more memory gains error of sums, by which the choice was not made
         return chosen
     best = chosen.chosen
-    advice = None if workload is not None else advice_for(best, update, dimension)
+    advice = None if workload is not None else advice_for(best, update)
     said = (chosen.reason, more_room(found, space, best), "" if advice is None else str(advice))
     return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 

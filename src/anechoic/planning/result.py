@@ -22,8 +22,7 @@ class Plan:
         rows: the candidates, by predicted error.
         mechanism: the chosen one, calibrated.
         reason: why it was chosen.
-        advice: the learning rate to try; None where nothing is known: without `dimension`, for adaptive
-            optimizers, or a workload of the caller's.
+        advice: the learning rate to try; None for adaptive optimizers and for a workload of the caller's.
     """
 
     rows: tuple[PlanRow, ...]

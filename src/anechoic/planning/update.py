@@ -15,8 +15,9 @@ from anechoic.workloads.base import Workload
 from anechoic.workloads.optimizers import momentum
 from anechoic.workloads.sums import prefix_sum
 
-#: Schedules that have a name: all begin at the rate given; "cosine" and "linear" end near 0.
-ScheduleName = Literal["constant", "cosine", "linear"]
+#: Schedules that have a name: all begin at the rate given, and all but the constant one end near 0.
+ScheduleName = Literal["constant", "cooldown", "cosine", "linear"]
+COOLDOWN = 0.2  #: the last part of a run, in which "cooldown" falls linearly after a constant rate
 Interval = Literal["step", "epoch"]
 #: Learning rates below this part of the largest count as that: a plan divides by them.
 LEAST_RATE = 1e-3
@@ -103,8 +104,8 @@ def rates_of(scheduler: Any) -> Callable[[int], Array] | None:
     if isinstance(scheduler, (Sequence, np.ndarray)):
         return lambda count: _checked(scheduler, count)
     raise ValueError(
-        f"scheduler={scheduler!r} must be a torch scheduler (import anechoic.torch first), 'cosine',"
-        " 'linear', the learning rates, or a function that returns those of n steps."
+        f"scheduler={scheduler!r} must be a torch scheduler (import anechoic.torch first), 'cooldown',"
+        " 'cosine', 'linear', the learning rates, or a function that returns those of n steps."
     )
 
 
@@ -122,6 +123,8 @@ def named_rates(name: ScheduleName, steps: int) -> Array:
             return np.asarray((1.0 + np.cos(np.pi * t)) / 2.0)
         case "linear":
             return 1.0 - t
+        case "cooldown":
+            return np.asarray(np.minimum(1.0, (1.0 - t) / COOLDOWN))
         case _:
             return np.ones(steps)
 
