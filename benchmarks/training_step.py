@@ -41,7 +41,7 @@ from anechoic.noise.grid import default_bits
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.torch import PrivacyEngine, noise_adder
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.workloads import prefix_sum
 
 #: Of the ratio of processor times, by the project's own rule.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.watching.parameters import bits
+from anechoic.torch.structure import bits
 
 
 class ReleaseLog(Protocol):
@@ -148,3 +149,19 @@ class Releaser(Uncopyable):
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Whether the sums of a run are integers on a grid.
+
+    Attributes:
+        exact: whether they are.
+        reason: why, or why not, as a sentence.
+    """
+
+    exact: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'exact sums' if self.exact else 'sums in floating point'}: {self.reason}"

@@ -12,16 +12,14 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.ledger import Delivery
+from anechoic.runs.ledger import Delivery, uninterrupted
 from anechoic.runs.uncopyable import Uncopyable
+from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP
-from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.noise_adder import Releaser
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
-from anechoic.torch.update import Update
-from anechoic.torch.watching.guard import Guard
 
 
 class CorrelatedOptimizer(Uncopyable, Optimizer):
@@ -319,3 +317,42 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             "GradScaler multiplies losses before gradients are clipped, so every example would be clipped to"
             " noise level: use autocast with bfloat16 and no GradScaler."
         )
+
+
+class Update:
+    """Hands noisy gradients to an optimizer and steps it; refuses every other step of it.
+
+    Args:
+        optimizer: the user's.
+        parameters: those that gradients are released for, in their order.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.optimizer = optimizer
+        self._parameters = parameters
+        self._allowed = False
+        self._guard = optimizer.register_step_pre_hook(self._check)
+
+    def put(self, gradients: list[Tensor]) -> None:
+        """Put released gradients into p.grad."""
+        for p, gradient in zip(self._parameters, gradients, strict=True):
+            p.grad = gradient
+
+    def step(self) -> Any:
+        """Step the optimizer; what it returns."""
+        self._allowed = True
+        try:
+            return self.optimizer.step()
+        finally:
+            self._allowed = False
+
+    def detach(self) -> None:
+        """Let go of the optimizer: it may be stepped by anyone."""
+        self._guard.remove()
+
+    def _check(self, *_: Any) -> None:
+        if not self._allowed:
+            raise GuaranteeError(
+                "the optimizer given to make_private was stepped directly, with gradients that are neither"
+                " clipped nor noisy: step the one that make_private returned."
+            )

@@ -7,10 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 #: Names of the attributes that torch gives every layer.
 TORCHS_OWN = frozenset(vars(nn.Module()))
+
+
+#: Types whose values are what they are: no number of a batch, and nothing that holds one.
+PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
@@ -43,9 +48,17 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of `value`, in the order of `mapped`."""
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for part in parts_of(value) for tensor in tensors_in(part)]
+    found: list[Tensor] = []
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            todo += part[::-1]
+        elif type(part) not in PLAIN:
+            todo += parts_of(part)[::-1]
+    return found
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -69,3 +82,20 @@ def filled(value: Any, tensors: list[Any]) -> Any:
     """`value` with its tensors replaced, in the order of `tensors_in`."""
     given = iter(tensors)
     return mapped(value, lambda _: next(given))
+
+
+class Idle:
+    """Does nothing."""
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+
+def idle() -> Idle:
+    """Make one: what `__reduce__` of a hook names."""
+    return Idle()
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, in one axis."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

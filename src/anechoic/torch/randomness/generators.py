@@ -63,6 +63,19 @@ def restore(given: States) -> None:
         torch.cuda.set_rng_state_all(given.cuda)
 
 
+def same(one: States, other: States) -> bool:
+    """Whether nothing was drawn between two looks."""
+    kind, words, *places = one.numpy
+    kind_then, words_then, *places_then = other.numpy
+    return (
+        one.python == other.python
+        and (kind, places) == (kind_then, places_then)
+        and np.array_equal(words, words_then)
+        and torch.equal(one.torch, other.torch)
+        and all(torch.equal(a, b) for a, b in zip(one.cuda or (), other.cuda or (), strict=True))
+    )
+
+
 def as_data(given: States) -> dict[str, Any]:
     """States as tensors, numbers and strings."""
     version, words, gauss = given.python

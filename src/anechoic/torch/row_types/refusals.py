@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.row_types.batch import Batch, row_axis
-from anechoic.torch.row_types.graph import reached, running_roots
-from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
+from anechoic.torch.row_types.labels import (
+    TOTAL,
+    Batch,
+    Label,
+    Mixed,
+    One,
+    RowAxis,
+    Total,
+    row_axis,
+)
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.row_types.reductions import A_MEAN, A_SUM
-from anechoic.torch.structure import tensors_in
+from anechoic.torch.structure import PLAIN, TORCHS_OWN, tensors_in
 
 REMEDY = (
     " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
@@ -39,6 +48,14 @@ class Refusals(ABC):
     @abstractmethod
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
+
+    @abstractmethod
+    def mark(self, tensor: Tensor, label: Label) -> Any:
+        """Give a tensor a label."""
+
+    @abstractmethod
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether something of the batch in hand is in a tensor."""
 
     @property
     def rows(self) -> int:
@@ -77,6 +94,40 @@ class Refusals(ABC):
                 " delivered batch, and compute what belongs to an example from that example alone; for pairs"
                 " make a data set of pairs, with unit_ids that name both."
             )
+
+    def check_held(self, module: nn.Module) -> set[int]:
+        """Refuse a model whose attributes, buffers or frozen weights hold something of a batch.
+
+        Returns:
+            Identities of the tensors in its attributes, for `mark_kept`.
+
+        Raises:
+            DesynchronizedError: naming the attribute.
+        """
+        seen: set[int] = set()
+        for layer in module.modules():
+            for name, value in _own(layer):
+                tensors = tensors_in(value)
+                seen.update(map(id, tensors))
+                if among(value) or any(map(self.holds, tensors)):
+                    raise _refused(layer, name)
+            for name, tensor in (*layer._buffers.items(), *layer._parameters.items()):
+                if tensor is not None and self.holds(tensor):
+                    raise _refused(layer, name)
+        return seen
+
+    def mark_kept(self, module: nn.Module, seen: set[int]) -> None:
+        """What a model that runs row by row leaves in its attributes is of the batch: no loss may use it.
+
+        Args:
+            seen: what `check_held` returned before it ran.
+        """
+        for layer in module.modules():
+            for name, value in _own(layer):
+                why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
+                for tensor in tensors_in(value):
+                    if id(tensor) not in seen:
+                        self.mark(tensor, why)
 
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
@@ -172,3 +223,74 @@ class Refusals(ABC):
 
 def _why(label: Label | None, otherwise: str) -> str:
     return label.why if isinstance(label, Mixed) else otherwise
+
+
+A_SUM = (
+    "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
+    " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
+    " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
+    " optimizer.abandon_batch() to go on."
+)
+
+
+A_MEAN = (
+    "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
+    " much a row moves the model would depend on how many others there are. Nothing was released. Take"
+    " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
+)
+
+
+def reached(loss: Tensor) -> tuple[list[Any], bool]:
+    """The runs whose models a loss was computed with; whether it reaches anything else with a gradient."""
+    found: list[Any] = []
+    others, seen_nodes, todo = False, set(), [loss.grad_fn]
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen_nodes:
+            continue
+        seen_nodes.add(node)
+        types = getattr(node, "types", None)
+        if types is not None:
+            if types.active and types not in found:
+                found.append(types)
+            continue
+        others = others or hasattr(node, "variable")
+        todo.extend(before for before, _ in node.next_functions)
+    return found, others
+
+
+def running_roots() -> tuple[Tensor, ...]:
+    """What the backward() that runs was called on; empty where none is found."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)  # private: another torch may lack it
+    if run is None:
+        return ()
+    # on a GPU this is another thread than the one that called backward(), and waits
+    frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
+    try:
+        for frame in frames:
+            while frame is not None:
+                if frame.f_code is run.__code__:
+                    roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
+                    return roots
+                frame = frame.f_back
+        return ()
+    finally:
+        frames.clear()  # a frame that is kept keeps the graph of the loss, and with it the run
+        frame = None
+
+
+def _own(layer: nn.Module) -> list[tuple[str, Any]]:
+    """Attributes of a layer that may hold something."""
+    return [
+        (name, value)
+        for name, value in vars(layer).items()
+        if name not in TORCHS_OWN and type(value) not in PLAIN
+    ]
+
+
+def _refused(layer: nn.Module, name: str) -> DesynchronizedError:
+    return DesynchronizedError(
+        f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number that was taken"
+        " out of one (.item()), so each row sees the others there. Nothing was released. Hand it over as an"
+        " input, one row an example."
+    )

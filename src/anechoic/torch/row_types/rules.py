@@ -12,9 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart, Rule, packets, tensors_among, words
-from anechoic.torch.row_types.elementwise import met_along, pointwise, same_axis
-from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
+from anechoic.torch.row_types.axes import (
+    attended,
+    batch_normalised,
+    by_first,
+    drawn,
+    expanded,
+    joined,
+    linear,
+    normalised,
+    padded,
+    part,
+    permuted,
+    product,
+    put_back,
+    reduced,
+    repeated,
+    reshaped,
+    triangle,
+    unsqueezed,
+    untouched,
+)
+from anechoic.torch.row_types.labels import (
+    Call,
+    Label,
+    Mixed,
+    NotApart,
+    One,
+    RowAxis,
+    Rule,
+    packets,
+    words,
+)
 from anechoic.torch.row_types.places import (
     ctc,
     ctc_pulled,
@@ -24,34 +53,15 @@ from anechoic.torch.row_types.places import (
     indexed,
     margin_loss,
     masked,
+    met_along,
     nll,
     nll_pulled,
+    pointwise,
     put,
+    same_axis,
     selected,
 )
-from anechoic.torch.row_types.shapes import (
-    expanded,
-    joined,
-    padded,
-    part,
-    permuted,
-    put_back,
-    repeated,
-    reshaped,
-    triangle,
-    unsqueezed,
-    untouched,
-)
-from anechoic.torch.row_types.sums import (
-    attended,
-    batch_normalised,
-    by_first,
-    drawn,
-    linear,
-    normalised,
-    product,
-    reduced,
-)
+from anechoic.torch.structure import tensors_in
 
 _aten: Any = torch.ops.aten
 #: What has the size of a tensor, and nothing else of it.
@@ -73,7 +83,7 @@ def labels_of(call: Call) -> list[Label | None]:
         return [mixed] * len(made)
     if call.rows == 1:
         return [RowAxis(0)] * len(made)  # a row alone meets nobody
-    rule = _RULES.get(call.packet) or (pointwise if torch.Tag.pointwise in call.func.tags else _by_rows)
+    rule = _RULES.get(call.packet) or (pointwise if call.facts.pointwise else _by_rows)
     one = next(iter(labels.values()))
     if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not put_back:
         return [one] * len(made)  # whatever is made of a row alone is its own
@@ -82,26 +92,23 @@ def labels_of(call: Call) -> list[Label | None]:
     except NotApart as error:
         found = Mixed(str(error))
     each = list(found) if isinstance(found, list) else [found] * len(made)
-    return [_held(call, *pair) for pair in zip(made, each, strict=True)]
-
-
-def _held(call: Call, tensor: Tensor, label: Label | None) -> Label | None:
-    """A label, held to the shape."""
-    if not isinstance(label, RowAxis):
-        return label
-    fits = tensor.dim() > label.axis and tensor.shape[label.axis] == call.rows * label.inner
-    return label if fits else Mixed(f"{call} makes other rows of the rows")
+    for place, (tensor, label) in enumerate(zip(made, each, strict=True)):
+        if isinstance(label, RowAxis):  # is held to the shape
+            axis, length = label.axis, call.rows * label.inner
+            if tensor.dim() <= axis or tensor.shape[axis] != length:
+                each[place] = Mixed(f"{call} makes other rows of the rows")
+    return each
 
 
 def _by_rows(call: Call) -> Any:
     """What has no rule is done for each row alone: where that gives the same numbers, rows are apart."""
-    if call.func._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.func.tags:
+    if call.facts.mutable or call.facts.drawing:
         raise NotApart(f"{call} has no rule")
     found: list[Label | None] = [None] * len(call.made)
     for row in range(call.rows):
         args, kwargs = _of_row(call, call.args, row), _of_row(call, call.kwargs, row)
         try:
-            alone = tensors_among(call.func(*args, **kwargs))
+            alone = tensors_in(call.func(*args, **kwargs))
         except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
             raise NotApart(f"{call} has no rule, and cannot be done for one row alone") from error
         if len(alone) != len(call.made):

@@ -19,15 +19,14 @@ from torch import Tensor
 from torch.func import vjp
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
+from anechoic.torch.randomness.modes import Strangers, Taking
+from anechoic.torch.randomness.rng_stack import Generators, rewound
+from anechoic.torch.randomness.rows import RowRandomness, row_seeds
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.modes import Strangers, Taking
-from anechoic.torch.sources.layers import check_statistics, quiet, runnable
-from anechoic.torch.sources.levels import Decisions, RowLevel
-from anechoic.torch.sources.pulling import pulled
-from anechoic.torch.sources.row_model import RowModel
-from anechoic.torch.sources.row_shapes import (
+from anechoic.torch.sources.levels import (
     Autocast,
+    Decisions,
+    RowLevel,
     axis_of,
     axis_of_row,
     check_detached,
@@ -37,7 +36,15 @@ from anechoic.torch.sources.row_shapes import (
     merged,
     output_axis,
 )
-from anechoic.torch.sources.stateless import called, without_our_hooks
+from anechoic.torch.sources.row_model import (
+    RowModel,
+    called,
+    check_statistics,
+    pulled,
+    quiet,
+    runnable,
+    without_our_hooks,
+)
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
@@ -114,7 +121,7 @@ class RowCall:
         self.axes: list[int | None] = []
         with torch.no_grad(), without_our_hooks(model.module):
             self.outputs = self._outputs()
-        self._drew = not self._start.same(Generators())
+        self._drew = self._start.moved()
 
     # -- what the training loop sees -----------------------------------------------------------
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.func import functional_call
 
-from anechoic.torch.sources.stateless import called
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.runs.ledger import uninterrupted
 
 logger = logging.getLogger("anechoic")
+
 
 #: By how much weights `nearby` are off, relative to each.
 NEARBY = 2.0**-8
@@ -80,3 +89,275 @@ class RowModel:
                 reason.strip().split("\n")[0],
             )
         self.loops = reason
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def called(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any] | None = None,
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once."""
+    given = {place: weights[name] for place, name in _names(module).items() if name in weights}
+    # torch's own tying would put the given tensors back for good where a module has two names
+    return functional_call(module, given, inputs, keywords, tie_weights=False)
+
+
+@contextmanager
+def left_as_it_is(module: nn.Module) -> Iterator[None]:
+    """Put parameters and buffers back where they were, whatever happens: they would hold a unit's weights.
+
+    Raises:
+        GuaranteeError: if something was changed or replaced.
+    """
+    owners = [
+        (path, own, dict(own))
+        for path, layer in module.named_modules()
+        for own in (layer._parameters, layer._buffers)
+    ]
+    tensors = [
+        (f"{path}.{name}" if path else name, tensor, tensor._version, _copy(tensor))
+        for path, _, before in owners
+        for name, tensor in before.items()
+        if tensor is not None
+    ]
+    changed, fault = set(), None
+    try:
+        yield
+    except UnsupportedError as error:  # vmap cannot go on with what an earlier pass put there
+        fault = error
+    finally:
+        for path, own, before in owners:
+            for name in own.keys() | before.keys():
+                if own.get(name) is not before.get(name):
+                    changed.add(f"{path}.{name}" if path else name)
+            own.clear()
+            own.update(before)
+        for name, tensor, version, value in tensors:
+            if tensor._version != version:
+                changed.add(name)
+                if value is not None:
+                    with torch.no_grad():
+                        tensor.copy_(value)
+    if changed:
+        raise GuaranteeError(
+            f"{min(changed)} changed in the local steps without noise: parameters and buffers (such as the"
+            " statistics of a normalisation) must stay as they are. Keep such layers in eval() mode, or"
+            " replace them."
+        ) from fault
+    if fault is not None:
+        raise fault
+
+
+@contextmanager
+def without_our_hooks(module: nn.Module) -> Iterator[None]:
+    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+    for layer in module.modules():
+        for name in _HOOKS:
+            hooks: Mapping[int, Any] = layer.__dict__.get(name) or {}
+            if any(is_ours(hook) for hook in hooks.values()):
+                kept.append((layer.__dict__, name, hooks))
+    try:
+        for namespace, name, hooks in kept:
+            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
+        with untraced():
+            yield
+    finally:
+        for namespace, name, hooks in kept:
+            namespace[name] = hooks
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+    layers = [
+        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
+        for layer in module.modules()
+    ]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with uninterrupted():  # half of it would be the end of the model
+            for layer, own, parameters, tensors in layers:
+                layer.__dict__.clear()
+                layer.__dict__.update(own)
+                layer._parameters.clear()
+                layer._parameters.update(parameters)
+                layer._buffers.clear()
+                layer._buffers.update(tensors)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    with torch.no_grad():
+                        buffer.copy_(value)
+
+
+def _names(module: nn.Module) -> dict[str, str]:
+    """Each place of a parameter, once where a module has several names: its parameter's first name."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    return {
+        f"{path}.{name}" if path else name: first[id(p)]
+        for path, layer in module.named_modules()
+        for name, p in layer._parameters.items()
+        if p is not None
+    }
+
+
+def _copy(tensor: Tensor) -> Tensor | None:
+    """Its values, to put back; frozen parameters may be too large for that."""
+    frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+    return None if frozen else tensor.detach().clone()
+
+
+def is_ours(hook: Any) -> bool:
+    """Whether a hook is of this library or of Opacus, not of the user."""
+    function = hook.func if isinstance(hook, partial) else hook
+    owner = getattr(function, "__self__", None)
+    ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))
+    return ours or hasattr(owner, "capture_backprops_hook")
+
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+
+
+_SLOW = "There is a performance drop because we have not yet implemented the batching rule"
+
+
+#: What torch says of the statistics of one value.
+_ONE_VALUE = "more than 1 value per channel"
+
+
+def check_statistics(error: ValueError, module: nn.Module) -> None:
+    """Refuse a model that normalises by the statistics of the batch, which torch cannot take of one row.
+
+    Args:
+        error: what a row alone raised.
+        module: the model, whose layer is named.
+
+    Raises:
+        UnsupportedError: if that is what `error` says.
+    """
+    if _ONE_VALUE not in str(error):
+        return
+    names = {id(layer): name for name, layer in module.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [owner for owner in owners if id(owner) in names]
+    layer = inside[-1] if inside else module
+    raise UnsupportedError(
+        f"{names[id(layer)] or 'the model'} ({type(layer).__name__}) normalises by statistics of the batch"
+        " (F.batch_norm with training=True), and a row by itself has none: it mixes the rows of a batch, in"
+        " every grad_sample_mode. Use GroupNorm or LayerNorm, or F.batch_norm with training=False and fixed"
+        " statistics."
+    ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No word about slow batching rules."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_SLOW)
+        yield
+
+
+@contextmanager
+def runnable(module: nn.Module) -> Iterator[None]:
+    """No word about slow batching rules; recurrent layers in pieces that have batching rules."""
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
+        if recurrent:
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            for layer in recurrent:
+                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
+                stack.callback(handle.remove)
+        yield
+
+
+def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+    """Give a recurrent layer the zeros it would make, made from its input: so they are part of the row."""
+    given = arguments[0] if arguments else keywords.get("input")
+    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
+    if state is not None or not isinstance(given, Tensor) or given.dim() != 3:
+        return None
+    axis = 0 if layer.batch_first else 1
+    start = given.select(1 - axis, 0).sum(-1)[None, :, None] * 0
+    layers = layer.num_layers * (2 if layer.bidirectional else 1)
+    size = getattr(layer, "proj_size", 0) or layer.hidden_size
+    hidden = start.expand(layers, -1, size)
+    if isinstance(layer, nn.LSTM):
+        state = (hidden, start.expand(layers, -1, layer.hidden_size))
+    else:
+        state = hidden
+    return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
+
+
+def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
+
+    Raises:
+        UnsupportedError: where autograd cannot.
+    """
+    try:
+        if _backward_inside(outputs):
+            return _by_backward(outputs, parameters, cotangents)
+        return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+
+
+def _by_backward(
+    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
+) -> list[Any]:
+    kept = [p.grad for p in parameters]
+    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+    hooks = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            table.clear()
+        for p in parameters:
+            p.grad = None
+        torch.autograd.backward(outputs, cotangents)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)
+
+
+def _backward_inside(outputs: list[Tensor]) -> bool:
+    """Whether a function written in Python is part of their graph, as in reentrant checkpointing.
+
+    Its backward pass may run another one, which knows backward() alone: autograd.grad leaves it out unseen.
+    """
+    found: list[Any] = [output.grad_fn for output in outputs]
+    seen = set()
+    while found:
+        node = found.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        found.extend(following for following, _ in node.next_functions)
+    return False
+
+
+SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Let traced layers be plain ones: what runs inside of this leaves no trace."""
+    token = SUSPENDED.set(True)
+    try:
+        yield
+    finally:
+        SUSPENDED.reset(token)

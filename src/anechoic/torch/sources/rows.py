@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.row_types.held import check_held, mark_kept
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
+from anechoic.torch.sources.row_model import undisturbed
 from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.sources.stateless import undisturbed
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -182,7 +181,7 @@ class RowsSource(GradientSource):
         """The same, up to the outputs of the rows."""
         self.check_weights()
         self.types.check_inputs((arguments, keywords))
-        held = check_held(self.types, self.setup.module)
+        held = self.types.check_held(self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(
@@ -195,7 +194,7 @@ class RowsSource(GradientSource):
             watch=self.types if self.single.rows(delivery) else None,
         )
         if self._rows.loops:
-            mark_kept(self.types, self.setup.module, held)
+            self.types.mark_kept(self.setup.module, held)
         return Pending(self, rows, delivery, self.marks())
 
     def received(self, call: Pending) -> None:

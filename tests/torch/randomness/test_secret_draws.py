@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from anechoic.torch.randomness.csprng_dispatch import SecretDraws
 from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
+from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 
 RAISING = torch.ones(1, 1, 4, 8).cumsum(2)

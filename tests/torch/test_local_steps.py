@@ -12,7 +12,7 @@ from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, pseudo_gradient
-from anechoic.torch.local.pseudo_gradient import LocalSteps, unit_pseudo_gradients
+from anechoic.torch.local_steps import LocalSteps, unit_pseudo_gradients
 from anechoic.units.ownership import Units
 from tests.marks import each_pair, every_other
 from tests.torch.setting import FEATURES, data, network, start, weights

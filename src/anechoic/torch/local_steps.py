@@ -22,12 +22,16 @@ from torch.func import grad, vmap
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.sources.stateless import called, left_as_it_is, without_our_hooks
-from anechoic.torch.watching.modules import check_not_mixing
+from anechoic.torch.sources.row_model import called, left_as_it_is, without_our_hooks
 
 Indices = NDArray[np.int64]
+
+
 Gradients = dict[str, Tensor]
+
+
 NO_UNITS = (
     "a pseudo-gradient is that of a unit on its own examples, and this run has no unit_ids: pass"
     " make_private(unit_ids=…), one label an example (range(N) where each example is a unit)."
