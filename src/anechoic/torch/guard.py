@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.structure import bits, idle
+from anechoic.torch.structure import PLAIN, bits, idle
 
 
 class Guard:
@@ -33,7 +33,7 @@ class Guard:
         self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._members = ModelMembers(module)
-        self._values = ParameterWatch(self._bound, lambda: _still(module))
+        self._values = ParameterWatch(self._bound, partial(_still, module))
         self.expect()
         called = module if self._source.by_layers else self._source.module  # else it runs row by row
         self._source.check_weights = self._values.check_parameters
@@ -121,7 +121,9 @@ class Guard:
     def _check_groups(self) -> None:
         for group in self._optimizer.param_groups:
             for name, value in group.items():
-                if name != "params" and (among(value) or self._source.types.knows(value)):
+                if type(value) in PLAIN or name == "params":
+                    continue
+                if among(value) or self._source.types.knows(value):
                     raise GuaranteeError(
                         f"param_groups: {name}={value} was computed from a batch, or a number that was taken"
                         " out of one (.item()), so the update tells what the release does not. Nothing was"
@@ -256,6 +258,7 @@ class ParameterWatch:
     def __init__(self, parameters: list[nn.Parameter], still: Callable[[], dict[str, Tensor]]) -> None:
         self._parameters, self._still = parameters, still
         self._copies: list[Tensor] = []
+        self._bits = [_INTEGERS[p.element_size()] for p in parameters]
         if sum(p.numel() for p in parameters) <= COPIED:
             self._copies = [p.detach().clone() for p in parameters]
         self.retake()
@@ -321,7 +324,8 @@ class ParameterWatch:
 
     def _untouched(self) -> bool:
         if self._copies:
-            return all(map(_equal, self._copies, self._parameters))
+            pairs = zip(self._copies, self._bits, self._parameters, strict=True)
+            return all([torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in pairs])
         return all(map(torch.equal, map(checksum, self._parameters), self._sums))
 
     def _growth(self, name: str, tensor: Tensor | None) -> str:

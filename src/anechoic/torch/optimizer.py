@@ -20,6 +20,7 @@ from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
+from anechoic.torch.structure import full_precision
 
 
 class CorrelatedOptimizer(Uncopyable, Optimizer):
@@ -127,7 +128,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
                 " iterate again."
             )
-        with torch.autocast(self.source.device.type, enabled=False):  # sums in full precision
+        with full_precision(self.source.device.type):
             kind = self.source.contributions.kind(delivery)
             sums = self.source.sums(delivery)
             if not delivery.last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -56,6 +57,8 @@ def tensors_in(value: Any) -> list[Tensor]:
             found.append(part)
         elif isinstance(part, (list, tuple)):
             todo += part[::-1]
+        elif isinstance(part, dict):
+            todo += [*part.values()][::-1]
         elif type(part) not in PLAIN:
             todo += parts_of(part)[::-1]
     return found
@@ -99,3 +102,9 @@ def idle() -> Idle:
 def bits(tensor: Tensor) -> Tensor:
     """The bytes of a tensor, in one axis."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def full_precision(device: str) -> AbstractContextManager[Any]:
+    """No autocast inside."""
+    on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()

@@ -46,9 +46,9 @@ def draws():
     mode = SecretDraws()
     before = states(cuda=False)
     fix(bytes([3]) * 32, cuda=False, secret=True)
-    mode.start()
+    mode.__enter__()
     yield mode
-    mode.stop()
+    mode.__exit__(None, None, None)
     restore(before)
 
 

@@ -122,12 +122,14 @@ def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
     """
     check_layout()
     size = 4 * WORDS
-    random.setstate((3, (*_words(derive(seed, "random", size=size)).tolist(), WORDS), None))
-    words = _words(derive(seed, "numpy", size=size))
-    np.random.set_state(("MT19937", words, WORDS, 0, 0.0))  # noqa: NPY002
+    words, others, third = (
+        np.frombuffer(derive(seed, name, size=size), dtype="<u4") for name in ("random", "numpy", "torch")
+    )
+    random.setstate((3, (*words.tolist(), WORDS), None))
+    np.random.set_state(("MT19937", others.astype(np.uint32), WORDS, 0, 0.0))  # noqa: NPY002
     number = int.from_bytes(derive(seed, "initial seed", size=7), "little")
     number = marked(number) if secret else number
-    torch.set_rng_state(cpu_state(_words(derive(seed, "torch", size=size)), number))
+    torch.set_rng_state(cpu_state(third, number))
     if cuda and _cuda():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free
@@ -138,10 +140,6 @@ def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
 
 def _cuda() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_initialized()
-
-
-def _words(content: bytes) -> Any:
-    return np.frombuffer(content, dtype="<u4").astype(np.uint32)
 
 
 def cpu_state(words: Any, number: int) -> torch.Tensor:

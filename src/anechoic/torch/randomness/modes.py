@@ -45,33 +45,6 @@ _SIZED = frozenset({torch.arange, torch.zeros, torch.ones, torch.empty, torch.ra
 _PAUSED: list[bool] = []
 
 
-def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any = None) -> Any:
-    """The result of an operation, which every run with a batch in hand looks at.
-
-    Args:
-        run: makes the result of these; None for the operation itself.
-    """
-    if not ACTIVE or _PAUSED:
-        return func(*args, **kwargs) if run is None else run(func, args, kwargs)
-    tensors = tensors_in((args, kwargs))
-    # a copy: runs that are collected meanwhile leave the list
-    calls = [(types, types.called(func, args, kwargs, tensors)) for types in tuple(ACTIVE)]
-    try:
-        out = func(*args, **kwargs) if run is None else run(func, args, kwargs)
-    except BaseException:
-        for types, call in calls:
-            types.failed(call)
-        raise
-    made = [out] if isinstance(out, Tensor) else tensors_in(out)
-    _PAUSED.append(True)
-    try:
-        for types, call in calls:
-            types.see(call, out, made)
-    finally:
-        _PAUSED.pop()
-    return out
-
-
 class SecretDraws(TorchDispatchMode):
     """While active, calls that draw on the CPU draw from AES-256, keyed by the global generator's state.
 
@@ -81,9 +54,7 @@ class SecretDraws(TorchDispatchMode):
     other devices, draw as ever.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._idle = False
+    idle = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -92,27 +63,32 @@ class SecretDraws(TorchDispatchMode):
     @classmethod
     def active(cls) -> bool:
         """Whether one is."""
-        stack = _get_current_dispatch_mode_stack()
-        return any(isinstance(mode, cls) and not mode._idle for mode in stack)
-
-    def start(self) -> None:
-        """Be active; nothing to do where it is."""
-        self._idle = False
-        if self not in _get_current_dispatch_mode_stack():
-            self.__enter__()
-
-    def stop(self) -> None:
-        """Be active no longer. Under a mode that somebody has entered since, it stays and does nothing."""
-        self._idle = True
-        stack = _get_current_dispatch_mode_stack()
-        if stack and stack[-1] is self:
-            self.__exit__(None, None, None)
+        return any(isinstance(mode, cls) and not mode.idle for mode in _get_current_dispatch_mode_stack())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._idle:
+        if self.idle:
             return func(*args, **kwargs)
-        return seen(func, args, kwargs, drawn_in_secret if facts_of(func).drawing and not types else None)
+        in_secret = facts_of(func).drawing and not types
+        if not ACTIVE or _PAUSED:
+            return drawn_in_secret(func, args, kwargs) if in_secret else func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        # a copy: runs that are collected meanwhile leave the list
+        calls = [(run, run.called(func, args, kwargs, tensors)) for run in tuple(ACTIVE)]
+        try:
+            out = drawn_in_secret(func, args, kwargs) if in_secret else func(*args, **kwargs)
+        except BaseException:
+            for run, call in calls:
+                run.failed(call)
+            raise
+        made = [out] if isinstance(out, Tensor) else tensors_in(out)
+        _PAUSED.append(True)
+        try:
+            for run, call in calls:
+                run.see(call, out, made)
+        finally:
+            _PAUSED.pop()
+        return out
 
 
 class Starting(TorchFunctionMode):
@@ -260,19 +236,20 @@ _DRAWS, _CALLS = SecretDraws(), Starting()
 
 def start() -> None:
     """Look at what is done in this thread, and draw in secret while the generator's state is a run's."""
-    _DRAWS.start()
-    _CALLS.idle = False
+    _DRAWS.idle = _CALLS.idle = False
+    if _DRAWS not in _get_current_dispatch_mode_stack():
+        _DRAWS.__enter__()
     if _CALLS not in _get_current_function_mode_stack():
         _CALLS.__enter__()
 
 
 def stop() -> None:
     """No longer. Under a mode that somebody has entered since, they stay and do nothing."""
-    _DRAWS.stop()
-    _CALLS.idle = True
-    stack = _get_current_function_mode_stack()
-    if stack and stack[-1] is _CALLS:
-        _CALLS.__exit__(None, None, None)
+    _DRAWS.idle = _CALLS.idle = True
+    stacks = _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+    for mode, stack in zip((_DRAWS, _CALLS), stacks, strict=True):
+        if stack and stack[-1] is mode:
+            mode.__exit__(None, None, None)
 
 
 @contextmanager

@@ -231,7 +231,7 @@ def _integers(source: AesCounter, shape: Any, low: int, high: int) -> Tensor:
     return _tensor((rest + np.uint64(low % 2**64)).view(np.int64), shape, torch.int64)
 
 
-def _coins(source: AesCounter, shape: Any, chance: Any) -> Tensor:
+def _tosses(source: AesCounter, shape: Any, chance: Any) -> Tensor:
     """True with probability `chance`, to 2^-32; a number, or a tensor that is broadcast to the shape."""
     words = _words(source, shape, 32)
     if isinstance(chance, Tensor):
@@ -244,7 +244,7 @@ def _numbers(source: AesCounter, wanted: Drawing) -> Tensor:
     """What a drawing asks for."""
     shape, dtype = wanted.shape, wanted.dtype
     if wanted.law == "coins":
-        return _coins(source, shape, wanted.chance)
+        return _tosses(source, shape, wanted.chance)
     if wanted.law == "uniform":
         return _uniforms(source, shape, dtype)
     if wanted.law == "normal":

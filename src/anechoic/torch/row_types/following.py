@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Container, Iterable
 from typing import Any
-from weakref import ReferenceType, WeakValueDictionary, ref
+from weakref import ReferenceType, WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -39,11 +39,10 @@ from anechoic.torch.row_types.rules import LIKE, labels_of
 from anechoic.torch.structure import tensors_in
 
 
-class Seen:
-    """What one run knows of one tensor since the batch was delivered.
+class Seen(ReferenceType[Tensor]):
+    """A tensor, and what one run knows of it since the batch was delivered.
 
     Attributes:
-        tensor: which one.
         label: None where nothing of the batch is in it.
         guessed: whether the label is that of a tensor that no operation made.
         delivered: whether it is made of what was delivered, for certain: no other run may use it.
@@ -51,13 +50,9 @@ class Seen:
         since: after how many writes in place it was labelled.
     """
 
-    __slots__ = ("counted", "delivered", "guessed", "label", "since", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: ReferenceType[Tensor] = ref(tensor)
-        self.label: Label | None = None
-        self.guessed = self.delivered = self.counted = False
-        self.since = 0
+    label: Label | None = None
+    guessed = delivered = counted = False
+    since = 0
 
 
 class RowTypes(Refusals):
@@ -107,7 +102,7 @@ class RowTypes(Refusals):
         self.batch.start(delivery.size)
         self.active = True
         ACTIVE.append(self)
-        for tensor, label in delivered(delivery.content, self.rows, self._dimension):
+        for tensor, label in delivered(delivery.content, self.batch.rows, self._dimension):
             self.mark(tensor, label, delivered=True)
 
     def rest(self) -> None:
@@ -137,11 +132,11 @@ class RowTypes(Refusals):
 
     def _known(self, tensor: Tensor) -> Seen | None:
         found = self._seen.get(id(tensor))
-        return found if found is not None and found.tensor() is tensor else None
+        return found if found is not None and found() is tensor else None
 
     def _record(self, tensor: Tensor) -> Seen:
-        found = self._known(tensor)
-        if found is None:
+        found = self._seen.get(id(tensor))
+        if found is None or found() is not tensor:
             found = self._seen[id(tensor)] = Seen(tensor)
         return found
 
@@ -178,6 +173,12 @@ class RowTypes(Refusals):
         seen = self._known(tensor)
         return seen is not None and seen.label is not None and not seen.guessed
 
+    def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Those that were made from the batch in hand, or where something of it was written to."""
+        if not self._written:
+            tensors = [tensor for tensor in tensors if id(tensor) in self._seen]
+        return [tensor for tensor in tensors if self.holds(tensor)]
+
     def holds(self, tensor: Tensor, given: Container[int] = ()) -> bool:
         """Whether a tensor was made from the batch in hand, or something of it was written to where it lies.
 
@@ -185,7 +186,7 @@ class RowTypes(Refusals):
             given: storages that may be written to.
         """
         seen = self._seen.get(id(tensor))
-        if seen is not None and seen.tensor() is tensor and seen.label is not None and not seen.guessed:
+        if seen is not None and seen() is tensor and seen.label is not None and not seen.guessed:
             return True
         if not self._written or (place := storage(tensor)) not in self._written or place in given:
             return False
@@ -198,7 +199,7 @@ class RowTypes(Refusals):
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
         seen = self._seen.get(id(tensor))
-        if seen is not None and seen.tensor() is not tensor:
+        if seen is not None and seen() is not tensor:
             seen = None
         if self._written and (written := self._written.get(storage(tensor))) is not None:
             return self._of_written(tensor, seen, *written[1:])
@@ -221,7 +222,7 @@ class RowTypes(Refusals):
         if seen is not None and seen.since == self._writes:
             return seen.label
         earlier = self._earlier.holds(tensor, lies(tensor)[0])
-        if self.rows == 1:
+        if self.batch.rows == 1:
             return _EARLIER if earlier else label
         before = None if seen is None else seen.label
         over = frame(tensor, writer, label)
@@ -236,7 +237,7 @@ class RowTypes(Refusals):
             return _ANOTHER
         if self.active and running_roots():
             return _FROM_NUMPY  # a backward() of the script's own, where nothing else tells
-        axis = row_axis(tensor, self.rows, self._dimension) if self.active else None
+        axis = row_axis(tensor, self.batch.rows, self._dimension) if self.active else None
         if axis is None or isinstance(tensor, torch.nn.Parameter):
             self._public[id(tensor)] = tensor
             return None
@@ -268,21 +269,20 @@ class RowTypes(Refusals):
 
     def called(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Call | None:
         """An operation is about to be done, with these tensors among its arguments; None: all public."""
-        labels = {id(t): label for t in tensors if (label := self.of(t)) is not None}
+        labels: dict[int, Label] = {}
+        delivered = counted = False
+        for tensor in tensors:
+            label = self.of(tensor)
+            if label is not None:
+                labels[id(tensor)] = label
+            seen = self._seen.get(id(tensor))
+            if seen is not None and seen() is tensor:
+                delivered, counted = delivered or seen.delivered, counted or seen.counted
         if not labels:
             return None
-        known = [(t, self._seen.get(id(t))) for t in tensors]
-        seen = [one for t, one in known if one is not None and one.tensor() is t]
-        return Call(
-            self.batch,
-            func,
-            args,
-            kwargs,
-            tensors,
-            labels,
-            delivered=any(one.delivered for one in seen),
-            counted=any(one.counted for one in seen),
-        )
+        call = Call(self.batch, func, args, kwargs, tensors, labels)
+        call.delivered, call.counted = delivered, counted
+        return call
 
     def see(self, call: Call | None, out: Any, made: list[Tensor]) -> None:
         """An operation was done: label what it returned.
@@ -324,7 +324,9 @@ class RowTypes(Refusals):
 
     def failed(self, call: Call | None) -> None:
         """An operation was not done to its end: what it writes to may hold anything of its arguments."""
-        for tensor in () if call is None else call.written:
+        if call is None:
+            return
+        for tensor in call.written:
             self._wrote(tensor, Mixed(f"{call.packet.__name__} failed after it may have written to it"))
 
     def _wrote(self, tensor: Tensor, label: Label) -> Label:

@@ -194,13 +194,14 @@ class Call:
         func, args, kwargs: of the operation.
         tensors: among the arguments.
         labels: of those that have one, by identity: one at least.
-        delivered, counted: whether any of them is made of what was delivered for certain, or has a length
-            that the data decide.
 
     Attributes:
+        delivered, counted: whether any of them is made of what was delivered for certain, or has a length
+            that the data decide.
         out, made: what it returned, and the tensors among that; once it is done.
     """
 
+    delivered = counted = False
     out: Any
     made: list[Tensor]
 
@@ -212,15 +213,11 @@ class Call:
         kwargs: Any,
         tensors: list[Tensor],
         labels: dict[int, Label],
-        *,
-        delivered: bool = False,
-        counted: bool = False,
     ) -> None:
         self.batch, self.rows = batch, batch.rows
         self.func, self.facts, self.args, self.kwargs = func, facts_of(func), args, kwargs
         self.packet = self.facts.packet
         self.tensors, self.labels = tensors, labels
-        self.delivered, self.counted = delivered, counted
         self.labelled = [(t, labels[id(t)]) for t in tensors if id(t) in labels]
 
     @functools.cached_property

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from anechoic.torch.structure import is_object
 
 #: In the place of a row: the number is one that a model took out of its own row.
@@ -145,6 +147,8 @@ def one_a_row(value: Any, rows: int) -> bool:
 
 def with_numbers(content: Any, rows: int) -> Any:
     """A batch whose numbers remember that they came with it, and where there is one for each row, whose."""
+    if isinstance(content, Tensor):
+        return content
     kind = type(content)
     if kind in (int, float):
         return taken(content)

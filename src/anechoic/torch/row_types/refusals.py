@@ -54,8 +54,8 @@ class Refusals(ABC):
         """Give a tensor a label."""
 
     @abstractmethod
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether something of the batch in hand is in a tensor."""
+    def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Those in which something of the batch in hand is."""
 
     @property
     def rows(self) -> int:
@@ -70,7 +70,7 @@ class Refusals(ABC):
         """
         if not self.active:
             return
-        if among(given) and self.rows > 1:
+        if among(given) and self.batch.rows > 1:
             raise DesynchronizedError(
                 "the model, or the criterion, was called with a number that was delivered, or taken out of a"
                 " tensor of the batch (.item()): it may know all rows. Nothing was released. Give it a tensor"
@@ -80,7 +80,7 @@ class Refusals(ABC):
             label = self.of(tensor)
             if label is None or self._alone(label):
                 continue
-            axis = row_axis(tensor, self.rows, self._dimension)
+            axis = row_axis(tensor, self.batch.rows, self._dimension)
             if isinstance(label, RowAxis) and axis in (None, label.axis):
                 continue  # how many rows there are is looked at by whoever pulls them back
             why = "it is one row alone" if isinstance(label, One) else "it is made of several rows"
@@ -89,7 +89,7 @@ class Refusals(ABC):
             why = _why(label, why)
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
-                f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
+                f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in another's row,"
                 " moves the sum by more than the clip norm. Nothing was released. Feed the model exactly the"
                 " delivered batch, and compute what belongs to an example from that example alone; for pairs"
                 " make a data set of pairs, with unit_ids that name both."
@@ -105,15 +105,22 @@ class Refusals(ABC):
             DesynchronizedError: naming the attribute.
         """
         seen: set[int] = set()
-        for layer in module.modules():
-            for name, value in _own(layer):
-                tensors = tensors_in(value)
-                seen.update(map(id, tensors))
-                if among(value) or any(map(self.holds, tensors)):
-                    raise _refused(layer, name)
-            for name, tensor in (*layer._buffers.items(), *layer._parameters.items()):
-                if tensor is not None and self.holds(tensor):
-                    raise _refused(layer, name)
+        for layer, name, value in _attributes(module):
+            tensors = tensors_in(value)
+            seen.update(map(id, tensors))
+            if among(value) or self.among_held(tensors):
+                raise _refused(layer, name)
+        registered = [
+            (layer, name, tensor)
+            for layer in module.modules()
+            for own in (layer._buffers, layer._parameters)
+            for name, tensor in own.items()
+            if tensor is not None
+        ]
+        held = self.among_held([tensor for *_, tensor in registered])
+        for layer, name, tensor in registered if held else ():
+            if tensor is held[0]:
+                raise _refused(layer, name)
         return seen
 
     def mark_kept(self, module: nn.Module, seen: set[int]) -> None:
@@ -122,18 +129,17 @@ class Refusals(ABC):
         Args:
             seen: what `check_held` returned before it ran.
         """
-        for layer in module.modules():
-            for name, value in _own(layer):
-                why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
-                for tensor in tensors_in(value):
-                    if id(tensor) not in seen:
-                        self.mark(tensor, why)
+        for layer, name, value in _attributes(module):
+            why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
+            for tensor in tensors_in(value):
+                if id(tensor) not in seen:
+                    self.mark(tensor, why)
 
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
-        if self.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
+        if self.batch.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
             return ""
-        if label is None and tensor.shape[axis] == self.rows:
+        if label is None and tensor.shape[axis] == self.batch.rows:
             # a state of each row, say: what comes out counts as rows, and must meet rows in their places
             return ""
         if label is None:
@@ -187,7 +193,7 @@ class Refusals(ABC):
         """
         if not self.active:
             return
-        if self.batch.pulled and self.rows > 1:
+        if self.batch.pulled and self.batch.rows > 1:
             raise GuaranteeError(
                 "a hook, or a function with a backward() of its own, took a number out of a gradient"
                 f" (.item(), float(), if): it may know all rows of the batch.{REMEDY}"
@@ -208,11 +214,11 @@ class Refusals(ABC):
 
     def _alone(self, label: Label) -> bool:
         """Whether there is but one row, which nothing but an earlier batch can meet."""
-        return self.rows == 1 and not isinstance(label, Mixed)
+        return self.batch.rows == 1 and not isinstance(label, Mixed)
 
     def check_sizes(self) -> None:
         """Refuse a batch of which the script has asked how many values it took by their data."""
-        if self.batch.sized and self.rows > 1:
+        if self.batch.sized and self.batch.rows > 1:
             raise GuaranteeError(
                 "the size of a tensor was asked whose length the rows of the batch decide (x[mask],"
                 " nonzero(), unique()): len(), .shape, .numel(). As a number nothing can follow it to the"
@@ -279,10 +285,11 @@ def running_roots() -> tuple[Tensor, ...]:
         frame = None
 
 
-def _own(layer: nn.Module) -> list[tuple[str, Any]]:
-    """Attributes of a layer that may hold something."""
+def _attributes(module: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """What may hold something, among the attributes of all layers."""
     return [
-        (name, value)
+        (layer, name, value)
+        for layer in module.modules()
         for name, value in vars(layer).items()
         if name not in TORCHS_OWN and type(value) not in PLAIN
     ]

@@ -8,7 +8,7 @@ between, would need two forward passes. torch itself pauses and restores a level
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.row_types.numbers import OWN, taken
+from anechoic.torch.structure import full_precision
 
 _torch: Any = torch._C._functorch
 
@@ -44,6 +45,7 @@ class RowLevel:
             UnsupportedError: if other transforms of torch.func run than when it was entered first.
         """
         _vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+        _torch._set_vmap_fallback_warning_enabled(False)  # no word about operations without a batching rule
         number = _torch._vmap_increment_nesting(self.rows, self._randomness)
         try:
             if self.number not in (0, number):
@@ -55,6 +57,7 @@ class RowLevel:
             yield
         finally:
             _torch._vmap_decrement_nesting()
+            _torch._set_vmap_fallback_warning_enabled(True)
 
     def put(self, tensor: Tensor) -> Tensor:
         """One row of `tensor`, shape (rows, …), as the model sees it."""
@@ -176,11 +179,12 @@ class Autocast:
         self.enabled = torch.is_autocast_enabled(device)
         self._dtype = torch.get_autocast_dtype(device)
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[Any]:
+        """The same once more."""
+        if not self.enabled:
+            return full_precision(self._device)
         # a cache would keep tensors of one transform for the next
-        with torch.autocast(self._device, dtype=self._dtype, enabled=self.enabled, cache_enabled=False):
-            yield
+        return torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
 
 
 def axis_of(tensor: Tensor, dimension: int) -> int:
@@ -207,9 +211,7 @@ def output_axis(tensor: Tensor, dimension: int) -> int | None:
 
 
 def merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
-    """`before`, with the rows that are `kept` from `made`; all of them where there is nothing before."""
-    if not before:
-        return made
+    """`before`, with the rows that are `kept` from `made`."""
     return [
         torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
         for b, m in zip(before, made, strict=True)
@@ -227,19 +229,16 @@ def is_continuous(tensor: Tensor) -> bool:
 
 
 def check_not_packed(value: Any) -> None:
-    if isinstance(value, PackedSequence):
-        raise UnsupportedError(
-            "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
-            " what lies beyond each length."
-        )
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    for part in parts:
-        check_not_packed(part)
-
-
-def check_detached(tensors: list[Tensor]) -> None:
-    if any(t.requires_grad for t in tensors):
-        raise UnsupportedError(
-            "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
-            " detach() it, put the module that made it into the model, or compute it under torch.no_grad()."
-        )
+    """Refuse packed sequences among what the model is called with."""
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, PackedSequence):
+            raise UnsupportedError(
+                "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
+                " what lies beyond each length."
+            )
+        if isinstance(part, (list, tuple)):
+            todo += part
+        elif isinstance(part, dict):
+            todo += part.values()

@@ -29,7 +29,6 @@ from anechoic.torch.sources.levels import (
     RowLevel,
     axis_of,
     axis_of_row,
-    check_detached,
     check_not_packed,
     is_continuous,
     like_first,
@@ -38,11 +37,8 @@ from anechoic.torch.sources.levels import (
 )
 from anechoic.torch.sources.row_model import (
     RowModel,
-    called,
     check_statistics,
     pulled,
-    quiet,
-    runnable,
     without_our_hooks,
 )
 from anechoic.torch.structure import filled, mapped, tensors_in
@@ -97,7 +93,12 @@ class RowCall:
         self._given = (arguments, keywords)
         check_not_packed(self._given)
         tensors = tensors_in(self._given)
-        check_detached(tensors)
+        if any([t.requires_grad for t in tensors]):
+            raise UnsupportedError(
+                "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
+                " detach() it, put the module that made it into the model, or compute it under"
+                " torch.no_grad()."
+            )
         self.inputs = [t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t for t in tensors]
         lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
@@ -109,6 +110,7 @@ class RowCall:
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
         self._watch = nullcontext() if watch is None else Strangers(watch, self.inputs)
+        self._in_order = order is None
         self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
@@ -174,10 +176,10 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with quiet(), path.level.entered():
+            with path.level.entered():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
                 made = [path.level.taken(g)[: len(rows)] for g in self._model.gradients(pulled_back)]
-            totals = merged(totals, made, path.kept[: len(rows)])
+            totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
 
     def _with_gradients(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -185,7 +187,7 @@ class RowCall:
 
     def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """`rows` of a tensor in their slots, shape (slots, …)."""
-        if len(rows) == self._slots == len(tensor) and bool((rows == torch.arange(len(rows))).all()):
+        if self._in_order and len(rows) == self._slots == len(tensor):
             return tensor.detach()
         made = tensor.new_zeros(self._slots, *tensor.shape[1:])
         made[: len(rows)] = tensor.detach()[rows.to(tensor.device)]
@@ -241,9 +243,9 @@ class RowCall:
                 self._start.restore()  # what all rows share is drawn once
             found.append(self._chunk(rows))
         outputs = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
-        order = torch.cat(self.chunks)
-        if bool((order == torch.arange(len(order))).all()):
+        if self._in_order:
             return outputs
+        order = torch.cat(self.chunks)
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
         return [output[back.to(output.device)] for output in outputs]
@@ -254,13 +256,16 @@ class RowCall:
         left = torch.arange(self._slots) < len(rows)
         paths: list[_Path] = []
         totals: list[Tensor] = []
-        while bool(left.any()):
+        while True:
             if len(paths) == PATHS:
                 raise UnsupportedError(f"its rows take more than {PATHS} ways through it.")
             outputs, path = self._path(inputs, rows, left)
-            totals = merged(totals, [o[: len(rows)] for o in outputs], path.kept[: len(rows)])
-            left = left & ~path.kept
+            made = [o[: len(rows)] for o in outputs]
+            totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
             paths.append(path)
+            left = left if path.kept is left else left & ~path.kept
+            if path.kept is left or not bool(left.any()):
+                break
         self._paths.append(paths)
         return totals
 
@@ -295,7 +300,7 @@ class RowCall:
         kinds: list[bool] = []
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            made = self._of_one(own, lambda a, k: called(model.module, place, a, k))
+            made = self._of_one(own, lambda a, k: model.called(place, a, k))
             kinds[:] = map(is_continuous, made)
             return [o for o in made if is_continuous(o)], [o for o in made if not is_continuous(o)]
 
@@ -304,7 +309,7 @@ class RowCall:
             slots = [seeds[int(row)] for row in rows]
             self._randomness = RowRandomness(slots + [0] * (self._slots - len(slots)), stacked=True)
         try:
-            with runnable(model.module), level.entered(), decisions or nullcontext():
+            with model.runnable(), level.entered(), decisions or nullcontext():
                 own = [level.put(t) if t.dim() else t for t in inputs]
                 made_of: Any = vjp(outputs, model.weights(), has_aux=True)
                 found, pull, rest = made_of

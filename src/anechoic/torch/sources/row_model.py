@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import traceback
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.func import functional_call
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import uninterrupted
@@ -47,6 +46,8 @@ class RowModel:
         self.loops = ""
         self.draws = self.decides = False
         self._others: dict[str, Tensor] | None = None
+        self._recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
+        self._places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
 
@@ -74,7 +75,23 @@ class RowModel:
         if self._others is None:
             return self.module(*arguments, **keywords), list(self.parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
-        return called(self.module, leaves, arguments, keywords), self.gradients(leaves)
+        return self.called(leaves, arguments, keywords), self.gradients(leaves)
+
+    def called(self, weights: Mapping[str, Tensor], arguments: Any, keywords: dict[str, Any]) -> Any:
+        """The module's outputs under `weights`, by name."""
+        return called(self.module, self._places, weights, arguments, keywords)
+
+    @contextmanager
+    def runnable(self) -> Iterator[None]:
+        """Recurrent layers in pieces that have batching rules."""
+        with ExitStack() as stack:
+            if self._recurrent:
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            for layer in self._recurrent:
+                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
+                stack.callback(handle.remove)
+            yield
 
     def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
         """In the order of the parameters."""
@@ -91,19 +108,49 @@ class RowModel:
         self.loops = reason
 
 
+#: Whether layers that ghost clipping traces are plain ones.
+SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+#: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
+Places = list[tuple[dict[str, Any], str, str]]
+
+
+def places_of(module: nn.Module) -> Places:
+    """All places of the parameters: several where a module has several names for one."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    return [
+        (layer._parameters, name, first[id(p)])
+        for layer in module.modules()
+        for name, p in layer._parameters.items()
+        if p is not None
+    ]
 
 
 def called(
     module: nn.Module,
+    places: Places,
     weights: Mapping[str, Tensor],
     inputs: tuple[Any, ...],
-    keywords: dict[str, Any] | None = None,
+    keywords: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once."""
-    given = {place: weights[name] for place, name in _names(module).items() if name in weights}
-    # torch's own tying would put the given tensors back for good where a module has two names
-    return functional_call(module, given, inputs, keywords, tie_weights=False)
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
+
+    torch.func.functional_call would look for every place anew, and leave given tensors where names are tied.
+    """
+    kept = [
+        (own, name, own[name], weights[first])
+        for own, name, first in places
+        if first in weights and name in own
+    ]
+    try:
+        for own, name, _, given in kept:
+            own[name] = given
+        return module(*inputs, **keywords)
+    finally:
+        for own, name, before, _ in kept:
+            own[name] = before
 
 
 @contextmanager
@@ -154,19 +201,24 @@ def left_as_it_is(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_our_hooks(module: nn.Module) -> Iterator[None]:
-    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
-    for layer in module.modules():
-        for name in _HOOKS:
-            hooks: Mapping[int, Any] = layer.__dict__.get(name) or {}
-            if any(is_ours(hook) for hook in hooks.values()):
-                kept.append((layer.__dict__, name, hooks))
+    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay.
+
+    Layers that ghost clipping traces are plain ones inside.
+    """
+    hooked = [
+        (layer.__dict__, name, hooks)
+        for layer in module.modules()
+        for name in _HOOKS
+        if (hooks := layer.__dict__.get(name))
+    ]
+    kept = [one for one in hooked if any(map(is_ours, one[2].values()))] if hooked else []
+    token = SUSPENDED.set(True)
     try:
         for namespace, name, hooks in kept:
             namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
-        with untraced():
-            yield
+        yield
     finally:
+        SUSPENDED.reset(token)
         for namespace, name, hooks in kept:
             namespace[name] = hooks
 
@@ -196,17 +248,6 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                         buffer.copy_(value)
 
 
-def _names(module: nn.Module) -> dict[str, str]:
-    """Each place of a parameter, once where a module has several names: its parameter's first name."""
-    first = {id(p): name for name, p in module.named_parameters()}
-    return {
-        f"{path}.{name}" if path else name: first[id(p)]
-        for path, layer in module.named_modules()
-        for name, p in layer._parameters.items()
-        if p is not None
-    }
-
-
 def _copy(tensor: Tensor) -> Tensor | None:
     """Its values, to put back; frozen parameters may be too large for that."""
     frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
@@ -222,9 +263,6 @@ def is_ours(hook: Any) -> bool:
 
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
-
-
-_SLOW = "There is a performance drop because we have not yet implemented the batching rule"
 
 
 #: What torch says of the statistics of one value.
@@ -253,29 +291,6 @@ def check_statistics(error: ValueError, module: nn.Module) -> None:
         " every grad_sample_mode. Use GroupNorm or LayerNorm, or F.batch_norm with training=False and fixed"
         " statistics."
     ) from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No word about slow batching rules."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_SLOW)
-        yield
-
-
-@contextmanager
-def runnable(module: nn.Module) -> Iterator[None]:
-    """No word about slow batching rules; recurrent layers in pieces that have batching rules."""
-    with ExitStack() as stack:
-        stack.enter_context(quiet())
-        recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
-        if recurrent:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            for layer in recurrent:
-                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
-                stack.callback(handle.remove)
-        yield
 
 
 def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
@@ -348,16 +363,3 @@ def _backward_inside(outputs: list[Tensor]) -> bool:
         seen.add(node)
         found.extend(following for following, _ in node.next_functions)
     return False
-
-
-SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """Let traced layers be plain ones: what runs inside of this leaves no trace."""
-    token = SUSPENDED.set(True)
-    try:
-        yield
-    finally:
-        SUSPENDED.reset(token)

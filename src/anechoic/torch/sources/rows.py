@@ -23,6 +23,7 @@ from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, So
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.row_model import undisturbed
 from anechoic.torch.sources.single_rows import SingleRows
+from anechoic.torch.structure import full_precision
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -238,8 +239,7 @@ class RowsSource(GradientSource):
                     " does: what it adds is not that of single examples. Use the optimizer's weight_decay,"
                     " or put the term into the model's outputs."
                 )
-        device = self.parameters[0].device.type
-        with torch.no_grad(), torch.autocast(device, enabled=False):
+        with torch.no_grad(), full_precision(self.device.type):
             return self._clipped(calls, delivery)
 
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
