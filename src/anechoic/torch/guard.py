@@ -313,7 +313,12 @@ class ParameterWatch:
         Raises:
             GuaranteeError: if one changed since the last release, even if it is to be put back.
         """
-        if not self._untouched():
+        if self._copies:
+            trios = zip(self._copies, self._bits, self._parameters, strict=True)
+            same = all(torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in trios)
+        else:
+            same = all(map(torch.equal, map(checksum, self._parameters), self._sums))
+        if not same:
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"
                 " and adds noise: a second optimizer, an edit in place (p.sub_(p.grad)), or a layer that"
@@ -321,12 +326,6 @@ class ParameterWatch:
                 " weights after make_private and before the first batch; to evaluate averaged weights, put"
                 " them into a copy of the model."
             )
-
-    def _untouched(self) -> bool:
-        if self._copies:
-            pairs = zip(self._copies, self._bits, self._parameters, strict=True)
-            return all([torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in pairs])
-        return all(map(torch.equal, map(checksum, self._parameters), self._sums))
 
     def _growth(self, name: str, tensor: Tensor | None) -> str:
         if name not in self._kept:

@@ -71,6 +71,8 @@ class Releaser(Uncopyable):
         """Add the rows of `stream` from `state` on."""
         self._stream, self._noise = stream, state
         self._row: Tensor | None = None  # one piece of memory for all rows
+        bits = self.mechanism.grid_bits
+        self._unit = None if bits is None else spacing(self.mechanism.clip_norm, bits) / self.divisor
 
     @property
     def noise_state(self) -> NoiseState:
@@ -136,12 +138,10 @@ class Releaser(Uncopyable):
 
     def _scaled(self, noisy: list[Tensor]) -> list[Tensor]:
         """Noisy sums over the divisor, as gradients. Sums on a grid are integers up to here."""
-        bits = self.mechanism.grid_bits
-        if bits is None:
+        if self._unit is None:
             scaled = [total.div_(self.divisor) for total in noisy]  # sums may be wider than parameters
         else:
-            unit = spacing(self.mechanism.clip_norm, bits) / self.divisor
-            scaled = [total.double().mul_(unit) for total in noisy]
+            scaled = [total.double().mul_(self._unit) for total in noisy]
         kinds = zip(scaled, self._dtypes, self._shapes, strict=True)
         return [total.to(dtype).view(shape) for total, dtype, shape in kinds]
 

@@ -97,7 +97,8 @@ class PrivateRun(Around, Uncopyable):
         self.optimizer.guard.retake()  # until now the user may have loaded weights
 
     def deliver(self, delivery: Delivery) -> None:
-        self.recorder.ready(delivery.step, self.keys.noise)
+        if self.recorder.journal is None:
+            self.recorder.ready(delivery.step, self.keys.noise)
         self.surroundings.deliver(delivery)
         with paused():
             self.source.delivered(delivery)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
 from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
@@ -43,12 +44,11 @@ DRAWS = {
 
 @pytest.fixture
 def draws():
-    mode = SecretDraws()
     before = states(cuda=False)
     fix(bytes([3]) * 32, cuda=False, secret=True)
-    mode.__enter__()
-    yield mode
-    mode.__exit__(None, None, None)
+    modes.start()
+    yield modes
+    modes.stop()
     restore(before)
 
 
@@ -179,7 +179,7 @@ def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing(draws):
     draws.stop()
     torch.set_rng_state(state)
     assert torch.equal(torch.rand(3), plain) and not torch.equal(plain, secret)
-    assert not any(mode is draws for mode in _get_current_dispatch_mode_stack())
+    assert not any(mode is draws._DRAWS for mode in _get_current_dispatch_mode_stack())
 
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])

@@ -6,11 +6,12 @@ A batch, with every random augmentation in it, is a function of its request alon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from anechoic.torch.randomness.generators import seeded
 from anechoic.units.batch import UnitBatch
@@ -49,6 +50,7 @@ class Fetcher(Dataset[Any]):
         self._collate = collate_fn
         self._batch_first = batch_first
         self._empty: tuple[Any] | None = None
+        self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -59,7 +61,7 @@ class Fetcher(Dataset[Any]):
     def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any, UnitBatch | None]:
         """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
         size = len(request.indices)
-        with seeded(request.seed):
+        with seeded(request.seed) if self._draws else nullcontext():
             batch = self._collate(self.examples(request.indices)) if size else self._empty_batch()
         return request.step, request.chunk, request.chunks, size, batch, request.units
 
@@ -75,6 +77,15 @@ class Fetcher(Dataset[Any]):
             one = self._collate(self.examples([0]))
             self._empty = (empty_like(one, self._batch_first),)
         return self._empty[0]
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Whether a data set gives out parts of tensors, and no more: it draws nothing at random."""
+    if type(dataset) is Subset:
+        return "__getitems__" not in vars(dataset) and _is_plain(dataset.dataset)
+    if type(dataset) is not TensorDataset or "__getitems__" in vars(dataset):
+        return False
+    return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
 
 
 def empty_like(batch: Any, batch_first: bool = True) -> Any:

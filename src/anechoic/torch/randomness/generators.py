@@ -50,7 +50,7 @@ class States(NamedTuple):
 
 def states(*, cuda: bool) -> States:
     """Of Python, NumPy, torch on the CPU, and with `cuda` on GPUs where in use."""
-    devices = torch.cuda.get_rng_state_all() if cuda and _cuda() else None
+    devices = torch.cuda.get_rng_state_all() if cuda and torch.cuda.is_initialized() else None
     return States(random.getstate(), np.random.get_state(), torch.get_rng_state(), devices)  # noqa: NPY002
 
 
@@ -130,16 +130,12 @@ def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
     number = int.from_bytes(derive(seed, "initial seed", size=7), "little")
     number = marked(number) if secret else number
     torch.set_rng_state(cpu_state(third, number))
-    if cuda and _cuda():
+    if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free
             number, place = np.frombuffer(derive(seed, "cuda", device, size=16), dtype="<u8").tolist()
             state = np.array([number, (place >> 4) << 2], dtype="<u8")
             torch.cuda.set_rng_state(torch.from_numpy(state.view(np.uint8)), device)
-
-
-def _cuda() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
 def cpu_state(words: Any, number: int) -> torch.Tensor:

@@ -146,7 +146,9 @@ class RowTypes(Refusals):
         Args:
             delivered: whether it is made of what was delivered, for certain: no other run may use it.
         """
-        seen = self._record(tensor)
+        seen = self._seen.get(id(tensor))
+        if seen is None or seen() is not tensor:
+            seen = self._seen[id(tensor)] = Seen(tensor)
         seen.label, seen.guessed, seen.delivered = label, False, seen.delivered or delivered
         self._public.pop(id(tensor), None)
         own, at = lies(tensor)

@@ -25,13 +25,9 @@ from anechoic.torch.row_types.labels import (
 )
 
 
-def pointwise(call: Call) -> Label | None:
-    return met(call, call.made[0])
-
-
-def met(call: Call, out: Tensor | torch.Size) -> Label:
-    """What is element by element in tensors that are broadcast to the shape of `out`."""
-    shape = out if isinstance(out, torch.Size) else out.shape
+def pointwise(call: Call, shape: torch.Size | None = None) -> Label:
+    """What is element by element in tensors that are broadcast to the shape of what is made."""
+    shape = call.made[0].shape if shape is None else shape
     found = [label for _, label in call.labelled]
     if not all(isinstance(label, RowAxis) for label in found):
         return _of_totals(call, found)
@@ -206,7 +202,7 @@ _IGNORED = f"the divisor of the mean depends on the targets of other rows (ignor
 
 def elementwise_loss(call: Call) -> Label:
     shapes = [t.shape for t in call.tensors]
-    label = met(call, torch.broadcast_shapes(*shapes))
+    label = pointwise(call, torch.broadcast_shapes(*shapes))
     return _over_rows(call, label)
 
 

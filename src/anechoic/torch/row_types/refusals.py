@@ -89,9 +89,10 @@ class Refusals(ABC):
             why = _why(label, why)
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
-                f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in another's row,"
-                " moves the sum by more than the clip norm. Nothing was released. Feed the model exactly the"
-                " delivered batch, and compute what belongs to an example from that example alone; for pairs"
+                f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in"
+                " another's row, moves the sum by more than the clip norm. Nothing was released. Feed the"
+                " model exactly the delivered batch, and compute what belongs to an example from that example"
+                " alone; for pairs"
                 " make a data set of pairs, with unit_ids that name both."
             )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,7 @@ COLUMNS, ROWS = 2**12, 32
 
 
 Rows = NDArray[np.float32]
+_largest = cache(largest_square)
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ class _Sums:
         rows = np.flatnonzero(quick)
         if len(rows):
             squares = self._add(rows, factors)
-            for row in rows[squares * (1 + SQUARE_ERROR) > largest_square(self._bits)]:
+            for row in rows[squares * (1 + SQUARE_ERROR) > _largest(self._bits)]:
                 self._check(int(row), factors)
         self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
         return self._totals

@@ -7,7 +7,7 @@ between, would need two forward passes. torch itself pauses and restores a level
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -63,9 +63,9 @@ class RowLevel:
         """One row of `tensor`, shape (rows, …), as the model sees it."""
         return _torch._add_batch_dim(tensor, 0, self.number)  # type: ignore[no-any-return]
 
-    def taken(self, tensor: Tensor) -> Tensor:
+    def taken(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """All rows, shape (rows, …), of what the model made of one."""
-        return _torch._remove_batch_dim(tensor, self.number, self.rows, 0)  # type: ignore[no-any-return]
+        return [_torch._remove_batch_dim(tensor, self.number, self.rows, 0) for tensor in tensors]
 
     def plain(self, tensor: Tensor) -> Tensor | None:
         """What each row has, shape (rows, …), below every transform; None where all rows share it.

@@ -37,6 +37,7 @@ from anechoic.torch.sources.levels import (
 )
 from anechoic.torch.sources.row_model import (
     RowModel,
+    called,
     check_statistics,
     pulled,
     without_our_hooks,
@@ -93,7 +94,7 @@ class RowCall:
         self._given = (arguments, keywords)
         check_not_packed(self._given)
         tensors = tensors_in(self._given)
-        if any([t.requires_grad for t in tensors]):
+        if any(t.requires_grad for t in tensors):
             raise UnsupportedError(
                 "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
                 " detach() it, put the module that made it into the model, or compute it under"
@@ -178,7 +179,8 @@ class RowCall:
         for path in paths:
             with path.level.entered():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
-                made = [path.level.taken(g)[: len(rows)] for g in self._model.gradients(pulled_back)]
+                every = path.level.taken(self._model.gradients(pulled_back))
+            made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
             totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
 
@@ -300,7 +302,7 @@ class RowCall:
         kinds: list[bool] = []
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            made = self._of_one(own, lambda a, k: model.called(place, a, k))
+            made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
             kinds[:] = map(is_continuous, made)
             return [o for o in made if is_continuous(o)], [o for o in made if not is_continuous(o)]
 
@@ -314,7 +316,7 @@ class RowCall:
                 made_of: Any = vjp(outputs, model.weights(), has_aux=True)
                 found, pull, rest = made_of
                 parts = iter(found), iter(rest)
-                made = [level.taken(next(parts[0] if kind else parts[1])) for kind in kinds]
+                made = level.taken(next(parts[0] if kind else parts[1]) for kind in kinds)
         finally:
             self._randomness = None
         return made, _Path(left if decisions is None else torch.tensor(decisions.kept), level, pull)

@@ -35,6 +35,7 @@ class RowModel:
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
 
     Attributes:
+        places: of its parameters.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         draws: whether it was seen to draw random numbers.
         decides: whether it was seen to decide something by its data.
@@ -47,7 +48,7 @@ class RowModel:
         self.draws = self.decides = False
         self._others: dict[str, Tensor] | None = None
         self._recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
-        self._places = places_of(module)
+        self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
 
@@ -75,11 +76,7 @@ class RowModel:
         if self._others is None:
             return self.module(*arguments, **keywords), list(self.parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
-        return self.called(leaves, arguments, keywords), self.gradients(leaves)
-
-    def called(self, weights: Mapping[str, Tensor], arguments: Any, keywords: dict[str, Any]) -> Any:
-        """The module's outputs under `weights`, by name."""
-        return called(self.module, self._places, weights, arguments, keywords)
+        return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
