@@ -118,9 +118,10 @@ class Surroundings:
 
     def _check_alone(self) -> None:
         here = threading.current_thread()
-        for other in _DESK.living():
-            thread = other._thread
-            if other is not self and thread is not None and thread is not here and thread.is_alive():
+        for batch in _DESK.batches:
+            other = batch()
+            thread = None if other is None or other is self else other._thread
+            if thread is not None and thread is not here and thread.is_alive():
                 raise GuaranteeError(
                     f"another run has a batch in hand in thread {thread.name!r}, and this one works in"
                     f" {here.name!r}: random generators belong to the process, so the masks of one would be"
@@ -144,10 +145,6 @@ class _Desk:
         self.batches: list[ReferenceType[Surroundings]] = []
         self.outside: States | None = None
         self.lent = False
-
-    def living(self) -> list[Surroundings]:
-        """Those whose runs are still there."""
-        return [one for one in (batch() for batch in self.batches) if one is not None]
 
     def top(self) -> Surroundings | None:
         """Which has the generators, unless it is gone."""
@@ -201,7 +198,7 @@ def rest() -> None:
 def idle() -> None:
     """Where no run has a batch in hand, or rests after one, nothing need be watched."""
     with _DESK.lock:
-        if not _DESK.living() and not ACTIVE:
+        if not ACTIVE and all(batch() is None for batch in _DESK.batches):
             modes.stop()
 
 

@@ -139,6 +139,7 @@ class RowsSource(GradientSource):
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
+        self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
         self._stale = False
         self._drop()
 
@@ -249,7 +250,8 @@ class RowsSource(GradientSource):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():
                     agreed.append(self._agrees(calls, row, [t[place] for t in found]))
-            for vectors, limits in self._contributions(rows, found, delivery):
+            whole = delivery.units is None
+            for vectors, limits in [(found, None)] if whole else self._contributions(rows, found, delivery):
                 parts = self.clipping.sums(vectors, limits)
                 totals = [total + part for total, part in zip(totals, parts, strict=True)]
         if agreed:
@@ -274,17 +276,14 @@ class RowsSource(GradientSource):
         """
         most = self.ledger.chunking
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
-        held = max(1, self.memory // sum(p.numel() * p.element_size() for p in self.parameters))
+        held = max(1, self.memory // self._row_bytes)
         return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
 
     def _contributions(
         self, rows: Tensor, found: list[Tensor], delivery: Delivery
     ) -> Iterator[tuple[list[Tensor], Any]]:
         """What is clipped together: rows, or the items that are complete with this chunk."""
-        units = delivery.units
-        if units is None:
-            yield found, None
-            return
+        units: Any = delivery.units
         everyone = torch.from_numpy(units.items)
         items, places = torch.unique(everyone[rows], return_inverse=True)
         sums = [t.new_zeros(len(items), *t.shape[1:]).index_add_(0, places.to(t.device), t) for t in found]
