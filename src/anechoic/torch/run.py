@@ -99,13 +99,9 @@ class PrivateRun(Around, Uncopyable):
     def deliver(self, delivery: Delivery) -> None:
         if self.recorder.journal is None:
             self.recorder.ready(delivery.step, self.keys.noise)
+        self.surroundings.deliver(delivery)
         with paused():
             self.source.delivered(delivery)
-        try:
-            self.surroundings.deliver(delivery)
-        except BaseException:
-            self.source.types.end()  # it is not in hand
-            raise
 
     def settle(self) -> None:
         self.surroundings.settle()
